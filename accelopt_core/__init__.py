@@ -1,0 +1,1 @@
+"""What is optimised. Knows NKI; knows nothing of SSH, model vendors or where files live."""

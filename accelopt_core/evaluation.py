@@ -1,0 +1,188 @@
+"""What became of a candidate: exactly one of six outcomes, and only one of them has a latency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Union
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How fast the machine could possibly do the useful work; all in microseconds."""
+
+    matmul_us: float
+    vector_us: float
+    memory_us: float
+    source: Literal["declared", "trace"]
+    """`declared`: from the task's Work; `trace`: from what the input kernel itself computes and moves."""
+
+    @property
+    def peak_us(self) -> float:
+        """NKIBench's t_peak: the slowest of the three."""
+        return max(self.matmul_us, self.vector_us, self.memory_us)
+
+    @property
+    def limiter(self) -> str:
+        return max((("matmul", self.matmul_us), ("vector", self.vector_us), ("memory", self.memory_us)),
+                   key=lambda pair: pair[1])[0]
+
+    def percent_of_peak(self, latency_us: float) -> float:
+        return 100.0 * self.peak_us / latency_us
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """Time that one source line keeps its busiest engine occupied."""
+
+    line: int
+    engine: str
+    active_us: float
+    instructions: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A distance between what happened and what is possible, priced, with the class of remedy."""
+
+    name: str
+    cost_us: float
+    remedy: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Named fields of the Neuron profiler's summary (its units: seconds, bytes, fractions), and more."""
+
+    fields: Mapping[str, float]
+    bounds: Bounds
+    hot_lines: tuple[HotLine, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckFailure:
+    """The first check that an output did not pass."""
+
+    seed: int
+    preset: str
+    output: int
+    """Which output of the kernel, counted from 0."""
+    reason: str
+    rel_l2: float | None = None
+    tolerance: float | None = None
+    worst_index: tuple[int, ...] | None = None
+    expected: float | None = None
+    got: float | None = None
+    distribution: str = "reference"
+    """Which input distribution; `reference` is the reference module's own get_inputs."""
+
+    def describe(self) -> str:
+        parts = [f"{self.reason} (seed {self.seed}, shape {self.preset}, inputs {self.distribution}, output {self.output})"]
+        if self.rel_l2 is not None and self.tolerance is not None:
+            parts.append(f"relative L2 {self.rel_l2:.3g} > {self.tolerance:.3g}")
+        if self.worst_index is not None:
+            parts.append(f"worst at {list(self.worst_index)}: expected {self.expected:.6g}, got {self.got:.6g}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class CompileFailed:
+    message: str
+    line: int | None = None
+    kind: Literal["compile_failed"] = "compile_failed"
+
+
+@dataclass(frozen=True)
+class Incorrect:
+    failure: CheckFailure
+    kind: Literal["incorrect"] = "incorrect"
+
+
+@dataclass(frozen=True)
+class Implausible:
+    """Faster than the machine can be, or not doing the work; the arithmetic says which."""
+
+    message: str
+    latency_us: float | None = None
+    kind: Literal["implausible"] = "implausible"
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    step: str
+    limit_s: float
+    kind: Literal["timed_out"] = "timed_out"
+
+
+@dataclass(frozen=True)
+class Crashed:
+    step: str
+    message: str
+    line: int | None = None
+    kind: Literal["crashed"] = "crashed"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A right answer with a latency. Simulated latencies say so, always."""
+
+    latency_us: float
+    min_us: float
+    max_us: float
+    samples: int
+    simulated: bool
+    machine: str
+    """What it ran on and with which toolchain, e.g. `simulated trn2 (nki_sim 0.1)`."""
+    profile: Profile
+    checks: tuple[str, ...] = ()
+    """What was verified, one short line per tier."""
+    verified_full: bool = True
+    """False when the full shape was not checked because the candidate was slower than the best."""
+    worst_rel_l2: float = 0.0
+    kind: Literal["measured"] = "measured"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.latency_us) and self.latency_us > 0):
+            raise ValueError(f"a measured latency must be a positive number of µs, not {self.latency_us}")
+        if not 0 < self.min_us <= self.latency_us <= self.max_us or not math.isfinite(self.max_us):
+            raise ValueError(f"latencies out of order: min {self.min_us}, median {self.latency_us}, max {self.max_us} µs")
+        if self.samples < 1:
+            raise ValueError("a measurement needs at least one sample")
+
+    @property
+    def spread(self) -> float:
+        """(max - min) / min over the samples, as NKIBench defines it."""
+        return (self.max_us - self.min_us) / self.min_us
+
+    @property
+    def percent_of_peak(self) -> float:
+        return self.profile.bounds.percent_of_peak(self.latency_us)
+
+
+Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Measured]
+
+
+def explain(evaluation: Evaluation) -> str:
+    """One line: what the executor, the log and the user are told."""
+    match evaluation:
+        case CompileFailed(message=message, line=line):
+            return f"does not compile{_at(line)}: {message}"
+        case Incorrect(failure=failure):
+            return f"wrong: {failure.describe()}"
+        case Implausible(message=message):
+            return f"implausible: {message}"
+        case TimedOut(step=step, limit_s=limit):
+            return f"timed out while it was to {step} (limit {limit:g} s)"
+        case Crashed(step=step, message=message, line=line):
+            return f"crashed while it was to {step}{_at(line)}: {message}"
+        case Measured() as measured:
+            label = "simulated " if measured.simulated else ""
+            return f"{label}{measured.latency_us:,.1f} µs ({measured.percent_of_peak:.1f} % of peak)"
+
+
+def _at(line: int | None) -> str:
+    return f" (line {line})" if line is not None else ""

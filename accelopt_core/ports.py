@@ -1,0 +1,192 @@
+"""What the core needs from outside, as protocols it defines and `infra` implements.
+
+One verb per wall: a target evaluates, a model completes, an observer is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Evaluation
+from accelopt_core.task import Task
+
+
+class Step(str, Enum):
+    """The nine steps of a round, in order."""
+
+    PROFILE = "profile"
+    PLAN = "plan"
+    EXECUTE = "execute"
+    UPLOAD = "upload"
+    VERIFY = "compile and verify"
+    BENCHMARK = "benchmark"
+    DECIDE = "decide"
+    SUMMARIZE = "summarize"
+    REFLECT = "reflect"
+
+
+# --- target ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EvaluationLimits:
+    compile_timeout_s: float = 300.0
+    run_timeout_s: float = 600.0
+    memory_bytes: int = 12 << 30
+    warmup: int = 2
+    iterations: int = 10
+    max_spread: float = 0.01
+    """Measure again while (max - min) / min is above this ..."""
+    remeasure: int = 2
+    """... but at most this many times."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    task: Task
+    candidate: Candidate
+    limits: EvaluationLimits = field(default_factory=EvaluationLimits)
+    verify_full_below_us: float | None = None
+    """Verify the full shape only when the latency is below this; None: always."""
+    extra_seeds: tuple[int, ...] = ()
+    """Seeds beside the task's published ones, secret from the candidate."""
+    final: bool = False
+    """The final winner: every seed at every shape."""
+
+
+Progress = Callable[[Step, str], None]
+"""Told as each step begins, with one line of detail."""
+
+
+class TargetError(Exception):
+    """The target itself failed, not the candidate. One line: what, where, what next."""
+
+
+class TargetUnreachable(TargetError):
+    """No connection, refused, unknown host key, wrong credentials: fix the host or the flags."""
+
+
+class TargetMisconfigured(TargetError):
+    """Reached, but it cannot evaluate anything: run `orchestrator.py doctor`."""
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    name: str
+    """For people, e.g. `simulated trn2` or `ubuntu@10.0.0.1`."""
+    fingerprint: str
+    """Changes whenever a latency measured there could change: machine, toolchain, its version."""
+    simulated: bool
+
+
+class Target(Protocol):
+    def describe(self) -> TargetInfo:
+        """Raises TargetError when it cannot be reached or used."""
+        ...
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        """Every fault of the candidate is an Evaluation; every fault of the target a TargetError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# --- language model -------------------------------------------------------------------------------
+
+
+class Role(str, Enum):
+    PLANNER = "planner"
+    EXECUTOR = "executor"
+    SUMMARIZER = "summarizer"
+    REFLEXION = "reflexion"
+
+
+@dataclass(frozen=True)
+class Message:
+    role: Literal["user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    role: Role
+    system: str
+    """The static part: the same for every request of a role in a run, so that it can be cached."""
+    messages: tuple[Message, ...]
+    max_tokens: int = 16_000
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.messages or self.messages[-1].role != "user":
+            raise ValueError("a model request must end with a user message")
+
+
+@dataclass(frozen=True)
+class Usage:
+    input_tokens: int = 0
+    """Not counting what came from a cache."""
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens,
+                     self.cached_input_tokens + other.cached_input_tokens)
+
+
+@dataclass(frozen=True)
+class ModelReply:
+    text: str
+    model: str
+    usage: Usage
+    truncated: bool = False
+    """The reply hit max_tokens; what is there is the beginning of it."""
+
+
+class ModelError(Exception):
+    """A model could not answer. One line: what, where, what next."""
+
+
+class ModelUnreachable(ModelError):
+    """No connection, or none that lasted, after all retries."""
+
+
+class ModelRejectedCredentials(ModelError):
+    """The key is missing, wrong or lacks access to the model."""
+
+
+class ModelBusy(ModelError):
+    """Rate limits or overload outlasted all retries."""
+
+
+class ModelContextOverflow(ModelError):
+    """The request is longer than the model accepts: shorten it, or choose another model."""
+
+
+class ModelRefused(ModelError):
+    """The model declined to answer."""
+
+
+class ModelEmptyReply(ModelError):
+    """The model answered with no text, repeatedly."""
+
+
+class LanguageModel(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        """Retries what is worth retrying; raises a ModelError for the rest. Never invents a reply."""
+        ...
+
+
+# --- what a person or a file is told --------------------------------------------------------------
+
+
+class Observer(Protocol):
+    def step(self, round: int, step: Step, detail: str) -> None:
+        """A step begins, or goes on with something worth a line."""
+        ...

@@ -1,0 +1,96 @@
+"""What a kernel must compute: the reference, the shapes, and how close is close enough."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+PUBLISHED_SEEDS = (0, 21, 42, 63, 84)
+"""The five seeds NKIBench publishes; every candidate must pass all of them."""
+
+DEFAULT_TOLERANCE = 2e-5
+"""Relative L2 over the whole output, in float64 (NKIBench protocol)."""
+
+ENTRY_POINTS = ("kernel", "optimized_kernel")
+"""Names under which a kernel file may expose its kernel, in order of preference."""
+
+
+class PrecisionPolicy(str, Enum):
+    """Which arithmetic the kernel may use, judged on the instruction trace and never on text."""
+
+    FLOAT32_FAITHFUL = "float32-faithful"
+    BF16_ALLOWED = "bf16-allowed"
+    FP8_ALLOWED = "fp8-allowed"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Useful work of one call, independent of any kernel; the numerator of percent of peak."""
+
+    matmul_flops: int
+    """Multiply and add counted separately."""
+    vector_ops: int
+    """Elementwise operations, one per element and operator."""
+    hbm_bytes: int
+    """Least traffic: every input read once and every output written once."""
+
+    def __post_init__(self) -> None:
+        if min(self.matmul_flops, self.vector_ops, self.hbm_bytes) < 0:
+            raise ValueError(f"Work cannot be negative: {self}")
+        if self.hbm_bytes == 0:
+            raise ValueError("Work.hbm_bytes is 0: every kernel reads and writes something")
+
+
+@dataclass(frozen=True)
+class ShapePreset:
+    """Values for the reference module's shape constants, e.g. `{"M": 4096, "K": 5120}`."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+    work: Work | None = None
+    """None: derived from the trace, and said so wherever a percentage is printed."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("ShapePreset.name is empty")
+        for key, value in self.values:
+            if not key.isidentifier() or value <= 0:
+                raise ValueError(f"shape constant {key}={value}: need an identifier and a positive size")
+
+    def describe(self) -> str:
+        return " ".join(f"{key}{value}" for key, value in self.values) or self.name
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem to solve. `presets[-1]` is the shape that counts; earlier ones are cheaper gates."""
+
+    name: str
+    reference_source: str
+    """Text of the NumPy reference module: get_inputs, forward and the two transforms (docs/tasks.md)."""
+    presets: tuple[ShapePreset, ...]
+    tolerance: float = DEFAULT_TOLERANCE
+    precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL
+    seeds: tuple[int, ...] = PUBLISHED_SEEDS
+
+    def __post_init__(self) -> None:
+        if not self.presets:
+            raise ValueError(f"task {self.name}: needs at least one shape preset")
+        if len({preset.name for preset in self.presets}) != len(self.presets):
+            raise ValueError(f"task {self.name}: two presets share a name")
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"task {self.name}: tolerance {self.tolerance} is not in (0, 1)")
+        if not self.seeds:
+            raise ValueError(f"task {self.name}: needs at least one seed")
+
+    @property
+    def full(self) -> ShapePreset:
+        return self.presets[-1]
+
+    @property
+    def content_hash(self) -> str:
+        """Changes whenever anything that could change a verdict changes."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

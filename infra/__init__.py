@@ -1,0 +1,1 @@
+"""The outside world, behind the protocols of `accelopt_core.ports`."""

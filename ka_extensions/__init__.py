@@ -1,0 +1,1 @@
+"""How the loop stays stable over many rounds: pure logic that imports nothing else of ours."""
