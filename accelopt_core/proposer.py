@@ -1,0 +1,96 @@
+"""Who proposes changes: the four roles, played by a language model or by the built-in catalogue.
+
+`accelopt_core.planner`, `executor` and `summarizer` implement them with a language model;
+`accelopt_core.transforms` implements them with none. The round does not know which it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.optimization_memory import Experience
+from accelopt_core.task import Task
+from ka_extensions.attempt_history import Attempt
+from ka_extensions.divergence_guard import Decision
+from ka_extensions.reflexion import Reflexion
+
+
+class NothingToPlan(Exception):
+    """The planner has no idea left that it has not tried; the run is finished."""
+
+
+class UnusablePlan(Exception):
+    """The planner answered, repeatedly, with something that is not a plan."""
+
+
+class UnusableReply(Exception):
+    """The executor's answer holds no usable kernel; the message says what is missing, for the next try."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """One failed try of this round: what was written and what the compiler or the checker said."""
+
+    source: str
+    """The kernel that failed, or the raw reply when it held none."""
+    message: str
+
+
+@dataclass(frozen=True)
+class RoundContext:
+    """Everything a proposer may know at the start of a round."""
+
+    round: int
+    task: Task
+    parent: Candidate
+    parent_result: Measured
+    best: Candidate
+    best_result: Measured
+    baseline_us: float
+    history: tuple[Attempt, ...] = ()
+    """Every attempt of this run, oldest first."""
+    reflexions: tuple[Reflexion, ...] = ()
+    """The window of recent reflexions, oldest first."""
+    avoid: tuple[str, ...] = ()
+    build_on: tuple[str, ...] = ()
+    experiences: tuple[Experience, ...] = ()
+    """What memory holds that is relevant here, best first."""
+
+
+class Planner(Protocol):
+    def plan(self, context: RoundContext) -> Plan:
+        """Raises NothingToPlan, UnusablePlan or a ModelError."""
+        ...
+
+
+class Executor(Protocol):
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        """The new kernel's whole source. Raises UnusableReply or a ModelError."""
+        ...
+
+
+class Summarizer(Protocol):
+    def summarize(self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured,
+                  decision: Decision) -> Experience:
+        """`decision.improved` tells a win from a measured rejection. May raise a ModelError."""
+        ...
+
+
+class Reflector(Protocol):
+    def reflect(self, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None,
+                decision: Decision) -> Reflexion:
+        """`candidate` and `result` are None when no usable kernel was written. May raise a ModelError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Proposer:
+    name: str
+    """For people, e.g. `catalogue` or `anthropic:<model>`."""
+    planner: Planner
+    executor: Executor
+    summarizer: Summarizer
+    reflector: Reflector
