@@ -133,8 +133,11 @@ class Usage:
     cached_input_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens,
-                     self.cached_input_tokens + other.cached_input_tokens)
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+        )
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,9 @@ class ModelReply:
 
 class ModelError(Exception):
     """A model could not answer. One line: what, where, what next."""
+
+    usage: Usage = Usage()
+    """Tokens that the attempts before the failure are known to have cost."""
 
 
 class ModelUnreachable(ModelError):

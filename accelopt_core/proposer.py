@@ -29,6 +29,11 @@ class UnusablePlan(Exception):
 class UnusableReply(Exception):
     """The executor's answer holds no usable kernel; the message says what is missing, for the next try."""
 
+    def __init__(self, message: str, reply: str = "") -> None:
+        super().__init__(message)
+        self.reply = reply
+        """What was answered: the kernel that was refused, or the raw text when it held none."""
+
 
 @dataclass(frozen=True)
 class Feedback:
@@ -73,15 +78,22 @@ class Executor(Protocol):
 
 
 class Summarizer(Protocol):
-    def summarize(self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured,
-                  decision: Decision) -> Experience:
+    def summarize(
+        self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
+    ) -> Experience:
         """`decision.improved` tells a win from a measured rejection. May raise a ModelError."""
         ...
 
 
 class Reflector(Protocol):
-    def reflect(self, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None,
-                decision: Decision) -> Reflexion:
+    def reflect(
+        self,
+        context: RoundContext,
+        plan: Plan,
+        candidate: Candidate | None,
+        result: Evaluation | None,
+        decision: Decision,
+    ) -> Reflexion:
         """`candidate` and `result` are None when no usable kernel was written. May raise a ModelError."""
         ...
 
