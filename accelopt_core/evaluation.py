@@ -25,8 +25,10 @@ class Bounds:
 
     @property
     def limiter(self) -> str:
-        return max((("matmul", self.matmul_us), ("vector", self.vector_us), ("memory", self.memory_us)),
-                   key=lambda pair: pair[1])[0]
+        return max(
+            (("matmul", self.matmul_us), ("vector", self.vector_us), ("memory", self.memory_us)),
+            key=lambda pair: pair[1],
+        )[0]
 
     def percent_of_peak(self, latency_us: float) -> float:
         return 100.0 * self.peak_us / latency_us
@@ -81,7 +83,9 @@ class CheckFailure:
     """Which input distribution; `reference` is the reference module's own get_inputs."""
 
     def describe(self) -> str:
-        parts = [f"{self.reason} (seed {self.seed}, shape {self.preset}, inputs {self.distribution}, output {self.output})"]
+        parts = [
+            f"{self.reason} (seed {self.seed}, shape {self.preset}, inputs {self.distribution}, output {self.output})"
+        ]
         if self.rel_l2 is not None and self.tolerance is not None:
             parts.append(f"relative L2 {self.rel_l2:.3g} > {self.tolerance:.3g}")
         if self.worst_index is not None:
@@ -149,7 +153,9 @@ class Measured:
         if not (math.isfinite(self.latency_us) and self.latency_us > 0):
             raise ValueError(f"a measured latency must be a positive number of µs, not {self.latency_us}")
         if not 0 < self.min_us <= self.latency_us <= self.max_us or not math.isfinite(self.max_us):
-            raise ValueError(f"latencies out of order: min {self.min_us}, median {self.latency_us}, max {self.max_us} µs")
+            raise ValueError(
+                f"latencies out of order: min {self.min_us}, median {self.latency_us}, max {self.max_us} µs"
+            )
         if self.samples < 1:
             raise ValueError("a measurement needs at least one sample")
 

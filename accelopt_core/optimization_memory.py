@@ -40,8 +40,15 @@ class Experience:
     @property
     def key(self) -> str:
         """Same technique on the same kernel and machine is the same experience, confirmed again."""
-        text = "\n".join((self.technique or self.title, self.bottleneck, self.kernel, self.machine,
-                          "win" if self.is_win else "rejection"))
+        text = "\n".join(
+            (
+                self.technique or self.title,
+                self.bottleneck,
+                self.kernel,
+                self.machine,
+                "win" if self.is_win else "rejection",
+            )
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

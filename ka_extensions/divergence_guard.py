@@ -58,12 +58,27 @@ class DivergenceGuard:
             return Decision(Verdict.FAILED, None, best_us, improve_below, "no latency was measured")
         if candidate_us < improve_below:
             gain = best_us / candidate_us
-            return Decision(Verdict.IMPROVED, candidate_us, best_us, improve_below,
-                            f"{candidate_us:,.1f} µs is {gain:.3f}x faster than the best {best_us:,.1f} µs")
+            return Decision(
+                Verdict.IMPROVED,
+                candidate_us,
+                best_us,
+                improve_below,
+                f"{candidate_us:,.1f} µs is {gain:.3f}x faster than the best {best_us:,.1f} µs",
+            )
         if candidate_us > revert_from:
-            return Decision(Verdict.REVERTED, candidate_us, best_us, revert_from,
-                            f"{candidate_us:,.1f} µs is {100 * (candidate_us / best_us - 1):.0f} % slower than the best "
-                            f"{best_us:,.1f} µs (limit {100 * self.revert_above:.0f} %)")
-        return Decision(Verdict.NO_IMPROVEMENT, candidate_us, best_us, improve_below,
-                        f"{candidate_us:,.1f} µs is not below {improve_below:,.1f} µs (best less a noise band of "
-                        f"{100 * band:.2g} %)")
+            return Decision(
+                Verdict.REVERTED,
+                candidate_us,
+                best_us,
+                revert_from,
+                f"{candidate_us:,.1f} µs is {100 * (candidate_us / best_us - 1):.0f} % slower than the best "
+                f"{best_us:,.1f} µs (limit {100 * self.revert_above:.0f} %)",
+            )
+        return Decision(
+            Verdict.NO_IMPROVEMENT,
+            candidate_us,
+            best_us,
+            improve_below,
+            f"{candidate_us:,.1f} µs is not below {improve_below:,.1f} µs (best less a noise band of "
+            f"{100 * band:.2g} %)",
+        )

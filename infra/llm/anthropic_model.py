@@ -1,0 +1,134 @@
+"""Claude through the official SDK: streamed, with the static system text marked for the prompt cache."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anthropic
+
+from accelopt_core.ports import (
+    ModelContextOverflow,
+    ModelRefused,
+    ModelRejectedCredentials,
+    ModelReply,
+    ModelRequest,
+    Usage,
+)
+from infra.llm.retry import Patience, Transient, Trouble, fault_from_status, one_line, redacted, with_retries
+from infra.llm.transport_errors import TRANSPORT_ERRORS
+
+
+class AnthropicModel:
+    """`timeout_s` bounds one whole reply; the time between two of its pieces is bounded by it too."""
+
+    def __init__(self, model: str, api_key: str, *, base_url: str | None = None, timeout_s: float = 600.0,
+                 thinking: Mapping[str, Any] | None = None, patience: Patience = Patience(),
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._model = model
+        self._key = api_key
+        self._timeout_s = timeout_s
+        self._thinking = dict(thinking) if thinking else None
+        self._patience = patience
+        self._clock = clock
+        # The SDK retries on its own by default; two layers of retries would multiply.
+        self._client = anthropic.Anthropic(api_key=api_key, base_url=base_url, timeout=timeout_s, max_retries=0)
+
+    @property
+    def name(self) -> str:
+        return f"anthropic:{self._model}"
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _attempt(self, request: ModelRequest) -> ModelReply:
+        deadline = self._clock() + self._timeout_s
+        # Sampling and thinking go through the body: SDK versions disagree on which of them are arguments.
+        extra: dict[str, Any] = {}
+        if request.temperature is not None:
+            extra["temperature"] = request.temperature
+        if self._thinking is not None:
+            extra["thinking"] = self._thinking
+        usage = Usage()
+        try:
+            with self._client.messages.stream(
+                model=self._model,
+                max_tokens=request.max_tokens,
+                system=[{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}],
+                messages=[{"role": message.role, "content": message.content} for message in request.messages],
+                extra_body=extra or None,
+            ) as stream:
+                for event in stream:
+                    if event.type == "message_start":
+                        usage = _usage(event.message.usage)
+                    if self._clock() > deadline:
+                        raise Transient(Trouble.UNREACHABLE, f"no complete reply within {self._timeout_s:g} s",
+                                        usage=usage)
+                final = stream.get_final_message()
+        except anthropic.APIStatusError as error:
+            kind, message = _error_of(error)
+            raise self._clean(fault_from_status(error.status_code, kind, redacted(message, [self._key]),
+                                                error.response.headers, where=self.name, usage=usage)) from None
+        except anthropic.APITimeoutError:
+            raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s", usage=usage) from None
+        except (anthropic.APIConnectionError, *TRANSPORT_ERRORS) as error:
+            raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({_cause(error)})",
+                            usage=usage) from None
+        except (json.JSONDecodeError, anthropic.APIResponseValidationError):
+            raise Transient(Trouble.UNREACHABLE, "the server's stream is not valid", usage=usage) from None
+        except AssertionError:
+            # The SDK asserts that a stream began; an empty one never did.
+            raise Transient(Trouble.UNREACHABLE, "the stream ended before it began", usage=usage) from None
+        except (anthropic.AnthropicError, UnicodeEncodeError) as error:
+            raise ModelRejectedCredentials(
+                f"{self.name}: {one_line(redacted(str(error), [self._key]))}: set ANTHROPIC_API_KEY") from None
+        return self._reply(final)
+
+    def _reply(self, message: Any) -> ModelReply:
+        usage = _usage(message.usage)
+        text = "".join(block.text for block in message.content if block.type == "text")
+        stop = message.stop_reason
+        if stop is None:
+            raise Transient(Trouble.UNREACHABLE, "the stream was cut before the reply was complete", usage=usage)
+        if stop == "refusal":
+            error = ModelRefused(f"{self.name}: the model declined to answer: choose another --model")
+            error.usage = usage
+            raise error
+        if not text.strip():
+            if stop == "model_context_window_exceeded":
+                overflow = ModelContextOverflow(f"{self.name}: the prompt leaves no room for an answer: shorten it "
+                                                "or choose a model with a longer context")
+                overflow.usage = usage
+                raise overflow
+            raise Transient(Trouble.EMPTY, f"an empty reply (stop reason {stop})", usage=usage)
+        return ModelReply(text=text, model=message.model or self._model, usage=usage,
+                          truncated=stop in ("max_tokens", "model_context_window_exceeded"))
+
+    def _clean(self, fault: Exception) -> Exception:
+        assert self._key not in str(fault) or len(self._key) < 4
+        return fault
+
+
+def _usage(usage: Any) -> Usage:
+    return Usage(input_tokens=usage.input_tokens or 0, output_tokens=usage.output_tokens or 0,
+                 cached_input_tokens=getattr(usage, "cache_read_input_tokens", None) or 0,
+                 cache_write_tokens=getattr(usage, "cache_creation_input_tokens", None) or 0)
+
+
+def _error_of(error: anthropic.APIStatusError) -> tuple[str, str]:
+    """The error's own type and message, from `{"type": "error", "error": {"type": …, "message": …}}`."""
+    body = error.body
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        if isinstance(inner, dict):
+            return str(inner.get("type") or ""), str(inner.get("message") or "")
+    return "", str(error)
+
+
+def _cause(error: Exception) -> str:
+    return one_line(str(error.__cause__ or error)) or type(error).__name__

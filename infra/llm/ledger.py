@@ -1,0 +1,173 @@
+"""What a run's model calls cost, per role, and the budget they must stay within."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from accelopt_core.ports import LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
+from infra.llm.prices import PriceList
+
+CHARACTERS_PER_TOKEN = 3.0
+"""For the estimate before a call; code and JSON run at 3 to 4, so this errs on the dear side."""
+
+
+class BudgetExhausted(ModelError):
+    """The next call could exceed the budget; the run stops before it."""
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One call, whether it brought a reply or not."""
+
+    role: Role
+    model: str
+    usage: Usage
+    cost_usd: float | None
+    """None: the price file does not know the model."""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Budget:
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    """Input, output and cached together."""
+
+    def __post_init__(self) -> None:
+        for limit in (self.max_cost_usd, self.max_tokens):
+            if limit is not None and not limit > 0:
+                raise ValueError(f"a budget must be positive: {self}")
+
+
+@dataclass(frozen=True)
+class Totals:
+    calls: int = 0
+    failed_calls: int = 0
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
+    """Of the calls with a known price."""
+    unpriced_calls: int = 0
+
+    def plus(self, entry: LedgerEntry) -> Totals:
+        unpriced = entry.cost_usd is None and entry.usage.total_tokens > 0
+        return Totals(self.calls + 1, self.failed_calls + entry.failed, self.usage + entry.usage,
+                      self.cost_usd + (entry.cost_usd or 0.0), self.unpriced_calls + unpriced)
+
+    def cost_text(self) -> str:
+        """For people; unknown is said, never shown as zero."""
+        if not self.unpriced_calls:
+            return f"${self.cost_usd:.2f}"
+        if self.cost_usd == 0:
+            return "unknown"
+        return f"${self.cost_usd:.2f} + unknown ({self.unpriced_calls} calls)"
+
+
+class Ledger:
+    """Every model call of a run passes through one ledger; safe to share between threads."""
+
+    def __init__(self, prices: PriceList, budget: Budget = Budget(), *, entries: Iterable[LedgerEntry] = (),
+                 on_entry: Callable[[LedgerEntry], None] = lambda entry: None) -> None:
+        """`entries`: what an interrupted run already spent; `on_entry`: told each new one, for the journal."""
+        self._prices = prices
+        self._budget = budget
+        self._on_entry = on_entry
+        self._entries = list(entries)
+        self._in_flight: dict[int, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+
+    def wrap(self, model: LanguageModel) -> LanguageModel:
+        return _LedgeredModel(model, self)
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        with self._lock:
+            return tuple(self._entries)
+
+    @property
+    def total(self) -> Totals:
+        return _sum(self.entries)
+
+    def by_role(self) -> dict[Role, Totals]:
+        entries = self.entries
+        return {role: _sum(entry for entry in entries if entry.role is role) for role in Role}
+
+    def complete(self, model: LanguageModel, request: ModelRequest) -> ModelReply:
+        """Asks the model, unless the budget could not bear it. Raises BudgetExhausted or a ModelError."""
+        ticket = self._reserve(model, request)
+        try:
+            reply = model.complete(request)
+        except ModelError as error:
+            self._settle(ticket, request.role, _model_id(model), error.usage, failed=True)
+            raise
+        except BaseException:
+            # An interrupt is no model's failure, but the reservation must not outlive the call.
+            with self._lock:
+                self._in_flight.pop(ticket, None)
+            raise
+        self._settle(ticket, request.role, reply.model, reply.usage, failed=False, asked=_model_id(model))
+        return reply
+
+    def _reserve(self, model: LanguageModel, request: ModelRequest) -> int:
+        tokens = estimated_tokens(request)
+        price = self._prices.price_of(_model_id(model))
+        cost = price.cost_usd(Usage(tokens - request.max_tokens, request.max_tokens)) if price else 0.0
+        limit_usd, limit_tokens = self._budget.max_cost_usd, self._budget.max_tokens
+        if limit_usd is not None and price is None:
+            raise BudgetExhausted(f"{model.name}: its price is unknown, so a cost budget of ${limit_usd:g} cannot be "
+                                  "kept: add the model to the price file or limit tokens instead")
+        with self._lock:
+            spent = _sum(self._entries)
+            pending_tokens = sum(pending for pending, _ in self._in_flight.values())
+            pending_usd = sum(pending for _, pending in self._in_flight.values())
+            if limit_usd is not None and spent.cost_usd + pending_usd + cost > limit_usd:
+                raise BudgetExhausted(f"{model.name}: ${spent.cost_usd:.2f} spent and this call may cost ${cost:.2f}, "
+                                      f"of ${limit_usd:g}: raise the cost budget to go on")
+            if limit_tokens is not None and spent.usage.total_tokens + pending_tokens + tokens > limit_tokens:
+                raise BudgetExhausted(f"{model.name}: {spent.usage.total_tokens:,} tokens used and this call may take "
+                                      f"{tokens:,}, of {limit_tokens:,}: raise the token budget to go on")
+            ticket = max(self._in_flight, default=0) + 1
+            self._in_flight[ticket] = (tokens, cost)
+        return ticket
+
+    def _settle(self, ticket: int, role: Role, model: str, usage: Usage, *, failed: bool, asked: str = "") -> None:
+        cost = self._prices.cost_usd(model, usage)
+        if cost is None and asked:
+            cost = self._prices.cost_usd(asked, usage)
+        entry = LedgerEntry(role, model, usage, cost, failed)
+        with self._lock:
+            self._in_flight.pop(ticket, None)
+            self._entries.append(entry)
+        self._on_entry(entry)
+
+
+class _LedgeredModel:
+    def __init__(self, model: LanguageModel, ledger: Ledger) -> None:
+        self._model = model
+        self._ledger = ledger
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        return self._ledger.complete(self._model, request)
+
+
+def estimated_tokens(request: ModelRequest) -> int:
+    """Upper estimate of what one call takes, the longest allowed reply included."""
+    characters = len(request.system) + sum(len(message.content) for message in request.messages)
+    return int(characters / CHARACTERS_PER_TOKEN) + request.max_tokens
+
+
+def _sum(entries: Iterable[LedgerEntry]) -> Totals:
+    totals = Totals()
+    for entry in entries:
+        totals = totals.plus(entry)
+    return totals
+
+
+def _model_id(model: LanguageModel) -> str:
+    """`anthropic:<model>` without the provider."""
+    return model.name.split(":", 1)[-1]

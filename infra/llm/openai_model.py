@@ -1,0 +1,153 @@
+"""Any server that speaks OpenAI's chat completions: OpenAI itself, vLLM, Ollama, llama.cpp, gateways."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+
+from accelopt_core.ports import ModelError, ModelRefused, ModelReply, ModelRequest, Usage
+from infra.llm.retry import Patience, Transient, Trouble, fault_from_status, one_line, redacted, with_retries
+from infra.llm.transport_errors import TRANSPORT_ERRORS
+
+OPENAI_HOST = "api.openai.com"
+NO_KEY = "no-key"
+"""Sent to servers that ask for none; the SDK insists on some text."""
+
+
+class OpenAIModel:
+    """`timeout_s` bounds the wait for a reply, which arrives in one piece.
+
+    The name of the length limit differs: OpenAI's own models want `max_completion_tokens`, most local
+    servers know only `max_tokens`. The likely one is tried first; a server that rejects it by name gets
+    the other from then on.
+    """
+
+    def __init__(self, model: str, api_key: str | None, *, base_url: str | None = None, timeout_s: float = 600.0,
+                 patience: Patience = Patience()) -> None:
+        self._model = model
+        self._key = api_key or NO_KEY
+        self._timeout_s = timeout_s
+        self._patience = patience
+        self._client = openai.OpenAI(api_key=self._key, base_url=base_url, timeout=timeout_s, max_retries=0)
+        is_openai = OPENAI_HOST in str(self._client.base_url)
+        self._limit_name = "max_completion_tokens" if is_openai else "max_tokens"
+
+    @property
+    def name(self) -> str:
+        return f"openai:{self._model}"
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _attempt(self, request: ModelRequest) -> ModelReply:
+        try:
+            return self._ask(request)
+        except _OtherLimitName:
+            self._limit_name = "max_tokens" if self._limit_name == "max_completion_tokens" else "max_completion_tokens"
+        try:
+            return self._ask(request)
+        except _OtherLimitName as error:
+            raise ModelError(f"{self.name}: the server accepts neither max_tokens nor max_completion_tokens "
+                             f"({error}): use another server") from None
+
+    def _ask(self, request: ModelRequest) -> ModelReply:
+        options: dict[str, Any] = {self._limit_name: request.max_tokens}
+        if request.temperature is not None:
+            options["temperature"] = request.temperature
+        messages: list[Any] = [{"role": "system", "content": request.system}] if request.system else []
+        messages += [{"role": message.role, "content": message.content} for message in request.messages]
+        try:
+            completion = self._client.chat.completions.create(model=self._model, messages=messages, **options)
+        except openai.APIStatusError as error:
+            kind, message = _error_of(error)
+            if error.status_code in (400, 422) and self._limit_name in message and _is_about_the_name(kind, message):
+                raise _OtherLimitName(one_line(message)) from None
+            raise fault_from_status(error.status_code, kind, redacted(message, [self._key]), error.response.headers,
+                                    where=self.name) from None
+        except openai.APITimeoutError:
+            raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s") from None
+        except (openai.APIConnectionError, *TRANSPORT_ERRORS) as error:
+            reason = one_line(str(error.__cause__ or error)) or type(error).__name__
+            raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({reason})") from None
+        except (json.JSONDecodeError, openai.APIResponseValidationError):
+            raise Transient(Trouble.UNREACHABLE, "the server's answer is not a chat completion") from None
+        return self._reply(completion)
+
+    def _reply(self, completion: Any) -> ModelReply:
+        usage = _usage(getattr(completion, "usage", None))
+        choices = getattr(completion, "choices", None)
+        if not choices:
+            raise Transient(Trouble.UNREACHABLE, "the server's answer holds no choices; is the base URL right "
+                            "(most servers want it to end in /v1)?", usage=usage)
+        choice = choices[0]
+        text = choice.message.content or ""
+        refusal = getattr(choice.message, "refusal", None)
+        if refusal or choice.finish_reason == "content_filter":
+            why = f" ({one_line(refusal)})" if refusal else ""
+            error = ModelRefused(f"{self.name}: the model declined to answer{why}: choose another --model")
+            error.usage = usage
+            raise error
+        if not text.strip():
+            raise Transient(Trouble.EMPTY, f"an empty reply (finish reason {choice.finish_reason})", usage=usage)
+        return ModelReply(text=text, model=completion.model or self._model, usage=usage,
+                          truncated=choice.finish_reason == "length")
+
+
+class _OtherLimitName(Exception):
+    pass
+
+
+def _is_about_the_name(kind: str, message: str) -> bool:
+    """`max_tokens is too large` is a complaint about the number, not about the name."""
+    text = f"{kind} {message}".lower()
+    return any(word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra inputs",
+                                         "extra_forbidden", "unexpected", "not permitted"))
+
+
+def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: float = 30.0) -> str:
+    """The name of the one model that a server offers.
+
+    Raises ModelError when it offers none or several, naming them: then the user must choose.
+    """
+    client = openai.OpenAI(api_key=api_key or NO_KEY, base_url=base_url, timeout=timeout_s, max_retries=1)
+    try:
+        names = [model.id for model in client.models.list()]
+    except (openai.OpenAIError, *TRANSPORT_ERRORS, json.JSONDecodeError) as error:
+        reason = one_line(redacted(str(error.__cause__ or error), [api_key or NO_KEY]))
+        raise ModelError(f"openai: cannot ask {client.base_url} which models it serves ({reason}): "
+                         "check the base URL or name one with --model") from None
+    finally:
+        client.close()
+    if len(names) == 1:
+        return names[0]
+    listed = ", ".join(names[:10]) + (", …" if len(names) > 10 else "") if names else "none"
+    raise ModelError(f"openai: {client.base_url} serves {len(names)} models ({listed}): choose one with --model")
+
+
+def _usage(usage: Any) -> Usage:
+    """Prompt tokens here include those read from the cache; ours do not. Local servers may report nothing."""
+    if usage is None:
+        return Usage()
+    details = getattr(usage, "prompt_tokens_details", None)
+    cached = getattr(details, "cached_tokens", None) or 0
+    written = getattr(details, "cache_write_tokens", None) or 0
+    prompt = usage.prompt_tokens or 0
+    return Usage(input_tokens=max(0, prompt - cached - written), output_tokens=usage.completion_tokens or 0,
+                 cached_input_tokens=cached, cache_write_tokens=written)
+
+
+def _error_of(error: openai.APIStatusError) -> tuple[str, str]:
+    """The error's code (or type) and message; some servers nest them under `error`, some do not."""
+    body = error.body
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        if isinstance(inner, dict):
+            return str(inner.get("code") or inner.get("type") or ""), str(inner.get("message") or error)
+        if isinstance(inner, str):
+            return "", inner
+    return "", str(error)

@@ -1,0 +1,111 @@
+"""What a model's tokens cost, from a dated file that the user may edit."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelopt_core.ports import Usage
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SHIPPED_PRICES = Path(__file__).with_name("prices.toml")
+
+_FIELDS = frozenset({"input", "output", "cached", "cache_write", "long_above", "long_input", "long_output",
+                     "long_cached", "long_cache_write"})
+_EXTENSION = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)")
+
+
+class BadPriceFile(Exception):
+    """The price file cannot be used; the line says where and why."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """US dollars per million tokens."""
+
+    input: float
+    output: float
+    cached: float
+    cache_write: float
+
+    def cost_usd(self, usage: Usage) -> float:
+        return (usage.input_tokens * self.input + usage.output_tokens * self.output
+                + usage.cached_input_tokens * self.cached + usage.cache_write_tokens * self.cache_write) / 1e6
+
+
+@dataclass(frozen=True)
+class Price:
+    rates: Rates
+    long_above: int | None = None
+    """Input tokens of one prompt, cached ones included, above which `long_rates` apply."""
+    long_rates: Rates | None = None
+
+    def cost_usd(self, usage: Usage) -> float:
+        """Dollars of one call."""
+        prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_write_tokens
+        if self.long_above is not None and self.long_rates is not None and prompt > self.long_above:
+            return self.long_rates.cost_usd(usage)
+        return self.rates.cost_usd(usage)
+
+
+@dataclass(frozen=True)
+class PriceList:
+    as_of: str
+    models: Mapping[str, Price]
+
+    def price_of(self, model: str) -> Price | None:
+        """By exact name, or as a dated form of a name on the list. None: unknown."""
+        name = model.rsplit("/", 1)[-1]
+        if name in self.models:
+            return self.models[name]
+        for known in sorted(self.models, key=len, reverse=True):
+            if name.startswith(known) and _EXTENSION.fullmatch(name[len(known):]):
+                return self.models[known]
+        return None
+
+    def cost_usd(self, model: str, usage: Usage) -> float | None:
+        price = self.price_of(model)
+        return None if price is None else price.cost_usd(usage)
+
+
+def load_prices(path: Path = SHIPPED_PRICES) -> PriceList:
+    """Raises BadPriceFile for a file that is missing, malformed, or holds a name or number it should not."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadPriceFile(f"price file {path}: {error.strerror}: give another path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadPriceFile(f"price file {path}: {error}: correct it") from error
+    models = document.get("models")
+    as_of = document.get("as_of")
+    if not isinstance(models, dict) or not isinstance(as_of, str):
+        raise BadPriceFile(f"price file {path}: needs as_of = \"<date>\" and a [models.\"<name>\"] table per model")
+    return PriceList(as_of, {name: _price(path, name, entry) for name, entry in models.items()})
+
+
+def _price(path: Path, name: str, entry: object) -> Price:
+    where = f"price file {path}, model {name}"
+    if not isinstance(entry, dict):
+        raise BadPriceFile(f"{where}: needs a table with input and output")
+    unknown = sorted(set(entry) - _FIELDS)
+    if unknown:
+        raise BadPriceFile(f"{where}: unknown field {unknown[0]}; known are {', '.join(sorted(_FIELDS))}")
+    for field, value in entry.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+            raise BadPriceFile(f"{where}: {field} = {value!r} is not a number >= 0")
+    if "input" not in entry or "output" not in entry:
+        raise BadPriceFile(f"{where}: needs both input and output")
+    rates = Rates(entry["input"], entry["output"], entry.get("cached", entry["input"]),
+                  entry.get("cache_write", entry["input"]))
+    if "long_above" not in entry:
+        return Price(rates)
+    long_rates = Rates(entry.get("long_input", rates.input), entry.get("long_output", rates.output),
+                       entry.get("long_cached", rates.cached), entry.get("long_cache_write", rates.cache_write))
+    return Price(rates, int(entry["long_above"]), long_rates)

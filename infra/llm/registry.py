@@ -1,0 +1,94 @@
+"""Every provider on one line: its name, what it needs, and how to build it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials
+from infra.llm.anthropic_model import AnthropicModel
+from infra.llm.openai_model import OPENAI_HOST, OpenAIModel, only_model_served
+from infra.llm.retry import Patience
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SHIPPED_DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+
+class UnknownProvider(ModelError):
+    """No provider of that name; the line lists those there are."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What any provider may be told; each uses what it knows."""
+
+    model: str | None = None
+    """None: the provider's default (defaults.toml), or the one model a local server offers."""
+    base_url: str | None = None
+    api_key: str | None = None
+    timeout_s: float = 600.0
+    """For one whole reply."""
+    patience: Patience = Patience()
+
+
+def _anthropic(settings: ModelSettings) -> LanguageModel:
+    if not settings.api_key:
+        raise ModelRejectedCredentials("anthropic: no key: set ANTHROPIC_API_KEY")
+    return AnthropicModel(settings.model or default_model("anthropic"), settings.api_key, base_url=settings.base_url,
+                          timeout_s=settings.timeout_s, patience=settings.patience)
+
+
+def _openai(settings: ModelSettings) -> LanguageModel:
+    own_server = settings.base_url is not None and OPENAI_HOST not in settings.base_url
+    if not settings.api_key and not own_server:
+        raise ModelRejectedCredentials("openai: no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server")
+    model = settings.model or (only_model_served(settings.base_url, settings.api_key) if own_server
+                               else default_model("openai"))
+    return OpenAIModel(model, settings.api_key, base_url=settings.base_url, timeout_s=settings.timeout_s,
+                       patience=settings.patience)
+
+
+PROVIDERS: Mapping[str, Callable[[ModelSettings], LanguageModel]] = {
+    "anthropic": _anthropic,
+    "openai": _openai,
+}
+
+
+def build_model(provider: str, settings: ModelSettings = ModelSettings()) -> LanguageModel:
+    """Raises UnknownProvider, or a ModelError when a key, a model or a server is missing."""
+    build = PROVIDERS.get(provider)
+    if build is None:
+        raise UnknownProvider(f"no model provider {provider!r}: choose one of {', '.join(sorted(PROVIDERS))}")
+    return build(settings)
+
+
+def default_model(provider: str) -> str:
+    document = tomllib.loads(SHIPPED_DEFAULTS.read_text(encoding="utf-8"))
+    return str(document[provider]["model"])
+
+
+def settings_from_environment(provider: str, *, model: str | None = None, base_url: str | None = None,
+                              timeout_s: float = 600.0, patience: Patience = Patience(),
+                              environment: Mapping[str, str] = os.environ) -> ModelSettings:
+    """Flags first, then the provider's usual variables: `<NAME>_API_KEY`, `<NAME>_BASE_URL`, `<NAME>_MODEL`."""
+    prefix = provider.upper().replace("-", "_")
+    return ModelSettings(model=model or environment.get(f"{prefix}_MODEL") or None,
+                         base_url=base_url or environment.get(f"{prefix}_BASE_URL") or None,
+                         api_key=environment.get(f"{prefix}_API_KEY") or None,
+                         timeout_s=timeout_s, patience=patience)
+
+
+def provider_from_environment(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The provider that the environment has a key or a server for; None: there is none."""
+    if environment.get("ANTHROPIC_API_KEY"):
+        return "anthropic"
+    if environment.get("OPENAI_API_KEY") or environment.get("OPENAI_BASE_URL"):
+        return "openai"
+    return None

@@ -1,0 +1,217 @@
+"""When to ask a model again, how long to wait, and which error to raise when waiting no longer helps.
+
+A provider makes one attempt at a time and tells the two kinds of failure apart: `Transient` (worth
+another attempt) and any `ModelError` (not). Everything about waiting is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from enum import Enum
+
+from accelopt_core.ports import (
+    ModelBusy,
+    ModelContextOverflow,
+    ModelEmptyReply,
+    ModelError,
+    ModelRefused,
+    ModelRejectedCredentials,
+    ModelReply,
+    ModelUnreachable,
+    Usage,
+)
+
+LONGEST_MESSAGE = 400
+"""Characters of a server's own words that an error line repeats."""
+
+
+class Trouble(str, Enum):
+    """Why an attempt that is worth repeating came to nothing."""
+
+    BUSY = "busy"
+    """Rate limit or overload: the server wants less, later."""
+    UNREACHABLE = "unreachable"
+    """No connection, a cut one, a timeout, or a server that failed."""
+    EMPTY = "empty"
+    """An answer without text."""
+
+
+_RAISED = {Trouble.BUSY: ModelBusy, Trouble.UNREACHABLE: ModelUnreachable, Trouble.EMPTY: ModelEmptyReply}
+_ADVICE = {
+    Trouble.BUSY: "wait, raise the account's limits, or choose another --model",
+    Trouble.UNREACHABLE: "check the network and the base URL, or raise the model timeout",
+    Trouble.EMPTY: "raise max_tokens (a reasoning model may have spent it all on thought), or choose another --model",
+}
+
+
+class Transient(Exception):
+    """One attempt failed in a way that another attempt may not. Never leaves this package."""
+
+    def __init__(self, trouble: Trouble, message: str, *, retry_after_s: float | None = None,
+                 usage: Usage = Usage()) -> None:
+        super().__init__(message)
+        self.trouble = trouble
+        self.retry_after_s = retry_after_s
+        self.usage = usage
+        """Tokens that the failed attempt is known to have cost."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter on its upper half, and limits on attempts and patience."""
+
+    attempts: int = 6
+    """In all, the first one included."""
+    empty_attempts: int = 3
+    """Of those, how many may end in an empty reply."""
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 60.0
+    longest_retry_after_s: float = 600.0
+    """A server that asks for a longer pause than this is reported at once."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.empty_attempts < 1:
+            raise ValueError(f"a retry policy needs at least one attempt: {self}")
+        if not 0 < self.first_wait_s <= self.longest_wait_s:
+            raise ValueError(f"retry waits must satisfy 0 < first <= longest: {self}")
+
+    def wait_s(self, failures: int, retry_after_s: float | None, fraction: float) -> float:
+        """Seconds to wait after that many failures; `fraction` in [0, 1) is the dice."""
+        backoff = min(self.longest_wait_s, self.first_wait_s * 2.0 ** (failures - 1))
+        jittered = backoff * (0.5 + 0.5 * fraction)
+        return max(jittered, retry_after_s) if retry_after_s is not None else jittered
+
+
+@dataclass(frozen=True)
+class Patience:
+    """A policy with the clock and the dice it uses; tests hand in their own."""
+
+    policy: RetryPolicy = RetryPolicy()
+    sleep: Callable[[float], None] = time.sleep
+    dice: Callable[[], float] = random.random
+    on_wait: Callable[[str], None] = lambda line: None
+    """Told one line before each wait, so that nobody wonders why nothing happens."""
+
+
+def with_retries(attempt: Callable[[], ModelReply], *, where: str, patience: Patience) -> ModelReply:
+    """The first reply; its usage includes what failed attempts cost.
+
+    Raises ModelBusy, ModelUnreachable or ModelEmptyReply when the policy is exhausted, and passes
+    every other ModelError through at once. `where` names provider and model in the error line.
+    """
+    policy = patience.policy
+    spent = Usage()
+    empty = 0
+    for failures in range(1, policy.attempts + 1):
+        try:
+            reply = attempt()
+        except Transient as fault:
+            spent = spent + fault.usage
+            empty += fault.trouble is Trouble.EMPTY
+            waits_too_long = fault.retry_after_s is not None and fault.retry_after_s > policy.longest_retry_after_s
+            if failures == policy.attempts or empty == policy.empty_attempts or waits_too_long:
+                raise _given_up(fault, where, failures, spent) from fault.__cause__
+            wait_s = policy.wait_s(failures, fault.retry_after_s, patience.dice())
+            patience.on_wait(f"{where}: {fault}; attempt {failures + 1} of {policy.attempts} in {wait_s:.1f} s")
+            patience.sleep(wait_s)
+        except ModelError as error:
+            error.usage = spent + error.usage
+            raise
+        else:
+            return replace(reply, usage=spent + reply.usage)
+    raise AssertionError("unreachable: the last attempt either returns or raises")
+
+
+def _given_up(fault: Transient, where: str, attempts: int, spent: Usage) -> ModelError:
+    tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    asked = f", server asks to wait {fault.retry_after_s:.0f} s" if fault.retry_after_s is not None else ""
+    error = _RAISED[fault.trouble](f"{where}: {fault} ({tries}{asked}): {_ADVICE[fault.trouble]}")
+    error.usage = spent
+    return error
+
+
+# --- what a server's answer means -------------------------------------------------------------------
+
+_OVERFLOW = re.compile(
+    r"prompt is too long|context[ _](?:length|window|size)|maximum context|too many (?:input )?tokens"
+    r"|exceed\w* (?:the )?(?:available |model'?s )?context|input is too long|request(?:_| )too(?:_| )large", re.I)
+_NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|billing", re.I)
+_POLICY = re.compile(r"content[_ ](?:policy|filter)|safety system|flagged", re.I)
+_BUSY_TYPES = frozenset({"rate_limit_error", "overloaded_error", "rate_limit_exceeded"})
+_SERVER_TYPES = frozenset({"api_error", "server_error", "timeout_error", "internal_error"})
+_KEY_TYPES = frozenset({"authentication_error", "permission_error", "invalid_api_key"})
+
+
+def fault_from_status(status: int, kind: str, message: str, headers: Mapping[str, str], *, where: str,
+                      usage: Usage = Usage()) -> Exception:
+    """The exception to raise for an error answer: a `Transient` or a final `ModelError`.
+
+    `kind` is the error's own type or code; it decides before the HTTP status does, because an error
+    inside a stream arrives under status 200.
+    """
+    text = one_line(message) or f"HTTP {status}"
+    said = f"{kind}: {text}" if kind and kind not in text else text
+    if _NO_CREDIT.search(f"{kind} {message}"):
+        return ModelRejectedCredentials(f"{where}: {said}: the account has no credit; add some or use another key")
+    if kind in _BUSY_TYPES or status in (429, 503, 529):
+        return Transient(Trouble.BUSY, said, retry_after_s=retry_after_s(headers), usage=usage)
+    if kind in _KEY_TYPES or status in (401, 403):
+        return ModelRejectedCredentials(f"{where}: {said}: set a valid key with access to this model")
+    if status == 413 or (status in (200, 400, 422) and _OVERFLOW.search(f"{kind} {message}")):
+        return ModelContextOverflow(f"{where}: {said}: shorten the prompt or choose a model with a longer context")
+    if kind in _SERVER_TYPES or status >= 500 or status in (408, 409):
+        return Transient(Trouble.UNREACHABLE, f"HTTP {status} {said}", retry_after_s=retry_after_s(headers),
+                         usage=usage)
+    if status == 404:
+        return ModelRejectedCredentials(f"{where}: {said}: no such model here, or this key cannot see it; "
+                                        "check --model and the base URL")
+    if status == 400 and _POLICY.search(f"{kind} {message}"):
+        return ModelRefused(f"{where}: {said}: the provider declined this request; choose another --model")
+    return ModelError(f"{where}: HTTP {status} {said}: the provider rejects this request; check --model")
+
+
+def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Seconds the server asks to wait: `retry-after-ms`, else `retry-after` as seconds or as a date."""
+    millis = _number(headers.get("retry-after-ms"))
+    if millis is not None:
+        return max(0.0, millis / 1000.0)
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None:
+        return max(0.0, seconds)
+    if value:
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - now())
+        except (TypeError, ValueError):
+            return None
+    return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        return None
+    return value if value is not None and value == value and abs(value) != float("inf") else None
+
+
+def one_line(text: str, limit: int = LONGEST_MESSAGE) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret replaced, whole or as the tail some servers echo back."""
+    for secret in secrets:
+        if len(secret) >= 4:
+            text = text.replace(secret, "[key]")
+    return _ECHOED_KEY.sub("[key]", text)
+
+
+_ECHOED_KEY = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_\-*]{6,}")
+"""Servers quote a wrong key, often with its middle starred out."""

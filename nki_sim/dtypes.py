@@ -1,0 +1,80 @@
+"""NKI's element types and their NumPy storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from nki_sim.errors import NkiValidationError
+
+
+class DType(str):
+    """An NKI dtype: a string, as in NKI itself, that knows its storage."""
+
+    numpy: np.dtype[Any]
+    itemsize: int
+    is_float: bool
+
+    def __new__(cls, name: str, storage: Any, is_float: bool) -> DType:
+        self = super().__new__(cls, name)
+        self.numpy = np.dtype(storage)
+        self.itemsize = self.numpy.itemsize
+        self.is_float = is_float
+        return self
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+bool_ = DType("bool", np.bool_, False)
+int8 = DType("int8", np.int8, False)
+int16 = DType("int16", np.int16, False)
+int32 = DType("int32", np.int32, False)
+uint8 = DType("uint8", np.uint8, False)
+uint16 = DType("uint16", np.uint16, False)
+uint32 = DType("uint32", np.uint32, False)
+float16 = DType("float16", np.float16, True)
+float32 = DType("float32", np.float32, True)
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, True)
+tfloat32 = DType("tfloat32", np.float32, True)
+float8_e4m3 = DType("float8_e4m3", ml_dtypes.float8_e4m3, True)
+float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn, True)
+float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2, True)
+
+ALL: dict[str, DType] = {
+    dtype: dtype
+    for dtype in (
+        bool_,
+        int8,
+        int16,
+        int32,
+        uint8,
+        uint16,
+        uint32,
+        float16,
+        float32,
+        bfloat16,
+        tfloat32,
+        float8_e4m3,
+        float8_e4m3fn,
+        float8_e5m2,
+    )
+}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in reversed(ALL.values()) if dtype != "tfloat32"}
+
+
+def as_dtype(value: Any) -> DType:
+    """Accepts an NKI dtype, its name, or a NumPy or ml_dtypes dtype."""
+    if type(value) is DType:
+        return value
+    if isinstance(value, str) and value in ALL:
+        return ALL[value]
+    try:
+        found = _BY_NUMPY.get(np.dtype(value))
+    except TypeError:
+        found = None
+    if found is None:
+        raise NkiValidationError(f"dtype {value!r} does not exist on the device; one of: {', '.join(ALL)}")
+    return found

@@ -1,0 +1,1 @@
+"""Semantics and constraints of the instruction set, one file per engine."""

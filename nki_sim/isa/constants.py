@@ -1,0 +1,54 @@
+"""Enumerations of `nki.isa`."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from nki_sim.program import Engine as engine
+
+
+class reduce_cmd(Enum):
+    """What an instruction does with its engine's accumulator registers."""
+
+    idle = 0
+    reset = 1
+    reduce = 2
+    reset_reduce = 3
+    load_reduce = 4
+
+
+class dge_mode(Enum):
+    """Who generates DMA descriptors."""
+
+    unknown = 0
+    swdge = 1
+    hwdge = 2
+    none = 3
+
+
+class oob_mode(Enum):
+    """What an out-of-bounds index read on the device does."""
+
+    error = 0
+    skip = 1
+
+
+class matmul_perf_mode(Enum):
+    none = "none"
+    double_row = "double_row"
+
+
+class nc_version(Enum):
+    """NeuronCore generations: trn1 is gen2, trn2 gen3, trn3 gen4."""
+
+    gen2 = 2
+    gen3 = 3
+    gen4 = 4
+
+
+class dma_engine(Enum):
+    dma = 1
+    gpsimd_dma = 2
+
+
+__all__ = ["dge_mode", "dma_engine", "engine", "matmul_perf_mode", "nc_version", "oob_mode", "reduce_cmd"]

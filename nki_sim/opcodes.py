@@ -1,0 +1,44 @@
+"""The instruction set: what each opcode checks and what it computes. Filled by `nki_sim.isa`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nki_sim.program import Template
+
+Check = Callable[[Template], None]
+"""Raises NkiValidationError when the instruction breaks a rule. Runs once per template."""
+
+Compute = Callable[..., None]
+"""(operand arrays in the template's order, attrs): writes the destinations in place."""
+
+
+@dataclass(frozen=True)
+class Opcode:
+    name: str
+    check: Check
+    compute: Compute
+    attrs_type: type | None = None
+    """The NamedTuple that holds its attributes."""
+    uses_psum_flags: bool = False
+    """compute takes a third argument: per operand, the PSUM accumulation flags (bool array) or None."""
+
+
+OPCODES: dict[str, Opcode] = {}
+
+
+def define(
+    name: str,
+    *,
+    check: Check,
+    compute: Callable[..., None],
+    attrs_type: type | None = None,
+    uses_psum_flags: bool = False,
+) -> Opcode:
+    if name in OPCODES:
+        raise ValueError(f"opcode {name} is defined twice")
+    opcode = Opcode(name, check, compute, attrs_type, uses_psum_flags)
+    OPCODES[name] = opcode
+    return opcode

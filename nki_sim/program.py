@@ -1,0 +1,163 @@
+"""A traced kernel: a static instruction stream over buffers, which is pure data.
+
+Loops repeat the same instruction on other tiles, so an instruction is split in two: a `Template`
+(opcode, engine, attributes, operand patterns and dtypes, source line), which is stored once and
+costed once, and one row of the stream (template number, then buffer number and offset of each
+operand). A program can be stored, shipped, executed on arrays and timed without the kernel's Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from math import prod
+from typing import Any, Union
+
+import numpy as np
+
+from nki_sim.dtypes import DType
+from nki_sim.memory import Allocation, MemoryRegion
+from nki_sim.tensor import Pattern
+
+
+class Engine(Enum):
+    """NKI's engines; `unknown` is resolved when an instruction is recorded, never stored."""
+
+    unknown = 0
+    tensor = 1
+    scalar = 2
+    gpsimd = 3
+    dma = 4
+    vector = 5
+    sync = 6
+
+    def __repr__(self) -> str:
+        return f"nisa.engine.{self.name}"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one instruction touches one tensor; where is in the stream."""
+
+    role: str
+    """The parameter's name, e.g. `dst`, `stationary`, `operand0`."""
+    access: str
+    """`r`, `w`, or `u` for read-modify-write."""
+    region: MemoryRegion
+    dtype: DType
+    pattern: Pattern
+    partition_start: int
+    partition_elements: int
+    """Elements of `dtype` per partition of the buffer, on chip; 0 off chip."""
+    indirection: tuple[str, int, int, int] | None = None
+    """(kind, stride, dim, extent); the index tensor is an operand of its own, right after this one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(n for _, n in self.pattern)
+
+    @property
+    def partitions(self) -> int:
+        return self.pattern[0][1] if self.region.on_chip else 1
+
+    @property
+    def free_size(self) -> int:
+        """Elements per partition (on chip), or in all (off chip)."""
+        return prod(n for _, n in (self.pattern[1:] if self.region.on_chip else self.pattern))
+
+    @property
+    def elements(self) -> int:
+        return prod(n for _, n in self.pattern)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+    @cached_property
+    def free_span_bytes(self) -> tuple[int, int]:
+        """[low, high) bytes touched in a partition (on chip) or in the buffer, relative to the offset."""
+        free = self.pattern[1:] if self.region.on_chip else self.pattern
+        low = sum(min(0, s * (n - 1)) for s, n in free)
+        high = sum(max(0, s * (n - 1)) for s, n in free) + 1
+        return low * self.dtype.itemsize, high * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Template:
+    opcode: str
+    engine: Engine
+    attrs: Any
+    """A NamedTuple of the opcode's own, or None."""
+    operands: tuple[Operand, ...]
+    line: int
+    """Source line in the kernel file; the innermost line of user code."""
+
+    def operand(self, role: str) -> Operand | None:
+        return next((operand for operand in self.operands if operand.role == role), None)
+
+    def describe(self) -> str:
+        shapes = ", ".join(f"{o.role}{list(o.shape)} {o.dtype} {o.region.value}" for o in self.operands)
+        return f"{self.opcode} on {self.engine.name}: {shapes} (line {self.line})"
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """Where a kernel argument or result lies."""
+
+    allocation: int
+    offset: int
+    pattern: Pattern
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A kernel argument that is a compile-time constant."""
+
+    value: Any
+
+
+Argument = Union[TensorRef, ScalarArgument]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An explicit scheduling edge: instruction `after` waits for instruction `before`."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Program:
+    kernel_name: str
+    machine: str
+    """Target generation it was traced for: trn1, trn2 or trn3."""
+    templates: tuple[Template, ...]
+    allocations: tuple[Allocation, ...]
+    template_ids: np.ndarray
+    """int32 [instructions]"""
+    operand_starts: np.ndarray
+    """int64 [instructions + 1]: row i's operands are operand_data[operand_starts[i]:operand_starts[i+1]]."""
+    operand_data: np.ndarray
+    """int64 [operands, 2]: buffer number, offset in elements of the operand's dtype."""
+    inputs: tuple[TensorRef, ...]
+    """Tensor arguments in the order of the call."""
+    outputs: tuple[TensorRef, ...]
+    returns_tuple: bool
+    constants: dict[int, np.ndarray]
+    """Buffers with contents known at trace time, by buffer number."""
+    edges: tuple[Edge, ...] = ()
+    source_file: str = ""
+
+    def __len__(self) -> int:
+        return len(self.template_ids)
+
+    @cached_property
+    def last_use(self) -> np.ndarray:
+        """int64 [allocations]: number of the last instruction that touches it, -1 if none does."""
+        last = np.full(len(self.allocations), -1, np.int64)
+        counts = np.diff(self.operand_starts)
+        np.maximum.at(last, self.operand_data[:, 0], np.repeat(np.arange(len(self)), counts))
+        return last

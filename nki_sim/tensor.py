@@ -1,0 +1,554 @@
+"""Views: every tensor is a buffer, an offset and a pattern of (stride, size) pairs.
+
+Slices, reshapes, broadcasts and explicit access patterns all produce this one form, so every
+instruction, the executor and the machine model know only one kind of operand. Strides and offsets
+count elements of the view's dtype in the buffer's row-major order; on chip the first pair walks the
+partitions and its stride is a whole number of partitions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from nki_sim.dtypes import DType, as_dtype
+from nki_sim.errors import NkiValidationError, OutOfBounds
+from nki_sim.memory import MemoryRegion, Storage
+
+Pattern = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class DynamicSlice:
+    """`nl.ds(start, size)`: `size` elements from `start`."""
+
+    start: Any
+    size: int
+
+
+@dataclass(frozen=True)
+class Indirection:
+    """An index read on the device when the instruction runs.
+
+    `kind` "scalar": one index for the whole access; "vector": one per partition of the view.
+    The index times `stride` elements is added to the offset.
+    """
+
+    kind: str
+    index: NkiTensor
+    stride: int
+    dim: int
+    extent: int
+    """Valid indices are 0 <= index < extent."""
+
+
+class NkiTensor:
+    """A view of a buffer. Never copies; a new view for every operation."""
+
+    __slots__ = ("storage", "offset", "pattern", "dtype", "indirection", "_key")
+
+    def __init__(
+        self, storage: Storage, offset: int, pattern: Pattern, dtype: DType, indirection: Indirection | None = None
+    ) -> None:
+        self.storage = storage
+        self.offset = offset
+        self.pattern = pattern
+        self.dtype = dtype
+        self.indirection = indirection
+        self._key: tuple[Any, ...] | None = None
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple([size for _, size in self.pattern])
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple([stride for stride, _ in self.pattern])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.pattern)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        return self.storage.allocation.region
+
+    @property
+    def name(self) -> str:
+        return self.storage.allocation.name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything about the operand but which buffer it is in and where; equal keys cost the same.
+
+        On chip the start partition is part of it, and in PSUM the whole offset, because rules depend on them.
+        """
+        if self._key is None:
+            region = self.storage.allocation.region
+            if region is MemoryRegion.sbuf:
+                place = self.partition_start
+            elif region is MemoryRegion.psum:
+                place = self.offset
+            else:
+                place = -1
+            ind = self.indirection
+            self._key = (
+                self.dtype,
+                region,
+                self.pattern,
+                place,
+                self._partition_stride_elements if region.on_chip else 0,
+                None if ind is None else (ind.kind, ind.stride, ind.dim, ind.extent),
+            )
+        return self._key
+
+    @property
+    def _partition_stride_elements(self) -> int:
+        """Elements of this view's dtype per partition of the buffer."""
+        allocation = self.storage.allocation
+        return self.storage.partition_elements * allocation.dtype.itemsize // self.dtype.itemsize
+
+    @property
+    def partition_start(self) -> int:
+        """First partition touched; 0 off chip."""
+        return self.offset // self._partition_stride_elements if self.storage.on_chip else 0
+
+    def is_contiguous(self) -> bool:
+        expected = 1
+        free = self.pattern[1:] if self.storage.on_chip else self.pattern
+        for stride, size in reversed(free):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def get_pattern(self) -> list[list[int]]:
+        return [[stride, size] for stride, size in self.pattern]
+
+    def is_indirect(self) -> bool:
+        return self.indirection is not None
+
+    def __repr__(self) -> str:
+        return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} in {self.buffer.value}"
+
+    def __bool__(self) -> bool:
+        raise NkiValidationError(
+            f"the truth of {self!r} is only known on the device: a kernel cannot branch on tensor contents in Python"
+        )
+
+    def __iter__(self) -> Any:
+        raise NkiValidationError(f"cannot iterate over {self!r}: loop over range(n) and slice")
+
+    def __len__(self) -> int:
+        return self.pattern[0][1]
+
+    # --- contents (executor only) -----------------------------------------------------------------
+
+    def array(self, about_to_overwrite: bool = False) -> np.ndarray:
+        """The view as a NumPy array on the buffer itself. Direct views only."""
+        item = self.dtype.itemsize
+        pattern = self.pattern
+        return np.ndarray(
+            [n for _, n in pattern],
+            self.dtype.numpy,
+            self.storage.bytes(about_to_overwrite),
+            self.offset * item,
+            [s * item for s, _ in pattern],
+        )
+
+    # --- views ------------------------------------------------------------------------------------
+
+    def _view(self, offset: int, pattern: Sequence[tuple[int, int]]) -> NkiTensor:
+        return NkiTensor(self.storage, offset, tuple(pattern), self.dtype, self.indirection)
+
+    def __getitem__(self, key: Any) -> NkiTensor:
+        if type(key) is not tuple:
+            key = (key,)
+        pattern = self.pattern
+        if Ellipsis in key or len(key) > len(pattern):
+            key = self._expand_ellipsis(key)
+        offset = self.offset
+        on_chip = self.storage.on_chip
+        out: list[tuple[int, int]] = []
+        axis = 0
+        for item in key:
+            stride, size = pattern[axis]
+            if type(item) is slice:
+                start, stop, step = item.start, item.stop, item.step
+                start = 0 if start is None else start
+                stop = size if stop is None else stop
+                if type(start) is not int or type(stop) is not int:
+                    start, stop = self._static(start, axis), self._static(stop, axis)
+                if start < 0:
+                    start += size
+                if stop < 0:
+                    stop += size
+                if not 0 <= start < stop <= size:
+                    raise self._out_of_bounds(item, axis)
+                offset += start * stride
+                if step is None or step == 1:
+                    out.append((stride, stop - start))
+                else:
+                    step = self._static(step, axis)
+                    if step < 1:
+                        raise NkiValidationError(f"slice step {step} of dimension {axis} of {self!r}: must be >= 1")
+                    out.append((stride * step, -(-(stop - start) // step)))
+            elif type(item) is DynamicSlice:
+                start, length = self._static(item.start, axis), self._static(item.size, axis)
+                if not (start >= 0 and length > 0 and start + length <= size):
+                    raise self._out_of_bounds(f"ds({start}, {length})", axis)
+                offset += start * stride
+                out.append((stride, length))
+            else:
+                index = self._static(item, axis)
+                if index < 0:
+                    index += size
+                if not 0 <= index < size:
+                    raise self._out_of_bounds(item, axis)
+                offset += index * stride
+                if on_chip and axis == 0:
+                    out.append((stride, 1))
+            axis += 1
+        out.extend(pattern[axis:])
+        if not out:
+            out = [(1, 1)]
+        elif on_chip and len(out) == 1:
+            out.append((1, 1))
+        if self.indirection is not None:
+            self._check_indirect_index(key)
+        return NkiTensor(self.storage, offset, tuple(out), self.dtype, self.indirection)
+
+    def _expand_ellipsis(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        dots = sum(item is Ellipsis for item in key)
+        given = len(key) - dots
+        if dots > 1 or given > len(self.pattern):
+            raise OutOfBounds(f"{given} indices for {self!r}, which has {self.ndim} dimensions")
+        if dots == 0:
+            return key
+        at = next(i for i, item in enumerate(key) if item is Ellipsis)
+        fill = (slice(None),) * (len(self.pattern) - given)
+        return key[:at] + fill + key[at + 1 :]
+
+    def _static(self, value: Any, axis: int) -> int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise NkiValidationError(
+                f"index {value!r} of dimension {axis} of {self!r} is not a static integer: an index known only on the "
+                f"device goes through .ap(scalar_offset=...) or .select()"
+            ) from None
+
+    def _out_of_bounds(self, item: Any, axis: int) -> OutOfBounds:
+        text = f"{item.start}:{item.stop}" if isinstance(item, slice) else str(item)
+        return OutOfBounds(
+            f"out-of-bound access: index {text} of dimension {axis} (size {self.pattern[axis][1]}) of {self!r}; "
+            f"clip the last tile, e.g. min(tile, size - start)"
+        )
+
+    def _check_indirect_index(self, key: tuple[Any, ...]) -> None:
+        assert self.indirection is not None
+        dim = self.indirection.dim
+        if dim < len(key) and self.indirection.kind == "vector" and key[dim] != slice(None):
+            raise NkiValidationError(f"dimension {dim} of {self!r} is indirect and cannot be sliced")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise NkiValidationError(
+            f"cannot assign into {self!r}: pass the destination to an instruction, e.g. nisa.tensor_copy(dst=..., src=...)"
+        )
+
+    def ap(
+        self,
+        pattern: Sequence[Sequence[int]],
+        offset: int | None = None,
+        scalar_offset: Any = None,
+        vector_offset: NkiTensor | None = None,
+        indirect_dim: int = 0,
+        dtype: Any = None,
+    ) -> NkiTensor:
+        """An explicit access pattern of [stride, count] pairs over the buffer itself (like as_strided)."""
+        new_dtype = self.dtype if dtype is None else as_dtype(dtype)
+        base = self.offset * self.dtype.itemsize
+        if base % new_dtype.itemsize:
+            raise NkiValidationError(
+                f".ap(dtype={new_dtype}) of {self!r}: offset is not aligned to {new_dtype.itemsize} bytes"
+            )
+        start = base // new_dtype.itemsize + (0 if offset is None else operator.index(offset))
+        pairs = tuple((operator.index(s), operator.index(n)) for s, n in pattern)
+        if not pairs or any(n <= 0 for _, n in pairs):
+            raise NkiValidationError(f".ap(pattern={pattern}) of {self!r}: every count must be positive")
+        indirection = self.indirection
+        if scalar_offset is not None or vector_offset is not None:
+            if scalar_offset is not None and vector_offset is not None:
+                raise NkiValidationError(f".ap of {self!r}: scalar_offset and vector_offset exclude each other")
+            if indirection is not None:
+                raise NkiValidationError(f".ap of {self!r}: the view is already indirect")
+            index = scalar_offset if scalar_offset is not None else vector_offset
+            if not isinstance(index, NkiTensor):
+                start += operator.index(index) * self.strides[indirect_dim]
+            else:
+                kind = "scalar" if scalar_offset is not None else "vector"
+                indirection = Indirection(
+                    kind, index, self.strides[indirect_dim], indirect_dim, self.shape[indirect_dim]
+                )
+        view = NkiTensor(self.storage, start, pairs, new_dtype, indirection)
+        check_inside(view)
+        return view
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
+        dim = self._dim(dim)
+        return self[(slice(None),) * dim + (slice(start, end, step),)]
+
+    def select(self, dim: int, index: Any) -> NkiTensor:
+        """One element of a dimension, which disappears; `index` may be a tensor holding one integer."""
+        dim = self._dim(dim)
+        stride, size = self.pattern[dim]
+        rest = self.pattern[:dim] + self.pattern[dim + 1 :]
+        if isinstance(index, NkiTensor):
+            if self.indirection is not None:
+                raise NkiValidationError(f"select on {self!r}: the view is already indirect")
+            if self.storage.on_chip and dim == 0:
+                raise NkiValidationError(f"select on {self!r}: the partition dimension cannot be indexed dynamically")
+            return NkiTensor(
+                self.storage, self.offset, rest, self.dtype, Indirection("scalar", index, stride, dim, size)
+            )
+        at = self._static(index, dim)
+        if not 0 <= at < size:
+            raise self._out_of_bounds(index, dim)
+        if self.storage.on_chip and dim == 0:
+            rest = ((stride, 1),) + rest
+        return self._view(self.offset + at * stride, rest)
+
+    def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
+        """Each partition reads from its own index of dimension 0 of an HBM tensor."""
+        if dim != 0 or self.storage.on_chip:
+            raise NkiValidationError(f"vector_select on {self!r}: only dimension 0 of an HBM tensor")
+        if self.indirection is not None:
+            raise NkiValidationError(f"vector_select on {self!r}: the view is already indirect")
+        stride, size = self.pattern[0]
+        pattern = ((0, vector_offset.shape[0]),) + self.pattern[1:]
+        return NkiTensor(
+            self.storage, self.offset, pattern, self.dtype, Indirection("vector", vector_offset, stride, 0, size)
+        )
+
+    def permute(self, dims: Sequence[int]) -> NkiTensor:
+        if sorted(dims) != list(range(self.ndim)):
+            raise NkiValidationError(
+                f"permute{tuple(dims)} of {self!r}: not a permutation of its {self.ndim} dimensions"
+            )
+        if dims[0] != 0:
+            self._keep_partition(0, "permute")
+        return self._view(self.offset, [self.pattern[d] for d in dims])
+
+    def broadcast(self, dim: int, size: int) -> NkiTensor:
+        dim = self._dim(dim)
+        self._keep_partition(dim, "broadcast")
+        if self.pattern[dim][1] != 1:
+            raise NkiValidationError(f"broadcast of dimension {dim} of {self!r}: its size must be 1")
+        return self._view(self.offset, self.pattern[:dim] + ((0, size),) + self.pattern[dim + 1 :])
+
+    def expand_dim(self, dim: int) -> NkiTensor:
+        dim = dim + self.ndim + 1 if dim < 0 else dim
+        if not 0 <= dim <= self.ndim:
+            raise NkiValidationError(f"expand_dim({dim}) of {self!r}: no such position")
+        self._keep_partition(dim, "expand_dim")
+        return self._view(self.offset, self.pattern[:dim] + ((1, 1),) + self.pattern[dim:])
+
+    def squeeze_dim(self, dim: int) -> NkiTensor:
+        dim = self._dim(dim)
+        self._keep_partition(dim, "squeeze_dim")
+        if self.pattern[dim][1] != 1:
+            raise NkiValidationError(
+                f"squeeze_dim({dim}) of {self!r}: the dimension's size is {self.pattern[dim][1]}, not 1"
+            )
+        return self._view(self.offset, self.pattern[:dim] + self.pattern[dim + 1 :])
+
+    def reshape_dim(self, dim: int, shape: Sequence[int]) -> NkiTensor:
+        dim = self._dim(dim)
+        stride, size = self.pattern[dim]
+        sizes = _infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
+        if len(sizes) > 1:
+            self._keep_partition(dim, "reshape_dim")
+        pairs = []
+        inner = size
+        for n in sizes:
+            inner //= n
+            pairs.append((stride * inner, n))
+        return self._view(self.offset, (*self.pattern[:dim], *pairs, *self.pattern[dim + 1 :]))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
+        start_dim, end_dim = self._dim(start_dim), self._dim(end_dim)
+        if start_dim < end_dim:
+            self._keep_partition(start_dim, "flatten_dims")
+        merged = _merge(self.pattern[start_dim : end_dim + 1])
+        if len(merged) != 1:
+            raise NkiValidationError(
+                f"flatten_dims({start_dim}, {end_dim}) of {self!r}: the dimensions are not contiguous"
+            )
+        return self._view(self.offset, (*self.pattern[:start_dim], *merged, *self.pattern[end_dim + 1 :]))
+
+    def reshape(self, shape: Sequence[int]) -> NkiTensor:
+        """The same elements in row-major order under another shape; never copies."""
+        what = f"reshape{tuple(shape)} of {self!r}"
+        sizes = _infer([operator.index(n) for n in shape], self.size, what)
+        if self.storage.on_chip:
+            if sizes[0] != self.pattern[0][1]:
+                raise NkiValidationError(f"{what}: the partition dimension must stay {self.pattern[0][1]}")
+            free = _split(_merge(self.pattern[1:]), sizes[1:], what)
+            return self._view(self.offset, (self.pattern[0], *free))
+        if self.indirection is not None and self.indirection.kind == "vector":
+            if sizes[0] != self.pattern[0][1]:
+                raise NkiValidationError(f"{what}: the indirect dimension must stay {self.pattern[0][1]}")
+            return self._view(self.offset, (self.pattern[0], *_split(_merge(self.pattern[1:]), sizes[1:], what)))
+        return self._view(self.offset, _split(_merge(self.pattern), sizes, what))
+
+    def rearrange(
+        self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
+    ) -> NkiTensor:
+        """Split, reorder and merge named dimensions; a tuple of names is a group."""
+        fixed = fixed_sizes or {}
+        if len(src_pattern) != self.ndim:
+            raise NkiValidationError(f"rearrange of {self!r}: {len(src_pattern)} source dimensions for {self.ndim}")
+        split, view = 0, self
+        names: list[str] = []
+        for entry in src_pattern:
+            group = (entry,) if isinstance(entry, str) else tuple(entry)
+            view = view.reshape_dim(split, [fixed.get(name, -1) for name in group]) if len(group) > 1 else view
+            names.extend(group)
+            split += len(group)
+        wanted: list[str] = []
+        for entry in dst_pattern:
+            wanted.extend((entry,) if isinstance(entry, str) else entry)
+        if sorted(wanted) != sorted(names):
+            raise NkiValidationError(f"rearrange of {self!r}: names differ, {names} and {wanted}")
+        view = view.permute([names.index(name) for name in wanted])
+        at = 0
+        for entry in dst_pattern:
+            if not isinstance(entry, str) and len(entry) > 1:
+                view = view.flatten_dims(at, at + len(entry) - 1)
+            at += 1
+        return view
+
+    def view(self, dtype: Any) -> NkiTensor:
+        """The same bytes as another dtype; the last dimension grows or shrinks accordingly."""
+        new = as_dtype(dtype)
+        old_item, new_item = self.dtype.itemsize, new.itemsize
+        if self.indirection is not None:
+            raise NkiValidationError(f"view({new}) of {self!r}: not on an indirect view")
+        if old_item == new_item:
+            return NkiTensor(self.storage, self.offset, self.pattern, new)
+        stride, size = self.pattern[-1]
+        if stride != 1 and size != 1:
+            raise NkiValidationError(f"view({new}) of {self!r}: the last dimension is not contiguous")
+        if (
+            (size * old_item) % new_item
+            or (self.offset * old_item) % new_item
+            or any(s * old_item % new_item for s, n in self.pattern[:-1] if n > 1)
+        ):
+            raise NkiValidationError(f"view({new}) of {self!r}: sizes do not divide")
+        pattern = [(s * old_item // new_item, n) for s, n in self.pattern[:-1]]
+        pattern.append((1, size * old_item // new_item))
+        return NkiTensor(self.storage, self.offset * old_item // new_item, tuple(pattern), new)
+
+    reinterpret_cast = view
+
+    def _dim(self, dim: int) -> int:
+        found = dim + self.ndim if dim < 0 else dim
+        if not 0 <= found < self.ndim:
+            raise NkiValidationError(f"{self!r} has no dimension {dim}")
+        return found
+
+    def _keep_partition(self, dim: int, what: str) -> None:
+        if dim == 0 and self.storage.on_chip:
+            raise NkiValidationError(f"{what} on {self!r}: the partition dimension (0) cannot be changed on chip")
+        if dim == 0 and self.indirection is not None and self.indirection.kind == "vector":
+            raise NkiValidationError(f"{what} on {self!r}: the indirect dimension (0) cannot be changed")
+
+
+def whole(storage: Storage) -> NkiTensor:
+    """The view of a whole buffer."""
+    shape = storage.allocation.shape
+    stride = prod(shape)
+    pattern = []
+    for n in shape:
+        stride //= n
+        pattern.append((stride, n))
+    return NkiTensor(storage, 0, tuple(pattern), storage.allocation.dtype)
+
+
+def check_inside(view: NkiTensor) -> None:
+    """An explicit pattern must stay inside its buffer; on chip also inside its partitions."""
+    allocation = view.storage.allocation
+    total = allocation.nbytes // view.dtype.itemsize
+    lowest = view.offset + sum(min(0, s * (n - 1)) for s, n in view.pattern)
+    highest = view.offset + sum(max(0, s * (n - 1)) for s, n in view.pattern)
+    if lowest < 0 or highest >= total:
+        raise OutOfBounds(
+            f"access pattern {view.get_pattern()} at offset {view.offset} leaves "
+            f"{allocation.describe()}, which has {total} elements of {view.dtype}"
+        )
+
+
+def _infer(sizes: list[int], total: int, what: str) -> list[int]:
+    if sizes.count(-1) > 1:
+        raise NkiValidationError(f"{what}: only one size may be -1")
+    if -1 in sizes:
+        known = prod(n for n in sizes if n != -1)
+        if known <= 0 or total % known:
+            raise NkiValidationError(f"{what}: {total} elements do not divide by {known}")
+        sizes[sizes.index(-1)] = total // known
+    if prod(sizes) != total or any(n <= 0 for n in sizes):
+        raise NkiValidationError(f"{what}: {prod(sizes)} elements requested, {total} available")
+    return sizes
+
+
+def _merge(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The shortest equivalent pattern: neighbours that walk memory as one are one."""
+    out: list[tuple[int, int]] = []
+    for stride, size in pattern:
+        if size == 1:
+            continue
+        if out and out[-1][0] == stride * size:
+            out[-1] = (stride, out[-1][1] * size)
+        else:
+            out.append((stride, size))
+    return out or [(1, 1)]
+
+
+def _split(merged: list[tuple[int, int]], sizes: Sequence[int], what: str) -> list[tuple[int, int]]:
+    """Cut a merged pattern into dimensions of the given sizes; fails where memory is not contiguous."""
+    out: list[tuple[int, int]] = []
+    runs = [list(pair) for pair in merged]
+    for n in reversed(sizes):
+        if n == 1:
+            out.append((1, 1))
+            continue
+        need, stride = n, None
+        while need > 1:
+            if not runs:
+                raise NkiValidationError(f"{what}: sizes do not fit the memory layout")
+            run_stride, run_size = runs[-1]
+            if stride is None:
+                stride = run_stride
+            if run_size <= need:
+                if need % run_size or (need != n and run_stride != stride * (n // need)):
+                    raise NkiValidationError(f"{what}: the memory layout {merged} is not contiguous across dimensions")
+                need //= run_size
+                runs.pop()
+            else:
+                if run_size % need or (need != n and run_stride != stride * (n // need)):
+                    raise NkiValidationError(f"{what}: the memory layout {merged} is not contiguous across dimensions")
+                runs[-1] = [run_stride * need, run_size // need]
+                need = 1
+        out.append((stride if stride is not None else 1, n))
+    return list(reversed(out))
