@@ -131,13 +131,21 @@ class Usage:
     """Not counting what came from a cache."""
     output_tokens: int = 0
     cached_input_tokens: int = 0
+    """Read from a cache."""
+    cache_write_tokens: int = 0
+    """Input written to a cache, where the provider charges for that apart; not in `input_tokens`."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cached_input_tokens + other.cached_input_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens + self.cached_input_tokens + self.cache_write_tokens
 
 
 @dataclass(frozen=True)
