@@ -1,0 +1,128 @@
+"""What the judge needs from a Neuron SDK, or from the simulator standing in for one.
+
+A toolchain compiles a candidate once, in a process of the candidate's own, into an artifact that is
+pure data (a NEFF, or a simulated program). The same artifact is then run on inputs the candidate's
+code never saw, and timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from accelopt_core.evaluation import HotLine
+
+
+class CandidateFault(Exception):
+    """Something about the candidate; becomes an Evaluation."""
+
+
+class CompileError(CandidateFault):
+    """The kernel does not compile; `line` is in the candidate's source when the compiler says."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+class RunError(CandidateFault):
+    """The compiled kernel failed on the device (or on the simulator)."""
+
+
+class StepTimeout(CandidateFault):
+    def __init__(self, step: str, limit_s: float) -> None:
+        super().__init__(f"{step} took more than {limit_s:g} s")
+        self.step = step
+        self.limit_s = limit_s
+
+
+class ToolchainMissing(Exception):
+    """This machine cannot compile or run kernels this way: the message says what was looked for and where."""
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    shape: tuple[int, ...]
+    dtype: str
+    """An NKI dtype name, e.g. `float32`."""
+
+
+@dataclass(frozen=True)
+class ConstantArgument:
+    """A Python number given to the kernel at compile time."""
+
+    value: Union[int, float, bool, None]
+
+
+ArgumentSpec = Union[TensorArgument, ConstantArgument]
+
+
+@dataclass(frozen=True)
+class Timing:
+    samples_us: tuple[float, ...]
+    """One per measured execution; a simulator that is deterministic gives one."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the profiler (or the machine model) says about one execution."""
+
+    fields: Mapping[str, float]
+    """Names and units of the Neuron profiler's summary-json."""
+    hot_lines: tuple[HotLine, ...] = ()
+    matmul_flops: int | None = None
+    vector_ops: int | None = None
+    hbm_bytes: int | None = None
+    """Counted work of this kernel, for tasks that declare none."""
+    resource_bound_us: float | None = None
+    """No machine of this kind can run this instruction stream faster; None where unknown."""
+    low_precision: tuple[str, ...] = ()
+    """Dtypes below float32 that arithmetic instructions really read or wrote, e.g. `bfloat16`."""
+
+
+class Toolchain(Protocol):
+    @property
+    def name(self) -> str:
+        """For people, e.g. `simulated trn2 (nki_sim 0.1.0)` or `trn2 (NKI 0.6.0, neuron-explorer 2.32)`."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever a latency could change: machine, toolchain and version."""
+        ...
+
+    @property
+    def machine(self) -> str:
+        """trn1, trn2 or trn3: the key of `nki_sim.machine.MACHINES`."""
+        ...
+
+    @property
+    def simulated(self) -> bool: ...
+
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Any:
+        """An artifact. Raises CompileError, StepTimeout or RunError (the compiler itself died)."""
+        ...
+
+    def run(self, artifact: Any, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        """Outputs in the order the kernel returns them. Raises RunError or StepTimeout."""
+        ...
+
+    def estimate_us(self, artifact: Any) -> float | None:
+        """A latency before any run, where the toolchain can tell; None where only a device can."""
+        ...
+
+    def time(self, artifact: Any, tensors: Sequence[np.ndarray], warmup: int, iterations: int,
+             timeout_s: float) -> Timing:
+        ...
+
+    def facts(self, artifact: Any) -> Facts:
+        """About the execution `time` measured last for this artifact."""
+        ...
+
+    def close(self) -> None:
+        """Delete what compile and run left on disk."""
+        ...
