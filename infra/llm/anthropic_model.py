@@ -17,16 +17,35 @@ from accelopt_core.ports import (
     ModelRequest,
     Usage,
 )
-from infra.llm.retry import Patience, Transient, Trouble, fault_from_status, one_line, redacted, with_retries
+from infra.llm.retry import (
+    DEFAULT_PATIENCE,
+    Patience,
+    Transient,
+    Trouble,
+    fault_from_status,
+    one_line,
+    redacted,
+    with_retries,
+)
 from infra.llm.transport_errors import TRANSPORT_ERRORS
+
+_CUT: tuple[type[Exception], ...] = (anthropic.APIConnectionError, *TRANSPORT_ERRORS)
 
 
 class AnthropicModel:
     """`timeout_s` bounds one whole reply; the time between two of its pieces is bounded by it too."""
 
-    def __init__(self, model: str, api_key: str, *, base_url: str | None = None, timeout_s: float = 600.0,
-                 thinking: Mapping[str, Any] | None = None, patience: Patience = Patience(),
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        model: str,
+        api_key: str,
+        *,
+        base_url: str | None = None,
+        timeout_s: float = 600.0,
+        thinking: Mapping[str, Any] | None = None,
+        patience: Patience = DEFAULT_PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._model = model
         self._key = api_key
         self._timeout_s = timeout_s
@@ -56,29 +75,38 @@ class AnthropicModel:
             extra["thinking"] = self._thinking
         usage = Usage()
         try:
+            messages: list[Any] = [{"role": message.role, "content": message.content} for message in request.messages]
             with self._client.messages.stream(
                 model=self._model,
                 max_tokens=request.max_tokens,
                 system=[{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}],
-                messages=[{"role": message.role, "content": message.content} for message in request.messages],
+                messages=messages,
                 extra_body=extra or None,
             ) as stream:
                 for event in stream:
                     if event.type == "message_start":
                         usage = _usage(event.message.usage)
                     if self._clock() > deadline:
-                        raise Transient(Trouble.UNREACHABLE, f"no complete reply within {self._timeout_s:g} s",
-                                        usage=usage)
+                        raise Transient(
+                            Trouble.UNREACHABLE, f"no complete reply within {self._timeout_s:g} s", usage=usage
+                        )
                 final = stream.get_final_message()
         except anthropic.APIStatusError as error:
             kind, message = _error_of(error)
-            raise self._clean(fault_from_status(error.status_code, kind, redacted(message, [self._key]),
-                                                error.response.headers, where=self.name, usage=usage)) from None
+            raise fault_from_status(
+                error.status_code,
+                kind,
+                redacted(message, [self._key]),
+                error.response.headers,
+                where=self.name,
+                usage=usage,
+            ) from None
         except anthropic.APITimeoutError:
             raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s", usage=usage) from None
-        except (anthropic.APIConnectionError, *TRANSPORT_ERRORS) as error:
-            raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({_cause(error)})",
-                            usage=usage) from None
+        except _CUT as error:
+            raise Transient(
+                Trouble.UNREACHABLE, f"connection failed or was cut ({_cause(error)})", usage=usage
+            ) from None
         except (json.JSONDecodeError, anthropic.APIResponseValidationError):
             raise Transient(Trouble.UNREACHABLE, "the server's stream is not valid", usage=usage) from None
         except AssertionError:
@@ -86,7 +114,8 @@ class AnthropicModel:
             raise Transient(Trouble.UNREACHABLE, "the stream ended before it began", usage=usage) from None
         except (anthropic.AnthropicError, UnicodeEncodeError) as error:
             raise ModelRejectedCredentials(
-                f"{self.name}: {one_line(redacted(str(error), [self._key]))}: set ANTHROPIC_API_KEY") from None
+                f"{self.name}: {one_line(redacted(str(error), [self._key]))}: set ANTHROPIC_API_KEY"
+            ) from None
         return self._reply(final)
 
     def _reply(self, message: Any) -> ModelReply:
@@ -101,23 +130,28 @@ class AnthropicModel:
             raise error
         if not text.strip():
             if stop == "model_context_window_exceeded":
-                overflow = ModelContextOverflow(f"{self.name}: the prompt leaves no room for an answer: shorten it "
-                                                "or choose a model with a longer context")
+                overflow = ModelContextOverflow(
+                    f"{self.name}: the prompt leaves no room for an answer: shorten it "
+                    "or choose a model with a longer context"
+                )
                 overflow.usage = usage
                 raise overflow
             raise Transient(Trouble.EMPTY, f"an empty reply (stop reason {stop})", usage=usage)
-        return ModelReply(text=text, model=message.model or self._model, usage=usage,
-                          truncated=stop in ("max_tokens", "model_context_window_exceeded"))
-
-    def _clean(self, fault: Exception) -> Exception:
-        assert self._key not in str(fault) or len(self._key) < 4
-        return fault
+        return ModelReply(
+            text=text,
+            model=message.model or self._model,
+            usage=usage,
+            truncated=stop in ("max_tokens", "model_context_window_exceeded"),
+        )
 
 
 def _usage(usage: Any) -> Usage:
-    return Usage(input_tokens=usage.input_tokens or 0, output_tokens=usage.output_tokens or 0,
-                 cached_input_tokens=getattr(usage, "cache_read_input_tokens", None) or 0,
-                 cache_write_tokens=getattr(usage, "cache_creation_input_tokens", None) or 0)
+    return Usage(
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cached_input_tokens=getattr(usage, "cache_read_input_tokens", None) or 0,
+        cache_write_tokens=getattr(usage, "cache_creation_input_tokens", None) or 0,
+    )
 
 
 def _error_of(error: anthropic.APIStatusError) -> tuple[str, str]:

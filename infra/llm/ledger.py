@@ -52,8 +52,13 @@ class Totals:
 
     def plus(self, entry: LedgerEntry) -> Totals:
         unpriced = entry.cost_usd is None and entry.usage.total_tokens > 0
-        return Totals(self.calls + 1, self.failed_calls + entry.failed, self.usage + entry.usage,
-                      self.cost_usd + (entry.cost_usd or 0.0), self.unpriced_calls + unpriced)
+        return Totals(
+            self.calls + 1,
+            self.failed_calls + entry.failed,
+            self.usage + entry.usage,
+            self.cost_usd + (entry.cost_usd or 0.0),
+            self.unpriced_calls + unpriced,
+        )
 
     def cost_text(self) -> str:
         """For people; unknown is said, never shown as zero."""
@@ -67,8 +72,14 @@ class Totals:
 class Ledger:
     """Every model call of a run passes through one ledger; safe to share between threads."""
 
-    def __init__(self, prices: PriceList, budget: Budget = Budget(), *, entries: Iterable[LedgerEntry] = (),
-                 on_entry: Callable[[LedgerEntry], None] = lambda entry: None) -> None:
+    def __init__(
+        self,
+        prices: PriceList,
+        budget: Budget = Budget(),
+        *,
+        entries: Iterable[LedgerEntry] = (),
+        on_entry: Callable[[LedgerEntry], None] = lambda entry: None,
+    ) -> None:
         """`entries`: what an interrupted run already spent; `on_entry`: told each new one, for the journal."""
         self._prices = prices
         self._budget = budget
@@ -115,18 +126,24 @@ class Ledger:
         cost = price.cost_usd(Usage(tokens - request.max_tokens, request.max_tokens)) if price else 0.0
         limit_usd, limit_tokens = self._budget.max_cost_usd, self._budget.max_tokens
         if limit_usd is not None and price is None:
-            raise BudgetExhausted(f"{model.name}: its price is unknown, so a cost budget of ${limit_usd:g} cannot be "
-                                  "kept: add the model to the price file or limit tokens instead")
+            raise BudgetExhausted(
+                f"{model.name}: its price is unknown, so a cost budget of ${limit_usd:g} cannot be "
+                "kept: add the model to the price file or limit tokens instead"
+            )
         with self._lock:
             spent = _sum(self._entries)
             pending_tokens = sum(pending for pending, _ in self._in_flight.values())
             pending_usd = sum(pending for _, pending in self._in_flight.values())
             if limit_usd is not None and spent.cost_usd + pending_usd + cost > limit_usd:
-                raise BudgetExhausted(f"{model.name}: ${spent.cost_usd:.2f} spent and this call may cost ${cost:.2f}, "
-                                      f"of ${limit_usd:g}: raise the cost budget to go on")
+                raise BudgetExhausted(
+                    f"{model.name}: ${spent.cost_usd:.2f} spent and this call may cost ${cost:.2f}, "
+                    f"of ${limit_usd:g}: raise the cost budget to go on"
+                )
             if limit_tokens is not None and spent.usage.total_tokens + pending_tokens + tokens > limit_tokens:
-                raise BudgetExhausted(f"{model.name}: {spent.usage.total_tokens:,} tokens used and this call may take "
-                                      f"{tokens:,}, of {limit_tokens:,}: raise the token budget to go on")
+                raise BudgetExhausted(
+                    f"{model.name}: {spent.usage.total_tokens:,} tokens used and this call may take "
+                    f"{tokens:,}, of {limit_tokens:,}: raise the token budget to go on"
+                )
             ticket = max(self._in_flight, default=0) + 1
             self._in_flight[ticket] = (tokens, cost)
         return ticket

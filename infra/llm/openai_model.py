@@ -8,8 +8,20 @@ from typing import Any
 import openai
 
 from accelopt_core.ports import ModelError, ModelRefused, ModelReply, ModelRequest, Usage
-from infra.llm.retry import Patience, Transient, Trouble, fault_from_status, one_line, redacted, with_retries
+from infra.llm.retry import (
+    DEFAULT_PATIENCE,
+    Patience,
+    Transient,
+    Trouble,
+    fault_from_status,
+    one_line,
+    redacted,
+    with_retries,
+)
 from infra.llm.transport_errors import TRANSPORT_ERRORS
+
+_CUT: tuple[type[Exception], ...] = (openai.APIConnectionError, *TRANSPORT_ERRORS)
+_NO_LIST: tuple[type[Exception], ...] = (openai.OpenAIError, json.JSONDecodeError, *TRANSPORT_ERRORS)
 
 OPENAI_HOST = "api.openai.com"
 NO_KEY = "no-key"
@@ -24,8 +36,15 @@ class OpenAIModel:
     the other from then on.
     """
 
-    def __init__(self, model: str, api_key: str | None, *, base_url: str | None = None, timeout_s: float = 600.0,
-                 patience: Patience = Patience()) -> None:
+    def __init__(
+        self,
+        model: str,
+        api_key: str | None,
+        *,
+        base_url: str | None = None,
+        timeout_s: float = 600.0,
+        patience: Patience = DEFAULT_PATIENCE,
+    ) -> None:
         self._model = model
         self._key = api_key or NO_KEY
         self._timeout_s = timeout_s
@@ -52,8 +71,10 @@ class OpenAIModel:
         try:
             return self._ask(request)
         except _OtherLimitName as error:
-            raise ModelError(f"{self.name}: the server accepts neither max_tokens nor max_completion_tokens "
-                             f"({error}): use another server") from None
+            raise ModelError(
+                f"{self.name}: the server accepts neither max_tokens nor max_completion_tokens "
+                f"({error}): use another server"
+            ) from None
 
     def _ask(self, request: ModelRequest) -> ModelReply:
         options: dict[str, Any] = {self._limit_name: request.max_tokens}
@@ -67,11 +88,12 @@ class OpenAIModel:
             kind, message = _error_of(error)
             if error.status_code in (400, 422) and self._limit_name in message and _is_about_the_name(kind, message):
                 raise _OtherLimitName(one_line(message)) from None
-            raise fault_from_status(error.status_code, kind, redacted(message, [self._key]), error.response.headers,
-                                    where=self.name) from None
+            raise fault_from_status(
+                error.status_code, kind, redacted(message, [self._key]), error.response.headers, where=self.name
+            ) from None
         except openai.APITimeoutError:
             raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s") from None
-        except (openai.APIConnectionError, *TRANSPORT_ERRORS) as error:
+        except _CUT as error:
             reason = one_line(str(error.__cause__ or error)) or type(error).__name__
             raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({reason})") from None
         except (json.JSONDecodeError, openai.APIResponseValidationError):
@@ -82,8 +104,11 @@ class OpenAIModel:
         usage = _usage(getattr(completion, "usage", None))
         choices = getattr(completion, "choices", None)
         if not choices:
-            raise Transient(Trouble.UNREACHABLE, "the server's answer holds no choices; is the base URL right "
-                            "(most servers want it to end in /v1)?", usage=usage)
+            raise Transient(
+                Trouble.UNREACHABLE,
+                "the server's answer holds no choices; is the base URL right (most servers want it to end in /v1)?",
+                usage=usage,
+            )
         choice = choices[0]
         text = choice.message.content or ""
         refusal = getattr(choice.message, "refusal", None)
@@ -94,8 +119,9 @@ class OpenAIModel:
             raise error
         if not text.strip():
             raise Transient(Trouble.EMPTY, f"an empty reply (finish reason {choice.finish_reason})", usage=usage)
-        return ModelReply(text=text, model=completion.model or self._model, usage=usage,
-                          truncated=choice.finish_reason == "length")
+        return ModelReply(
+            text=text, model=completion.model or self._model, usage=usage, truncated=choice.finish_reason == "length"
+        )
 
 
 class _OtherLimitName(Exception):
@@ -105,8 +131,19 @@ class _OtherLimitName(Exception):
 def _is_about_the_name(kind: str, message: str) -> bool:
     """`max_tokens is too large` is a complaint about the number, not about the name."""
     text = f"{kind} {message}".lower()
-    return any(word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra inputs",
-                                         "extra_forbidden", "unexpected", "not permitted"))
+    return any(
+        word in text
+        for word in (
+            "unsupported",
+            "not supported",
+            "unrecognized",
+            "unknown",
+            "extra inputs",
+            "extra_forbidden",
+            "unexpected",
+            "not permitted",
+        )
+    )
 
 
 def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: float = 30.0) -> str:
@@ -117,10 +154,12 @@ def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: f
     client = openai.OpenAI(api_key=api_key or NO_KEY, base_url=base_url, timeout=timeout_s, max_retries=1)
     try:
         names = [model.id for model in client.models.list()]
-    except (openai.OpenAIError, *TRANSPORT_ERRORS, json.JSONDecodeError) as error:
+    except _NO_LIST as error:
         reason = one_line(redacted(str(error.__cause__ or error), [api_key or NO_KEY]))
-        raise ModelError(f"openai: cannot ask {client.base_url} which models it serves ({reason}): "
-                         "check the base URL or name one with --model") from None
+        raise ModelError(
+            f"openai: cannot ask {client.base_url} which models it serves ({reason}): "
+            "check the base URL or name one with --model"
+        ) from None
     finally:
         client.close()
     if len(names) == 1:
@@ -137,8 +176,12 @@ def _usage(usage: Any) -> Usage:
     cached = getattr(details, "cached_tokens", None) or 0
     written = getattr(details, "cache_write_tokens", None) or 0
     prompt = usage.prompt_tokens or 0
-    return Usage(input_tokens=max(0, prompt - cached - written), output_tokens=usage.completion_tokens or 0,
-                 cached_input_tokens=cached, cache_write_tokens=written)
+    return Usage(
+        input_tokens=max(0, prompt - cached - written),
+        output_tokens=usage.completion_tokens or 0,
+        cached_input_tokens=cached,
+        cache_write_tokens=written,
+    )
 
 
 def _error_of(error: openai.APIStatusError) -> tuple[str, str]:

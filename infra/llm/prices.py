@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.ports import Usage
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from infra.llm.toml_files import BadToml, read_toml
 
 SHIPPED_PRICES = Path(__file__).with_name("prices.toml")
 
-_FIELDS = frozenset({"input", "output", "cached", "cache_write", "long_above", "long_input", "long_output",
-                     "long_cached", "long_cache_write"})
+_FIELDS = frozenset(
+    {
+        "input",
+        "output",
+        "cached",
+        "cache_write",
+        "long_above",
+        "long_input",
+        "long_output",
+        "long_cached",
+        "long_cache_write",
+    }
+)
 _EXTENSION = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)")
 
 
@@ -36,8 +42,12 @@ class Rates:
     cache_write: float
 
     def cost_usd(self, usage: Usage) -> float:
-        return (usage.input_tokens * self.input + usage.output_tokens * self.output
-                + usage.cached_input_tokens * self.cached + usage.cache_write_tokens * self.cache_write) / 1e6
+        return (
+            usage.input_tokens * self.input
+            + usage.output_tokens * self.output
+            + usage.cached_input_tokens * self.cached
+            + usage.cache_write_tokens * self.cache_write
+        ) / 1e6
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class PriceList:
         if name in self.models:
             return self.models[name]
         for known in sorted(self.models, key=len, reverse=True):
-            if name.startswith(known) and _EXTENSION.fullmatch(name[len(known):]):
+            if name.startswith(known) and _EXTENSION.fullmatch(name[len(known) :]):
                 return self.models[known]
         return None
 
@@ -78,15 +88,13 @@ class PriceList:
 def load_prices(path: Path = SHIPPED_PRICES) -> PriceList:
     """Raises BadPriceFile for a file that is missing, malformed, or holds a name or number it should not."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadPriceFile(f"price file {path}: {error.strerror}: give another path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadPriceFile(f"price file {path}: {error}: correct it") from error
+        document = read_toml(path)
+    except BadToml as error:
+        raise BadPriceFile(f"price file {error}") from error
     models = document.get("models")
     as_of = document.get("as_of")
     if not isinstance(models, dict) or not isinstance(as_of, str):
-        raise BadPriceFile(f"price file {path}: needs as_of = \"<date>\" and a [models.\"<name>\"] table per model")
+        raise BadPriceFile(f'price file {path}: needs as_of = "<date>" and a [models."<name>"] table per model')
     return PriceList(as_of, {name: _price(path, name, entry) for name, entry in models.items()})
 
 
@@ -102,10 +110,19 @@ def _price(path: Path, name: str, entry: object) -> Price:
             raise BadPriceFile(f"{where}: {field} = {value!r} is not a number >= 0")
     if "input" not in entry or "output" not in entry:
         raise BadPriceFile(f"{where}: needs both input and output")
-    rates = Rates(entry["input"], entry["output"], entry.get("cached", entry["input"]),
-                  entry.get("cache_write", entry["input"]))
-    if "long_above" not in entry:
+    number: dict[str, float] = {field: float(value) for field, value in entry.items()}
+    rates = Rates(
+        number["input"],
+        number["output"],
+        number.get("cached", number["input"]),
+        number.get("cache_write", number["input"]),
+    )
+    if "long_above" not in number:
         return Price(rates)
-    long_rates = Rates(entry.get("long_input", rates.input), entry.get("long_output", rates.output),
-                       entry.get("long_cached", rates.cached), entry.get("long_cache_write", rates.cache_write))
-    return Price(rates, int(entry["long_above"]), long_rates)
+    long_rates = Rates(
+        number.get("long_input", rates.input),
+        number.get("long_output", rates.output),
+        number.get("long_cached", rates.cached),
+        number.get("long_cache_write", rates.cache_write),
+    )
+    return Price(rates, int(number["long_above"]), long_rates)

@@ -31,8 +31,9 @@ class Exchange:
 class RecordingModel:
     """Hands every exchange, failed ones included, to `record` before the caller sees its outcome."""
 
-    def __init__(self, model: LanguageModel, record: Callable[[Exchange], None], *,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, model: LanguageModel, record: Callable[[Exchange], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._model = model
         self._record = record
         self._clock = clock
@@ -75,8 +76,11 @@ def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
         "error": exchange.error,
     }
     kept = [secret for secret in secrets if secret]
-    return json.dumps(_cleaned(document, kept), ensure_ascii=False, indent=1) if kept else \
-        json.dumps(document, ensure_ascii=False, indent=1)
+    return (
+        json.dumps(_cleaned(document, kept), ensure_ascii=False, indent=1)
+        if kept
+        else json.dumps(document, ensure_ascii=False, indent=1)
+    )
 
 
 def exchange_from_json(text: str) -> tuple[str, Exchange]:
@@ -86,12 +90,18 @@ def exchange_from_json(text: str) -> tuple[str, Exchange]:
         request = document["request"]
         reply = document["reply"]
         return str(document["key"]), Exchange(
-            ModelRequest(Role(document["role"]), request["system"],
-                         tuple(Message(message["role"], message["content"]) for message in request["messages"]),
-                         request["max_tokens"], request["temperature"]),
-            document["model"], float(document["elapsed_s"]),
+            ModelRequest(
+                Role(document["role"]),
+                request["system"],
+                tuple(Message(message["role"], message["content"]) for message in request["messages"]),
+                request["max_tokens"],
+                request["temperature"],
+            ),
+            document["model"],
+            float(document["elapsed_s"]),
             ModelReply(reply["text"], reply["model"], Usage(**reply["usage"]), reply["truncated"]) if reply else None,
-            document["error"])
+            document["error"],
+        )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise BadRecording(f"not a recorded exchange ({type(error).__name__}: {error}): record it again") from error
 

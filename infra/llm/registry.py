@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,8 @@ from pathlib import Path
 from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials
 from infra.llm.anthropic_model import AnthropicModel
 from infra.llm.openai_model import OPENAI_HOST, OpenAIModel, only_model_served
-from infra.llm.retry import Patience
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from infra.llm.retry import DEFAULT_PATIENCE, Patience
+from infra.llm.toml_files import read_toml
 
 SHIPPED_DEFAULTS = Path(__file__).with_name("defaults.toml")
 
@@ -35,24 +30,31 @@ class ModelSettings:
     api_key: str | None = None
     timeout_s: float = 600.0
     """For one whole reply."""
-    patience: Patience = Patience()
+    patience: Patience = DEFAULT_PATIENCE
 
 
 def _anthropic(settings: ModelSettings) -> LanguageModel:
     if not settings.api_key:
         raise ModelRejectedCredentials("anthropic: no key: set ANTHROPIC_API_KEY")
-    return AnthropicModel(settings.model or default_model("anthropic"), settings.api_key, base_url=settings.base_url,
-                          timeout_s=settings.timeout_s, patience=settings.patience)
+    return AnthropicModel(
+        settings.model or default_model("anthropic"),
+        settings.api_key,
+        base_url=settings.base_url,
+        timeout_s=settings.timeout_s,
+        patience=settings.patience,
+    )
 
 
 def _openai(settings: ModelSettings) -> LanguageModel:
     own_server = settings.base_url is not None and OPENAI_HOST not in settings.base_url
     if not settings.api_key and not own_server:
         raise ModelRejectedCredentials("openai: no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server")
-    model = settings.model or (only_model_served(settings.base_url, settings.api_key) if own_server
-                               else default_model("openai"))
-    return OpenAIModel(model, settings.api_key, base_url=settings.base_url, timeout_s=settings.timeout_s,
-                       patience=settings.patience)
+    model = settings.model or (
+        only_model_served(settings.base_url, settings.api_key) if own_server else default_model("openai")
+    )
+    return OpenAIModel(
+        model, settings.api_key, base_url=settings.base_url, timeout_s=settings.timeout_s, patience=settings.patience
+    )
 
 
 PROVIDERS: Mapping[str, Callable[[ModelSettings], LanguageModel]] = {
@@ -70,19 +72,27 @@ def build_model(provider: str, settings: ModelSettings = ModelSettings()) -> Lan
 
 
 def default_model(provider: str) -> str:
-    document = tomllib.loads(SHIPPED_DEFAULTS.read_text(encoding="utf-8"))
-    return str(document[provider]["model"])
+    return str(read_toml(SHIPPED_DEFAULTS)[provider]["model"])
 
 
-def settings_from_environment(provider: str, *, model: str | None = None, base_url: str | None = None,
-                              timeout_s: float = 600.0, patience: Patience = Patience(),
-                              environment: Mapping[str, str] = os.environ) -> ModelSettings:
+def settings_from_environment(
+    provider: str,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    timeout_s: float = 600.0,
+    patience: Patience = DEFAULT_PATIENCE,
+    environment: Mapping[str, str] = os.environ,
+) -> ModelSettings:
     """Flags first, then the provider's usual variables: `<NAME>_API_KEY`, `<NAME>_BASE_URL`, `<NAME>_MODEL`."""
     prefix = provider.upper().replace("-", "_")
-    return ModelSettings(model=model or environment.get(f"{prefix}_MODEL") or None,
-                         base_url=base_url or environment.get(f"{prefix}_BASE_URL") or None,
-                         api_key=environment.get(f"{prefix}_API_KEY") or None,
-                         timeout_s=timeout_s, patience=patience)
+    return ModelSettings(
+        model=model or environment.get(f"{prefix}_MODEL") or None,
+        base_url=base_url or environment.get(f"{prefix}_BASE_URL") or None,
+        api_key=environment.get(f"{prefix}_API_KEY") or None,
+        timeout_s=timeout_s,
+        patience=patience,
+    )
 
 
 def provider_from_environment(environment: Mapping[str, str] = os.environ) -> str | None:

@@ -26,6 +26,7 @@ from accelopt_core.ports import (
     Usage,
 )
 
+NOTHING = Usage()
 LONGEST_MESSAGE = 400
 """Characters of a server's own words that an error line repeats."""
 
@@ -52,8 +53,9 @@ _ADVICE = {
 class Transient(Exception):
     """One attempt failed in a way that another attempt may not. Never leaves this package."""
 
-    def __init__(self, trouble: Trouble, message: str, *, retry_after_s: float | None = None,
-                 usage: Usage = Usage()) -> None:
+    def __init__(
+        self, trouble: Trouble, message: str, *, retry_after_s: float | None = None, usage: Usage = NOTHING
+    ) -> None:
         super().__init__(message)
         self.trouble = trouble
         self.retry_after_s = retry_after_s
@@ -98,6 +100,9 @@ class Patience:
     """Told one line before each wait, so that nobody wonders why nothing happens."""
 
 
+DEFAULT_PATIENCE = Patience()
+
+
 def with_retries(attempt: Callable[[], ModelReply], *, where: str, patience: Patience) -> ModelReply:
     """The first reply; its usage includes what failed attempts cost.
 
@@ -139,7 +144,9 @@ def _given_up(fault: Transient, where: str, attempts: int, spent: Usage) -> Mode
 
 _OVERFLOW = re.compile(
     r"prompt is too long|context[ _](?:length|window|size)|maximum context|too many (?:input )?tokens"
-    r"|exceed\w* (?:the )?(?:available |model'?s )?context|input is too long|request(?:_| )too(?:_| )large", re.I)
+    r"|exceed\w* (?:the )?(?:available |model'?s )?context|input is too long|request(?:_| )too(?:_| )large",
+    re.I,
+)
 _NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|billing", re.I)
 _POLICY = re.compile(r"content[_ ](?:policy|filter)|safety system|flagged", re.I)
 _BUSY_TYPES = frozenset({"rate_limit_error", "overloaded_error", "rate_limit_exceeded"})
@@ -147,8 +154,9 @@ _SERVER_TYPES = frozenset({"api_error", "server_error", "timeout_error", "intern
 _KEY_TYPES = frozenset({"authentication_error", "permission_error", "invalid_api_key"})
 
 
-def fault_from_status(status: int, kind: str, message: str, headers: Mapping[str, str], *, where: str,
-                      usage: Usage = Usage()) -> Exception:
+def fault_from_status(
+    status: int, kind: str, message: str, headers: Mapping[str, str], *, where: str, usage: Usage = NOTHING
+) -> Exception:
     """The exception to raise for an error answer: a `Transient` or a final `ModelError`.
 
     `kind` is the error's own type or code; it decides before the HTTP status does, because an error
@@ -165,11 +173,13 @@ def fault_from_status(status: int, kind: str, message: str, headers: Mapping[str
     if status == 413 or (status in (200, 400, 422) and _OVERFLOW.search(f"{kind} {message}")):
         return ModelContextOverflow(f"{where}: {said}: shorten the prompt or choose a model with a longer context")
     if kind in _SERVER_TYPES or status >= 500 or status in (408, 409):
-        return Transient(Trouble.UNREACHABLE, f"HTTP {status} {said}", retry_after_s=retry_after_s(headers),
-                         usage=usage)
+        return Transient(
+            Trouble.UNREACHABLE, f"HTTP {status} {said}", retry_after_s=retry_after_s(headers), usage=usage
+        )
     if status == 404:
-        return ModelRejectedCredentials(f"{where}: {said}: no such model here, or this key cannot see it; "
-                                        "check --model and the base URL")
+        return ModelRejectedCredentials(
+            f"{where}: {said}: no such model here, or this key cannot see it; check --model and the base URL"
+        )
     if status == 400 and _POLICY.search(f"{kind} {message}"):
         return ModelRefused(f"{where}: {said}: the provider declined this request; choose another --model")
     return ModelError(f"{where}: HTTP {status} {said}: the provider rejects this request; check --model")
