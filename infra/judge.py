@@ -1,0 +1,73 @@
+"""The judge process: reads one job, evaluates one candidate, leaves one result.
+
+    python -m infra.judge --job JOB.json --result RESULT.json [--cache FOLDER]
+    python -m infra.judge --describe --toolchain simulator|auto
+
+Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
+presence means that the evaluation is complete. Runs on the laptop and, shipped, on the instance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from accelopt_core.kernel_wrapper import judge
+from accelopt_core.ports import Step, TargetMisconfigured
+from accelopt_core.toolchain import ToolchainMissing
+from accelopt_core.verification import BadReference, ReferenceCache
+from infra import wire
+from infra.toolchains import open_toolchain
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.judge", description="Evaluate one candidate kernel.")
+    parser.add_argument("--job", type=Path)
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
+    parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
+    parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
+    options = parser.parse_args(argv)
+    if options.describe:
+        print(describe(options.toolchain))
+        return 0
+    if options.job is None or options.result is None:
+        parser.error("--job and --result go together")
+    request, nonce, toolchain_name = wire.decode_job(options.job.read_text(encoding="utf-8"))
+    options.job.unlink()  # the nonce and the secret seeds are not for the candidate to find
+    if options.cache is not None:
+        options.cache.mkdir(parents=True, exist_ok=True)
+
+    def progress(step: Step, detail: str) -> None:
+        print(json.dumps({"step": step.value, "detail": detail}), flush=True)
+
+    try:
+        toolchain = open_toolchain(toolchain_name)
+        try:
+            result = wire.encode_evaluation(judge(request, toolchain, progress, ReferenceCache(options.cache)), nonce=nonce)
+        finally:
+            toolchain.close()
+    except (ToolchainMissing, BadReference) as error:
+        result = wire.encode_target_error(TargetMisconfigured(str(error)), nonce=nonce)
+    partial = options.result.with_suffix(".partial")
+    partial.write_text(result, encoding="utf-8")
+    os.replace(partial, options.result)
+    return 0
+
+
+def describe(toolchain_name: str) -> str:
+    try:
+        toolchain = open_toolchain(toolchain_name)
+    except ToolchainMissing as error:
+        return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
+    try:
+        return json.dumps({"fingerprint": toolchain.fingerprint, "name": toolchain.name, "simulated": toolchain.simulated})
+    finally:
+        toolchain.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

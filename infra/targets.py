@@ -1,0 +1,73 @@
+"""Where candidates are evaluated. One verb: `evaluate`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from accelopt_core.evaluation import Evaluation
+from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo, TargetMisconfigured
+from infra import wire
+from infra.sandbox import kill_group
+from infra.toolchains import TREE, open_toolchain
+
+
+class LocalTarget:
+    """This machine: a fresh judge process for each evaluation."""
+
+    def __init__(self, toolchain: str = "simulator") -> None:
+        self._toolchain = toolchain
+        self._folder = Path(tempfile.mkdtemp(prefix="nki-judge-"))
+
+    def describe(self) -> TargetInfo:
+        toolchain = open_toolchain(self._toolchain)
+        try:
+            return TargetInfo(toolchain.name, toolchain.fingerprint, toolchain.simulated)
+        finally:
+            toolchain.close()
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        nonce = secrets.token_hex(16)
+        work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
+        job, result = work / "job.json", work / "result.json"
+        job.write_text(wire.encode_job(request, nonce=nonce, toolchain=self._toolchain), encoding="utf-8")
+        progress(Step.UPLOAD, "nothing to upload: the simulator is on this machine")
+        argv = [sys.executable, "-m", "infra.judge", "--job", str(job), "--result", str(result),
+                "--cache", str(self._folder / "references")]
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(argv, cwd=TREE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                                       start_new_session=True, text=True)
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    relay(line, progress)
+                status = process.wait()
+            finally:
+                kill_group(process.pid)
+                process.wait()
+            if not result.exists():
+                errors.seek(0)
+                last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
+                raise TargetMisconfigured(f"the judge process ended with status {status} and no result: {last[0]}")
+        try:
+            return wire.decode_result(result.read_text(encoding="utf-8"), nonce=nonce)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def relay(line: str, progress: Progress) -> None:
+    """One line of a judge's stdout; what is not progress is ignored."""
+    try:
+        said = json.loads(line)
+        step, detail = Step(said["step"]), str(said["detail"])
+    except (ValueError, KeyError, TypeError):
+        return
+    progress(step, detail)

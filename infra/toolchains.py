@@ -1,0 +1,155 @@
+"""The toolchains a judge can be given, by name; and the simulated one. Shipped to the instance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import nki_sim
+from accelopt_core.evaluation import HotLine
+from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CompileError,
+    Facts,
+    RunError,
+    StepTimeout,
+    Timing,
+    Toolchain,
+    ToolchainMissing,
+)
+from infra import sandbox
+from nki_sim import profile, program_file
+from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.executor import execute
+from nki_sim.program import Program
+
+TREE = Path(__file__).resolve().parent.parent
+"""Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
+
+
+def open_toolchain(name: str, *, machine: str = "trn2") -> Toolchain:
+    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing."""
+    if name == "simulator":
+        return SimulatorToolchain(machine)
+    if name == "auto":
+        from infra.neuron_toolchains import open_neuron_toolchain
+
+        return open_neuron_toolchain()
+    raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
+
+
+class Simulated:
+    """An artifact of the simulator: a program, and its timing once somebody asked."""
+
+    def __init__(self, program: Program, machine: str) -> None:
+        self.program = program
+        self._machine = machine
+
+    @cached_property
+    def measurement(self) -> profile.Measurement:
+        return profile.measure(self.program, self._machine)
+
+
+class SimulatorToolchain:
+    """Compiles by tracing in a process of the candidate's own; runs and times the program here.
+
+    What runs here is data that the candidate's process left, checked on loading; no code of its.
+    """
+
+    simulated = True
+
+    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30) -> None:
+        self.machine = machine
+        self._memory_bytes = memory_bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="nki-sim-"))
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        return f"simulated {self.machine} (nki_sim {nki_sim.__version__})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the machine and of every line of the simulator."""
+        digest = hashlib.sha256(self.machine.encode())
+        for path in sorted((TREE / "nki_sim").rglob("*.py")):
+            digest.update(path.read_bytes())
+        return f"sim-{self.machine}-{digest.hexdigest()[:12]}"
+
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
+        self._count += 1
+        work = self._folder / f"compile-{self._count}"
+        work.mkdir()
+        limits = sandbox.Limits(wall_s=timeout_s, memory_bytes=self._memory_bytes)
+        source_file, program, failure = work / "candidate.py", work / "kernel.program", work / "failure.json"
+        source_file.write_text(source, encoding="utf-8")
+        job = {
+            "tree": str(TREE), "source": str(source_file), "program": str(program), "failure": str(failure),
+            "machine": self.machine, "entry_points": ENTRY_POINTS, "limits": asdict(limits),
+            "arguments": [asdict(a) for a in arguments],
+        }
+        worker = Path(__file__).with_name("compile_worker.py")
+        finished = sandbox.run([sys.executable, "-I", str(worker)], cwd=work, limits=limits, stdin=json.dumps(job).encode(),
+                               env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+        try:
+            if finished.timed_out:
+                raise StepTimeout("compile", timeout_s)
+            if finished.status != 0:
+                raise _compile_error(failure, finished)
+            try:
+                return Simulated(program_file.load(program), self.machine)
+            except FileNotFoundError:
+                raise CompileError("the process ended without leaving a program") from None
+            except ProgramFormatError as error:
+                raise CompileError(f"the traced program is damaged: {error}") from None
+            except NkiError as error:
+                raise CompileError(str(error), error.line) from None
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        try:
+            return execute(artifact.program, list(tensors))
+        except NkiError as error:
+            raise RunError(str(error)) from None
+
+    def estimate_us(self, artifact: Simulated) -> float:
+        return artifact.measurement.latency_us
+
+    def time(self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int,
+             timeout_s: float) -> Timing:
+        """One sample: the model is deterministic, so repeating it would only look like evidence."""
+        return Timing((artifact.measurement.latency_us,))
+
+    def facts(self, artifact: Simulated) -> Facts:
+        measured = artifact.measurement
+        return Facts(
+            fields=measured.fields,
+            hot_lines=tuple(HotLine(line.line, line.engine, line.active_us, line.instructions) for line in measured.lines),
+            matmul_flops=measured.matmul_flops, vector_ops=measured.vector_ops, hbm_bytes=measured.io_bytes,
+            resource_bound_us=measured.resource_bound_us, low_precision=measured.low_precision)
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _compile_error(failure: Path, finished: sandbox.Finished) -> CompileError:
+    """What the worker left; only ever a failure, so the candidate gains nothing by forging it."""
+    try:
+        said = json.loads(failure.read_text(encoding="utf-8"))
+        line = said["line"]
+        return CompileError(str(said["message"]), line if isinstance(line, int) else None)
+    except (OSError, ValueError, KeyError, TypeError):
+        tail = finished.output.strip().splitlines()[-1:] or ["no output"]
+        how = f"signal {-finished.status}" if finished.status and finished.status < 0 else f"exit status {finished.status}"
+        return CompileError(f"the compiling process died ({how}): {tail[0][:300]}")
