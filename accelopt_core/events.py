@@ -1,0 +1,121 @@
+"""What happens in a run, in the order it happens: told to whoever watches, never asked back.
+
+A view or a log is a `RunObserver`; it must not raise and must not block, because the run waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, Union
+
+from accelopt_core.candidate import Plan
+from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.ports import Observer, Step, TargetInfo, Usage
+from ka_extensions.attempt_history import Attempt
+from ka_extensions.divergence_guard import Decision
+
+BASELINE_ROUND = 0
+"""The round number under which the steps of the input kernel's own evaluation are told."""
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    run_id: str
+    task: str
+    shape: str
+    """For people, e.g. `M4096 K5120 N12288`."""
+    kernel: str
+    target: TargetInfo
+    proposer: str
+    rounds: int
+    patience: int
+    """Rounds without improvement after which the run stops."""
+    folder: str
+    """Where this run's files are."""
+    experiences: int = 0
+    """What optimization memory held at the start."""
+    max_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class BaselineMeasured:
+    result: Measured
+
+
+@dataclass(frozen=True)
+class RoundStarted:
+    round: int
+    parent_id: str
+    parent_us: float
+
+
+@dataclass(frozen=True)
+class StepBegan:
+    round: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class StepNote:
+    round: int
+    step: Step
+    detail: str
+
+
+@dataclass(frozen=True)
+class PlanMade:
+    round: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class RoundEnded:
+    attempt: Attempt
+    decision: Decision
+    evaluation: Evaluation | None = None
+    """None: no usable kernel was written."""
+
+
+@dataclass(frozen=True)
+class BudgetUpdate:
+    """Totals so far, not increments."""
+
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
+    """Of the calls whose price is known."""
+    unpriced_calls: int = 0
+    """Calls whose price nobody knows; as long as there are any, the cost is not `cost_usd`."""
+    device_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the user should know that belongs to no step."""
+
+    message: str
+    level: Literal["info", "warning"] = "info"
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    outcome: Literal["finished", "interrupted", "budget", "failed"]
+    reason: str
+    """One line: why it stopped here."""
+
+
+Event = Union[
+    RunStarted,
+    BaselineMeasured,
+    RoundStarted,
+    StepBegan,
+    StepNote,
+    PlanMade,
+    RoundEnded,
+    BudgetUpdate,
+    Notice,
+    RunEnded,
+]
+
+
+class RunObserver(Observer, Protocol):
+    def tell(self, event: Event) -> None: ...
