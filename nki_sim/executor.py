@@ -17,24 +17,55 @@ from nki_sim.tensor import Indirection, NkiTensor
 def execute_one(opcode: Opcode, template: Template, operands: Sequence[NkiTensor], attrs: Any) -> None:
     """Run one instruction. `operands` are in the template's order, index tensors included."""
     arrays: list[np.ndarray] = []
-    scatter: list[tuple[NkiTensor, np.ndarray]] = []
+    direct: list[NkiTensor] = []
+    indirect: list[tuple[str, NkiTensor, np.ndarray]] = []
+    is_index = False
     for operand, tensor in zip(template.operands, operands):
+        if is_index:  # steers the operand before it, which has read it; compute never sees it
+            is_index = False
+            continue
         access = operand.access
         if tensor.indirection is not None:
-            gathered = gather(tensor)
-            if access != "r":
-                scatter.append((tensor, gathered))
+            is_index = True
+            gathered = gather(tensor, skips_out_of_bounds(attrs))
+            indirect.append((access, tensor, gathered))
             arrays.append(gathered)
         elif access == "w" and operand.elements * operand.dtype.itemsize == tensor.storage.allocation.nbytes:
             arrays.append(tensor.array(about_to_overwrite=True))
         else:
             arrays.append(tensor.array())
-    if opcode.uses_psum_flags:
-        opcode.compute(arrays, attrs, [psum_flags(t) for t in operands])
+        direct.append(tensor)
+    if indirect and skips_out_of_bounds(attrs) and opcode.name != "dma_compute":
+        _execute_skipping(opcode, arrays, direct, attrs)
+    elif opcode.uses_psum_flags:
+        opcode.compute(arrays, attrs, [psum_flags(t) for t in direct])
     else:
         opcode.compute(arrays, attrs)
-    for tensor, values in scatter:
-        put(tensor, values)
+    for access, tensor, values in indirect:
+        if access != "r":
+            put(tensor, values, skips_out_of_bounds(attrs))
+
+
+def skips_out_of_bounds(attrs: Any) -> bool:
+    """Whether the instruction ignores indices outside their dimension (`oob_mode.skip`)."""
+    return getattr(getattr(attrs, "oob_mode", None), "name", "") == "skip"
+
+
+def _execute_skipping(opcode: Opcode, arrays: list[np.ndarray], tensors: list[NkiTensor], attrs: Any) -> None:
+    """A copy whose skipped elements leave the destination as it was, bit for bit.
+
+    The same data movement on booleans tells which elements of the destination those are.
+    """
+    moved = [
+        np.ones(array.shape, np.bool_)
+        if tensor.indirection is None or at == 0
+        else np.broadcast_to(_indices(tensor, True)[1], array.shape)
+        for at, (array, tensor) in enumerate(zip(arrays, tensors))
+    ]
+    opcode.compute(moved, attrs)
+    before = arrays[0].copy()
+    opcode.compute(arrays, attrs)
+    np.copyto(arrays[0], before, where=~moved[0])
 
 
 def psum_flags(tensor: NkiTensor) -> np.ndarray | None:
@@ -49,43 +80,65 @@ def psum_flags(tensor: NkiTensor) -> np.ndarray | None:
     )
 
 
-def _indices(tensor: NkiTensor) -> np.ndarray:
-    """Flat element numbers in the buffer of an indirect view, shaped like the view.
+def _indices(tensor: NkiTensor, skip: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Flat element numbers in the buffer of an indirect view, shaped like the view, and which are valid.
 
-    Raises OutOfBounds naming the index when one is outside its dimension.
+    `vector`: entry i (down the columns of the index tensor) replaces the position of row i, so the
+    pattern's own step over rows does not count. Raises OutOfBounds naming the index when one is
+    outside its dimension, unless `skip`.
     """
     indirection = tensor.indirection
     assert indirection is not None
-    where = np.full((), tensor.offset, np.int64)
-    for axis, (stride, size) in enumerate(tensor.pattern):
-        steps = np.arange(size, dtype=np.int64) * stride
-        where = where[..., None] + steps
-    index = indirection.index.array().astype(np.int64).reshape(-1)
-    _check_range(index, indirection, tensor)
-    if indirection.kind == "scalar":
-        return where + int(index[0]) * indirection.stride
-    rows = tensor.pattern[0][1]
-    return where + (index[:rows] * indirection.stride).reshape((rows,) + (1,) * (len(tensor.pattern) - 1))
-
-
-def _check_range(index: np.ndarray, indirection: Indirection, tensor: NkiTensor) -> None:
-    bad = (index < 0) | (index >= indirection.extent)
-    if bad.any():
-        value = int(index[int(np.argmax(bad))])
+    index = indirection.index.array().astype(np.int64)
+    index = index.reshape(index.shape[0], -1).T.reshape(-1)
+    rows = tensor.pattern[0][1] if indirection.kind == "vector" else 1
+    if index.size < rows:
+        raise NkiValidationError(f"{rows} rows of {tensor!r} need as many indices, got {index.size}")
+    index = index[:rows]
+    valid = (index >= 0) & (index < indirection.extent)
+    if not skip and not valid.all():
+        value = int(index[int(np.argmin(valid))])
         raise OutOfBounds(
             f"index {value} read on the device is outside dimension {indirection.dim} "
             f"(size {indirection.extent}) of {tensor!r}"
         )
+    index = np.where(valid, index, 0)
+    by_row = (rows,) + (1,) * (len(tensor.pattern) - 1)
+    where = tensor.offset + (index * indirection.stride).reshape(by_row)
+    for axis, (stride, size) in enumerate(tensor.pattern):
+        if axis == 0 and indirection.kind == "vector":
+            continue
+        shape = [1] * len(tensor.pattern)
+        shape[axis] = size
+        where = where + (np.arange(size, dtype=np.int64) * stride).reshape(shape)
+    return where, valid.reshape(by_row)
 
 
-def gather(tensor: NkiTensor) -> np.ndarray:
+def gather(tensor: NkiTensor, skip: bool = False) -> np.ndarray:
+    """The elements of an indirect view, as a new array; with `skip`, zero where the index is outside."""
     flat = tensor.storage.bytes().view(tensor.dtype.numpy)
-    return flat[_indices(tensor)]
+    where, valid = _indices(tensor, skip)
+    _check_reach(where, flat, tensor)
+    values = flat[where]
+    if not valid.all():
+        values[~np.broadcast_to(valid, values.shape)] = 0
+    return values
 
 
-def put(tensor: NkiTensor, values: np.ndarray) -> None:
+def put(tensor: NkiTensor, values: np.ndarray, skip: bool = False) -> None:
     flat = tensor.storage.bytes().view(tensor.dtype.numpy)
-    flat[_indices(tensor)] = values
+    where, valid = _indices(tensor, skip)
+    _check_reach(where, flat, tensor)
+    if valid.all():
+        flat[where] = values
+    else:
+        chosen = np.broadcast_to(valid, where.shape)
+        flat[where[chosen]] = values[chosen]
+
+
+def _check_reach(where: np.ndarray, flat: np.ndarray, tensor: NkiTensor) -> None:
+    if where.min() < 0 or where.max() >= flat.size:
+        raise OutOfBounds(f"an index read on the device leads out of {tensor.storage.allocation.describe()}")
 
 
 def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -52,6 +52,8 @@ class Operand:
     """Elements of `dtype` per partition of the buffer, on chip; 0 off chip."""
     indirection: tuple[str, int, int, int] | None = None
     """(kind, stride, dim, extent); the index tensor is an operand of its own, right after this one."""
+    free_offset: int = 0
+    """PSUM only: elements between the start of the partition and the access; decides the banks."""
 
     @property
     def shape(self) -> tuple[int, ...]:

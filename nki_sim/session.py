@@ -158,6 +158,7 @@ class Tracer:
                         tensor.indirection.dim,
                         tensor.indirection.extent,
                     ),
+                    tensor.offset % tensor._partition_stride_elements if tensor.buffer is MemoryRegion.psum else 0,
                 )
                 for role, how, tensor in zip(roles, access, operands)
             ),
