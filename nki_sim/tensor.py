@@ -293,7 +293,7 @@ class NkiTensor:
                 raise NkiValidationError(f".ap of {self!r}: scalar_offset and vector_offset exclude each other")
             if indirection is not None:
                 raise NkiValidationError(f".ap of {self!r}: the view is already indirect")
-            index = scalar_offset if scalar_offset is not None else vector_offset
+            index: Any = scalar_offset if scalar_offset is not None else vector_offset
             if not isinstance(index, NkiTensor):
                 start += operator.index(index) * self.strides[indirect_dim]
             else:
