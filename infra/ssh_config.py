@@ -79,7 +79,8 @@ class Endpoint:
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
-_DESTINATION = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<ip6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^@:\s\[\]/-][^@:\s\[\]/]*))"
+_DESTINATION = re.compile(r"(?:(?P<user>[^@\s]+)@)?"
+                          r"(?:\[(?P<ip6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^@:\s\[\]/-][^@:\s\[\]/]*))"
                           r"(?::(?P<port>\d{1,5}))?")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import paramiko
+from paramiko.pkey import PublicBlob
 
 from accelopt_core.ports import TargetUnreachable
 from infra import ssh_host_keys
@@ -266,7 +267,7 @@ def _tcp(endpoint: Endpoint, settings: SshSettings) -> socket.socket:
     except ConnectionRefusedError as error:
         raise LinkNotUp(f"{where} refused the connection; check the port, and that the instance and its sshd run"
                         ) from error
-    except (TimeoutError, socket.timeout) as error:
+    except TimeoutError as error:
         raise LinkNotUp(f"{where} did not answer within {settings.connect_timeout_s:g} s; check the address, that the "
                         f"instance runs, and its security group") from error
     except OSError as error:
@@ -283,8 +284,8 @@ def _through_command(command: str) -> _Route:
     # paramiko.ProxyCommand spins for ever when the command ends; a socket pair behaves like any other socket.
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdin=theirs, stdout=theirs,
-                                   stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdin=theirs.fileno(),
+                                   stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True)
     return _Route(ours, proxy=process)
 
 
@@ -343,7 +344,7 @@ def _blob_type(algorithm: str) -> str:
 def _public_blob(identity: Path) -> bytes | None:
     public = identity if identity.suffix == ".pub" else identity.with_name(identity.name + ".pub")
     try:
-        return paramiko.PublicBlob.from_file(str(public)).key_blob
+        return PublicBlob.from_file(str(public)).key_blob
     except (OSError, ValueError):
         return None
 

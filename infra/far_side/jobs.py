@@ -1,0 +1,208 @@
+"""Detached jobs: start one under a supervisor, pass on what it prints, end it, hand over what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+from infra.far_side.files import inside, read_bounded, remove_tree, work_directory, write_atomically
+from infra.far_side.processes import (
+    Watched,
+    become_subreaper,
+    descendants,
+    environment,
+    kill_descendants,
+    process_table,
+    send,
+)
+from infra.far_side.trees import digest_of
+from infra.far_side.wire import Refused, Wire, take
+
+ACKNOWLEDGE_S = 60.0
+"""How long a finished job's follower waits to hear what to do with the files."""
+_NO_SIGN_OF_LIFE_S = 5.0
+_CHUNK = 65536
+_SMALL_FILE_BYTES = 1 << 20
+
+
+def start(request: dict[str, Any], wire: Wire) -> None:
+    """Start a job and follow it; one that already exists is followed only, so that asking twice is harmless."""
+    payload = [(name, take(size)) for name, size in request["files"]]
+    job = _directory(request)
+    tree = request["tree"]
+    if tree and (not os.path.isdir(tree["path"]) or digest_of(tree["path"]) != tree["digest"]):
+        raise Refused("tree_changed", f"{tree['path']} is not what was sent")
+    try:
+        os.mkdir(job, 0o700)
+    except FileExistsError:
+        return follow(request, wire)
+    if tree:
+        os.utime(tree["path"])  # in use: not to be swept
+    try:
+        for name, data in payload:
+            write_atomically(inside(job, name), data)
+    except OSError:
+        remove_tree(job)
+        raise
+    intermediate = os.fork()
+    if intermediate == 0:
+        try:
+            _detach()
+            _supervise(job, request)
+        finally:
+            os._exit(1)
+    os.waitpid(intermediate, 0)
+    return follow(request, wire)
+
+
+def follow(request: dict[str, Any], wire: Wire) -> None:
+    """Pass on what the job prints from `offset` on; at its end, how it ended and the files asked for."""
+    job = _directory(request)
+    if not os.path.isdir(job):
+        raise Refused("no_job", f"job {request['job']} is not there; it was removed or never started")
+    wire.listen()
+    offset, since = request["offset"], time.monotonic()
+    last_seen = since
+    while not wire.gone:
+        ending = read_bounded(os.path.join(job, "exit.json"), _SMALL_FILE_BYTES)
+        offset = _pass_on(job, offset, wire)
+        if ending is not None:
+            _hand_over(job, json.loads(ending.decode()), request, wire)
+            return
+        if supervisor_of(job) is not None:
+            last_seen = time.monotonic()
+        elif time.monotonic() - last_seen > _NO_SIGN_OF_LIFE_S:
+            raise Refused("lost", f"job {request['job']} vanished; the host was restarted, or out of memory or disk")
+        wire.beat()
+        wire.pause(0.02 if time.monotonic() - since < 60 else 0.2)
+
+
+def kill(request: dict[str, Any], wire: Wire) -> None:
+    """End a job and all it started; say so when they are gone."""
+    job = _directory(request)
+    deadline = time.monotonic() + _NO_SIGN_OF_LIFE_S
+    while os.path.isdir(job) and not os.path.exists(os.path.join(job, "supervisor.json")) \
+            and time.monotonic() < deadline:
+        time.sleep(0.02)  # it is starting at this moment
+    _stop(job, wire)
+    if request["remove"]:
+        remove_tree(job)
+    wire.say("done")
+
+
+def collect(request: dict[str, Any], wire: Wire) -> None:
+    data = read_bounded(inside(_directory(request), request["name"]), request["limit"])
+    if data is None:
+        raise Refused("no_file", f"job {request['job']} has no file {request['name']}")
+    wire.say("file", data, name=request["name"])
+
+
+def supervisor_of(job: str) -> int | None:
+    """The pid of the process that runs the job; None when nobody does."""
+    try:
+        text = read_bounded(os.path.join(job, "supervisor.json"), _SMALL_FILE_BYTES)
+        known = json.loads(text.decode()) if text is not None else {}
+        pid, began = int(known["pid"]), known["start"]
+    except (Refused, OSError, ValueError, KeyError):
+        return None
+    table = process_table()
+    if table is None:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return pid
+    entry = table.get(pid)
+    return pid if entry is not None and entry.start == began and entry.state != "Z" else None
+
+
+def _directory(request: dict[str, Any]) -> str:
+    return inside(os.path.join(work_directory(request), "jobs"), request["job"])
+
+
+def _detach() -> None:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+
+
+def _supervise(job: str, request: dict[str, Any]) -> None:
+    """The detached process: run the job within its limits, leave nothing running, write the sentinel last."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    become_subreaper()
+    started = time.monotonic()
+    outcome: dict[str, Any] = {"status": None, "ended": "cannot_start", "message": "the supervisor failed"}
+    try:
+        table = process_table() or {}
+        mine = table.get(os.getpid())
+        write_atomically(os.path.join(job, "supervisor.json"),
+                         json.dumps({"pid": os.getpid(), "start": mine.start if mine else ""}).encode())
+        with open(os.path.join(job, "stdout.log"), "wb", buffering=0) as log:
+            room = request["stdout_limit"]
+
+            def keep(data: bytes) -> None:
+                nonlocal room
+                log.write(data[:room])
+                room -= len(data[:room])
+
+            argv = [word.replace(request["job_dir_word"], job) for word in request["argv"]]
+            child = Watched(argv, environment(request["env"], request["path_first"]), request["cwd"] or job, keep)
+            status = child.wait(request["timeout_s"], should_stop=lambda: bool(stopped))
+        outcome = {"status": status, "ended": child.ended, "message": child.stderr_tail.decode("utf-8", "replace")}
+    except (Refused, OSError) as error:
+        outcome["message"] = str(error)
+    finally:
+        kill_descendants()
+        outcome["elapsed_s"] = round(time.monotonic() - started, 3)
+        try:
+            write_atomically(os.path.join(job, "exit.json"), json.dumps(outcome).encode())
+        finally:
+            os._exit(0)
+
+
+def _pass_on(job: str, offset: int, wire: Wire) -> int:
+    try:
+        with open(os.path.join(job, "stdout.log"), "rb") as stream:
+            stream.seek(offset)
+            for chunk in iter(lambda: stream.read(_CHUNK), b""):
+                wire.say("out", chunk)
+                offset += len(chunk)
+    except FileNotFoundError:
+        pass
+    return offset
+
+
+def _hand_over(job: str, outcome: dict[str, Any], request: dict[str, Any], wire: Wire) -> None:
+    for name in request["collect"]:
+        try:
+            data = read_bounded(inside(job, name), request["collect_limit"])
+        except (Refused, OSError) as error:
+            wire.say("unreadable", name=name, message=str(error))
+            continue
+        if data is not None:
+            wire.say("file", data, name=name)
+    wire.say("over", outcome=outcome)
+    if wire.word(ACKNOWLEDGE_S) == b"remove":
+        remove_tree(job)
+
+
+def _stop(job: str, wire: Wire) -> None:
+    pid = supervisor_of(job)
+    if pid is None:
+        return
+    deadline = time.monotonic() + 15.0
+    send(signal.SIGTERM, [pid])
+    while supervisor_of(job) is not None:
+        if time.monotonic() > deadline:
+            send(signal.SIGKILL, [*descendants(pid), pid])
+            return
+        wire.beat()
+        time.sleep(0.02)

@@ -1,0 +1,34 @@
+"""The way in: one request, one operation, its frames."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from infra.far_side import commands, jobs, trees
+from infra.far_side.processes import kill_descendants
+from infra.far_side.wire import Refused, Wire, take, write_all
+
+_OPERATIONS = {
+    "tree_prepare": trees.prepare, "tree_receive": trees.receive,
+    "job_start": jobs.start, "job_follow": jobs.follow, "job_kill": jobs.kill, "job_collect": jobs.collect,
+    "run": commands.run, "find_python": commands.find_python, "sweep": commands.sweep,
+}
+
+
+def main() -> None:
+    """Never returns: the listening thread may hold standard input, and a normal exit would wait for it."""
+    os.umask(0o077)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    request = json.loads(take(int(take(10))).decode())
+    wire = Wire(on_broken=kill_descendants)  # a short command dies with its listener; a detached job is no descendant
+    try:
+        write_all(1, f"\n{request['token']}\n".encode())  # whatever a log-in script printed ends before this line
+        _OPERATIONS[request["op"]](request, wire)
+    except Refused as refusal:
+        wire.say("refused", code=refusal.code, message=str(refusal))
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        wire.say("refused", code="os", message=f"{error.strerror or error}{where}")
+    os._exit(0)
