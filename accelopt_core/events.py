@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Union
 
 from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Evaluation, Measured
-from accelopt_core.ports import Observer, Step, TargetInfo, Usage
+from accelopt_core.ports import Step, TargetInfo, Usage
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import Decision
 
@@ -117,5 +117,5 @@ Event = Union[
 ]
 
 
-class RunObserver(Observer, Protocol):
+class RunObserver(Protocol):
     def tell(self, event: Event) -> None: ...

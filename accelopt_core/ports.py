@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
-from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Evaluation
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
+from ka_extensions.attempt_history import Attempt
+from ka_extensions.divergence_guard import Decision
+from ka_extensions.reflexion import Reflexion
 
 
 class Step(str, Enum):
@@ -197,10 +201,43 @@ class LanguageModel(Protocol):
         ...
 
 
-# --- what a person or a file is told --------------------------------------------------------------
+# --- what a run leaves behind, and what it may use up ----------------------------------------------
 
 
-class Observer(Protocol):
-    def step(self, round: int, step: Step, detail: str) -> None:
-        """A step begins, or goes on with something worth a line."""
+@dataclass(frozen=True)
+class Try:
+    """One line of experiments.jsonl: one candidate (or none), and what became of it."""
+
+    round: int
+    number: int
+    """1 for the first try of a round, 2 and up for repairs."""
+    plan: Plan | None
+    candidate: Candidate | None
+    evaluation: Evaluation | None
+    attempt: Attempt
+    decision: Decision | None = None
+    """Of the round; on its last try only."""
+    reflexion: Reflexion | None = None
+    note: str = ""
+
+
+class Journal(Protocol):
+    """Everything is durable when the call returns."""
+
+    def attempt(self, entry: Try) -> None: ...
+
+    def best(self, candidate: Candidate, result: Measured) -> None:
+        """A new best kernel, or the input kernel at the start."""
+        ...
+
+    def remember(self, experience: Experience) -> None: ...
+
+    def recall(self) -> OptimizationMemory:
+        """All experiences, those of other runs included."""
+        ...
+
+
+class Budget(Protocol):
+    def exhausted(self) -> str | None:
+        """One line naming the limit that is reached, or None. Asked before every step that spends."""
         ...

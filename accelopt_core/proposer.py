@@ -35,6 +35,10 @@ class UnusableReply(Exception):
         """What was answered: the kernel that was refused, or the raw text when it held none."""
 
 
+class CannotRepair(Exception):
+    """The executor has nothing better to offer for this plan: the round ends without a kernel."""
+
+
 @dataclass(frozen=True)
 class Feedback:
     """One failed try of this round: what was written and what the compiler or the checker said."""
@@ -73,7 +77,7 @@ class Planner(Protocol):
 
 class Executor(Protocol):
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
-        """The new kernel's whole source. Raises UnusableReply or a ModelError."""
+        """The new kernel's whole source. Raises UnusableReply, CannotRepair or a ModelError."""
         ...
 
 
