@@ -1,0 +1,25 @@
+"""Matrix product of two standard normal float32 matrices."""
+
+import numpy as np
+
+M = 4096
+K = 5120
+N = 12288
+
+
+def get_inputs():
+    lhs = np.random.normal(size=(M, K)).astype(np.float32)
+    rhs = np.random.normal(size=(K, N)).astype(np.float32)
+    return [lhs, rhs]
+
+
+def forward(lhs, rhs):
+    return lhs @ rhs
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [np.asarray(kernel_result).reshape(reference.shape)]
