@@ -1,0 +1,413 @@
+"""Every setting, once. Defaults < nki-optimizer.toml < NKI_OPT_* variables < flags; an unknown key is an error.
+
+`read` turns a command line into an `Invocation`; `--help` and the keys of the file follow from the fields below.
+API keys are no settings: the providers read them from the environment, and nothing here ever holds one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
+from infra.llm.toml_files import BadToml, read_toml
+from infra.settings_reader import (
+    Given,
+    Group,
+    Legal,
+    Parser,
+    SettingsError,
+    Spec,
+    add_flags,
+    as_text,
+    closest,
+    read_document,
+    read_environment,
+    read_flags,
+    setting,
+    specs,
+    unknown_flag,
+)
+
+PROJECT = Path(__file__).resolve().parent
+VERSION = "0.1.0"
+CONFIG_FILE = "nki-optimizer.toml"
+CONFIG_VARIABLE = "NKI_OPT_CONFIG"
+LATEST = "latest"
+"""The run id that stands for the newest run."""
+
+PROVIDERS = ("auto", "anthropic", "openai", "claude-cli", "command", "mailbox", "replay", "catalogue")
+MACHINES = ("trn2",)
+VIEWS = ("auto", "live", "plain", "quiet")
+
+Command = Literal["run", "doctor", "runs", "show", "diff", "config"]
+COMMANDS: tuple[Command, ...] = get_args(Command)
+
+_POSITIVE = Legal(above=0)
+_COUNT = Legal(at_least=1)
+_WHOLE = Legal(at_least=0)
+
+
+@dataclass(frozen=True)
+class Run(Group):
+    """what to optimize, for how long, and where results go"""
+
+    kernel: Path | None = setting(None, "The kernel to optimize; never modified. Without it: a shipped task.", metavar="FILE")
+    problem: Path | None = setting(
+        None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
+    )
+    task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
+    suite: str | None = setting(None, "Optimize every task of a suite, one after the other.",
+                                legal=Legal(choices=("nkibench",)))
+    preset: str | None = setting(None, "The shape preset that counts. Without it: the task's full shape.",
+                                 metavar="NAME")
+    rounds: int = setting(20, "Most rounds to run.", legal=_COUNT)
+    patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
+    in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
+    run_id: str | None = setting(None, "Name of the run. Without it: time, task and four random digits.",
+                                 metavar="NAME")
+    resume: str | None = setting(None, "Go on with an interrupted run: its id, or none for the latest.",
+                                 metavar="RUN-ID", const=LATEST)
+    replay: bool = setting(False, "Take evaluations that were stored earlier instead of measuring again.")
+    checkpoints: Path = setting(PROJECT / "checkpoints", "Folder of all runs, one folder each.", metavar="DIR")
+    memory: Path = setting(PROJECT / "optimization_memory" / "rewrites.json",
+                           "What earlier runs learned; shared by all runs.", metavar="FILE")
+    view: str = setting("auto", "Live view, plain lines, or errors and the result only; auto: live on a terminal.",
+                        legal=Legal(choices=VIEWS))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.in_place and self.kernel is None and self.resume is None:
+            raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
+        if self.problem is not None and self.kernel is None and self.resume is None:
+            raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
+        if self.suite is not None and self.kernel is not None:
+            raise SettingsError("suite: it brings its own kernels: give either --suite or --kernel")
+        if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
+            raise SettingsError(f"run-id: {self.run_id!r}: use letters, digits, dot, dash and underscore only")
+
+
+@dataclass(frozen=True)
+class Target(Group):
+    """where candidates are compiled, verified and timed; without a host, the simulated machine here"""
+
+    host: str | None = setting(None, "Instance to use over SSH, also as the first word: ubuntu@10.0.0.1.",
+                               metavar="USER@HOST")
+    remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
+    machine: str = setting("trn2", "Machine to simulate, and to take bounds from.", legal=Legal(choices=MACHINES))
+    accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
+    ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))
+    identity: Path | None = setting(None, "Private key to log in with, before those of ~/.ssh/config.", metavar="FILE")
+    ssh_config: Path = setting(Path("~/.ssh/config").expanduser(), "OpenSSH client configuration.", metavar="FILE")
+    known_hosts: Path | None = setting(None, "Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.",
+                                       metavar="FILE")
+    remote_python: str | None = setting(None, "Python on the host. Without it: the Neuron environment's.",
+                                        metavar="PATH")
+    remote_dir: str = setting("~/.nki-optimizer", "Work folder on the host.", metavar="DIR")
+    connect_timeout_s: float = setting(15.0, "Seconds to wait for the host to answer.", name="connect-timeout",
+                                       metavar="S", legal=_POSITIVE)
+    reconnect_s: float = setting(600.0, "Seconds to keep trying to get a dropped link back.", name="reconnect",
+                                 metavar="S", legal=_WHOLE)
+    compile_timeout_s: float = setting(300.0, "Seconds a candidate may compile.", name="compile-timeout", metavar="S",
+                                       legal=_POSITIVE)
+    run_timeout_s: float = setting(600.0, "Seconds a candidate may run.", name="run-timeout", metavar="S",
+                                   legal=_POSITIVE)
+    memory_gib: float = setting(12.0, "GiB of memory a candidate may use.", name="candidate-memory", metavar="GIB",
+                                legal=_POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.remote_simulator and self.host is None:
+            raise SettingsError("remote-simulator: on which host? give --host USER@HOST, or leave the flag away")
+
+
+@dataclass(frozen=True)
+class Model(Group):
+    """who proposes changes; API keys come from the environment only"""
+
+    provider: str = setting(
+        "auto", "auto: anthropic or openai if the environment has a key or a base URL, else the built-in catalogue.",
+        legal=Legal(choices=PROVIDERS),
+    )
+    model: str | None = setting(None, "Without it: the provider's default.", metavar="NAME")
+    planner_model: str | None = setting(None, "Another model for planning.", metavar="NAME")
+    executor_model: str | None = setting(None, "Another model for writing kernels.", metavar="NAME")
+    summarizer_model: str | None = setting(None, "Another model for summarizing wins.", metavar="NAME")
+    reflexion_model: str | None = setting(None, "Another model for reflexion.", metavar="NAME")
+    base_url: str | None = setting(None, "Server that speaks the provider's protocol, e.g. a local one.", metavar="URL")
+    max_reply_tokens: int = setting(16_000, "Most tokens of one reply.", legal=_COUNT)
+    temperature: float | None = setting(None, "Without it: the provider's default.", legal=_WHOLE)
+    reply_timeout_s: float = setting(600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S",
+                                     legal=_POSITIVE)
+    model_command: str | None = setting(None, "For provider command: a program, prompt on stdin, reply on stdout.",
+                                        metavar="COMMAND")
+    mailbox: Path | None = setting(None, "For provider mailbox: the folder of requests and replies.", metavar="DIR")
+    replies: Path | None = setting(None, "For provider replay: the run folder, or a folder of recorded exchanges.",
+                                   metavar="DIR")
+    prices: Path | None = setting(None, "Price file to use instead of the shipped one.", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base_url is not None:
+            if re.search(r"//[^/]*@", self.base_url):
+                raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
+            if not re.match(r"https?://[^/]", self.base_url):
+                raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
+        for provider, name in (("command", "model_command"), ("mailbox", "mailbox"), ("replay", "replies")):
+            public = next(spec.name for spec in specs(Model) if spec.field == name)
+            if self.provider == provider and getattr(self, name) is None:
+                raise SettingsError(f"provider: {provider} needs --{public} as well")
+
+
+@dataclass(frozen=True)
+class Budget(Group):
+    """what the run may use up; checked before each step that spends"""
+
+    max_cost_usd: float | None = setting(None, "US dollars for model calls.", name="max-cost", metavar="USD",
+                                         legal=_POSITIVE)
+    max_tokens: int | None = setting(None, "Tokens, in and out together.", legal=_COUNT)
+    max_hours: float | None = setting(None, "Hours on the wall clock.", metavar="H", legal=_POSITIVE)
+    max_device_minutes: float | None = setting(None, "Minutes of evaluation on the target.", metavar="MIN",
+                                               legal=_POSITIVE)
+
+
+@dataclass(frozen=True)
+class Verification(Group):
+    """what counts as right, and how it is timed"""
+
+    seeds: tuple[int, ...] = setting((), "Seeds of the inputs, by commas. Without it: the task's.", metavar="N,N,...",
+                                     legal=_WHOLE)
+    extra_seeds: int = setting(2, "Fresh seeds per evaluation that no candidate can know.", legal=_WHOLE)
+    tolerance: float | None = setting(
+        None, f"Relative L2 error. Without it: the task's, else {DEFAULT_TOLERANCE:g}.", legal=Legal(above=0, below=1)
+    )
+    precision: str | None = setting(None, "Arithmetic a kernel may use. Without it: the task's.",
+                                    legal=Legal(choices=tuple(policy.value for policy in PrecisionPolicy)))
+    warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
+    iterations: int = setting(10, "Timed executions.", legal=_COUNT)
+    max_spread: float = setting(0.01, "Time again while (max - min) / min is above this ...", legal=_POSITIVE)
+    remeasure: int = setting(2, "... at most this many times.", legal=_WHOLE)
+
+
+@dataclass(frozen=True)
+class Guard(Group):
+    """what keeps the loop stable"""
+
+    revert_above: float = setting(0.5, "Back to the best kernel when slower than it by more than this fraction.",
+                                  legal=_POSITIVE)
+    noise: float = setting(0.01, "A new best must be faster by more than this fraction.",
+                           legal=Legal(at_least=0, below=1))
+    max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
+    reflexion_window: int = setting(8, "Reflexions that the planner is shown.", legal=_COUNT)
+    experiences: int = setting(5, "Experiences from memory that the planner is shown.", legal=_WHOLE)
+    stop_at_percent: float = setting(97.0, "Stop when the best kernel reaches this percentage of the bound.",
+                                     legal=Legal(above=0))
+
+
+@dataclass(frozen=True)
+class Settings:
+    run: Run = field(default_factory=Run)
+    target: Target = field(default_factory=Target)
+    model: Model = field(default_factory=Model)
+    budget: Budget = field(default_factory=Budget)
+    verification: Verification = field(default_factory=Verification)
+    guard: Guard = field(default_factory=Guard)
+
+
+GROUPS: Mapping[str, type] = {
+    "run": Run,
+    "target": Target,
+    "model": Model,
+    "budget": Budget,
+    "verification": Verification,
+    "guard": Guard,
+}
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A command line, understood."""
+
+    command: Command
+    settings: Settings
+    run_id: str = LATEST
+    """For `show` and `diff`."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
+
+    def over(self, stored: Settings) -> Settings:
+        """Those of an interrupted run, with the flags of this command line on top: for --resume."""
+        settings = stored
+        for origin, where in self.origins.items():
+            group, name = origin.split(".")
+            if where.startswith("--"):
+                value = getattr(getattr(self.settings, group), name)
+                settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
+        return settings
+
+
+EPILOG = f"""\
+examples:
+  ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
+  ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
+  python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
+  python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
+  python3 orchestrator.py --resume              go on where the latest run was interrupted
+
+other commands:
+  doctor [USER@HOST]    what works on this machine or on that host, and what to do about the rest
+  runs                  all runs, newest first
+  show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
+  diff [RUN-ID]         the best kernel against the input
+  config                every setting with its value, in the form of {CONFIG_FILE}
+
+Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
+`[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
+
+exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
+            4 target unreachable · 5 budget used up or interrupted
+"""
+
+_HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
+
+
+def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
+    made = Parser(
+        prog=program,
+        usage="%(prog)s [USER@HOST] [flags]\n       %(prog)s doctor|runs|show|diff|config [flags]",
+        description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
+        epilog=EPILOG,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", metavar="FILE", help=f"settings file [{CONFIG_FILE} in the current folder]")
+    made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
+    add_flags(made, GROUPS)
+    return made
+
+
+def read(
+    arguments: Sequence[str], environment: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> Invocation:
+    """Understands a command line given in `folder` (the current one). Raises SettingsError, one line.
+
+    Leaves by SystemExit(0) after printing, for --help and --version.
+    """
+    folder = folder or Path.cwd()
+    parsed, rest = parser().parse_known_args(list(arguments))
+    for word in rest:
+        if word.startswith("-"):
+            raise unknown_flag(word, GROUPS, ("--config", "--version", "--help"))
+    given: dict[tuple[str, str], Given] = {}
+    file = _settings_file(parsed.config, environment, folder)
+    if file is not None:
+        try:
+            given |= read_document(GROUPS, read_toml(file), file.name, file.parent)
+        except BadToml as error:
+            raise SettingsError(str(error)) from None
+    given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))
+    flags = read_flags(GROUPS, parsed, folder)
+    command, words = _command(rest)
+    run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
+    if words and command in ("run", "doctor"):
+        flags.setdefault(("target", "host"), Given(_host(words.pop(0)), "--host"))
+    if words:
+        raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
+    given |= flags
+    return Invocation(command, _settings(given), run_id, {f"{g}.{n}": v.origin for (g, n), v in given.items()})
+
+
+def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path) -> Path | None:
+    named = flag or environment.get(CONFIG_VARIABLE)
+    if named:
+        return folder / Path(named).expanduser()
+    usual = folder / CONFIG_FILE
+    return usual if usual.exists() else None
+
+
+def _command(words: list[str]) -> tuple[Command, list[str]]:
+    if words and words[0] in COMMANDS:
+        return next(command for command in COMMANDS if command == words[0]), words[1:]
+    return "run", words
+
+
+def _host(word: str) -> str:
+    if word.endswith((".py", ".toml")) or "/" in word:
+        flag = "--config" if word.endswith(".toml") else "--kernel"
+        raise SettingsError(f"{word!r} stands where a host is expected: for a file write {flag} {word}")
+    if not _HOST.fullmatch(word):
+        raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
+    nearest = closest(word, COMMANDS)
+    if nearest and "." not in word and "@" not in word:
+        raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")
+    return word
+
+
+def _settings(given: Mapping[tuple[str, str], Given]) -> Settings:
+    groups = {}
+    for name, kind in GROUPS.items():
+        values = {key: item.value for (group, key), item in given.items() if group == name}
+        try:
+            groups[name] = kind(**values)
+        except SettingsError as error:
+            culprit = next((spec for spec in specs(kind) if str(error).startswith(f"{spec.name}:")), None)
+            origin = given.get((name, culprit.field)) if culprit else None
+            if culprit is None or origin is None:
+                raise
+            raise SettingsError(f"{origin.origin}{str(error)[len(culprit.name):]}") from None
+    return Settings(**groups)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def to_document(settings: Settings) -> dict[str, dict[str, Any]]:
+    """For a run's config.json; `from_document` reads it back."""
+    return {
+        group: {spec.name: _plain(getattr(getattr(settings, group), spec.field)) for spec in specs(kind)}
+        for group, kind in GROUPS.items()
+    }
+
+
+def from_document(document: Mapping[str, Any], source: str) -> Settings:
+    """Raises SettingsError where the document does not fit this version's settings."""
+    return _settings(read_document(GROUPS, document, source, Path("/")))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def to_toml(invocation: Invocation) -> str:
+    """Every setting with its help and its value, as a file that can be read back."""
+    lines = []
+    for group, kind in GROUPS.items():
+        lines += [f"[{group}]  # {(kind.__doc__ or '').strip()}"]
+        for spec in specs(kind):
+            value = getattr(getattr(invocation.settings, group), spec.field)
+            origin = invocation.origins.get(f"{group}.{spec.field}")
+            lines += [f"# {spec.help}" + (f" (from {origin})" if origin else "")]
+            lines += [f"# {spec.name} =" if value is None else f"{spec.name} = {_toml(spec, value)}"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _toml(spec: Spec, value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(spec, item) for item in value) + "]"
+    if isinstance(value, (str, Path)):
+        escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, float):
+        return repr(value)
+    return as_text(value)
+
+
+assert {item.name for item in fields(Settings)} == set(GROUPS)
