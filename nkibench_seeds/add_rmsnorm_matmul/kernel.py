@@ -19,7 +19,7 @@ TUNABLES = {"TILE_N": (128, 256, 512)}
 def kernel(x, w, eps, z, g):
     M, K = x.shape
     K_w, N = w.shape
-    assert K == K_w, "x and w must agree on K"
+    assert K_w == K, "x and w must agree on K"
     assert M % TILE_M == 0, "M must be a multiple of TILE_M"
     assert K % TILE_N == 0, "K must be a multiple of TILE_N"
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
@@ -68,9 +68,7 @@ def kernel(x, w, eps, z, g):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
             for k in nl.affine_range(K // TILE_K):
                 w_tile = nl.ndarray((TILE_K, TILE_N), dtype=w.dtype, buffer=nl.sbuf)
-                nisa.dma_copy(
-                    dst=w_tile, src=w[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N]
-                )
+                nisa.dma_copy(dst=w_tile, src=w[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N])
                 nisa.nc_matmul(dst=acc, stationary=scaled_t[:, k * TILE_M : (k + 1) * TILE_M], moving=w_tile)
             out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
             nisa.tensor_copy(dst=out, src=acc)

@@ -19,7 +19,7 @@ TUNABLES = {"TILE_N": (128, 256, 512)}
 def kernel(lhs, rhs):
     M, K = lhs.shape
     K_rhs, N = rhs.shape
-    assert K == K_rhs, "lhs and rhs must agree on K"
+    assert K_rhs == K, "lhs and rhs must agree on K"
     assert M % TILE_M == 0, "M must be a multiple of TILE_M"
     assert K % TILE_K == 0, "K must be a multiple of TILE_K"
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
@@ -30,18 +30,14 @@ def kernel(lhs, rhs):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
             for k in nl.affine_range(K // TILE_K):
                 lhs_tile = nl.ndarray((TILE_M, TILE_K), dtype=lhs.dtype, buffer=nl.sbuf)
-                nisa.dma_copy(
-                    dst=lhs_tile, src=lhs[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K]
-                )
+                nisa.dma_copy(dst=lhs_tile, src=lhs[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.psum)
                 nisa.nc_transpose(dst=turned, data=lhs_tile)
                 lhs_t = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
                 nisa.tensor_copy(dst=lhs_t, src=turned)
 
                 rhs_tile = nl.ndarray((TILE_K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
-                nisa.dma_copy(
-                    dst=rhs_tile, src=rhs[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N]
-                )
+                nisa.dma_copy(dst=rhs_tile, src=rhs[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N])
                 nisa.nc_matmul(dst=acc, stationary=lhs_t, moving=rhs_tile)
 
             out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
