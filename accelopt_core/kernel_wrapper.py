@@ -104,8 +104,14 @@ def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePres
     return _Compiled(preset, reference, artifact)
 
 
-def _verify(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled, seeds: tuple[int, ...],
-            cache: ReferenceCache, checks: list[str]) -> float:
+def _verify(
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    compiled: _Compiled,
+    seeds: tuple[int, ...],
+    cache: ReferenceCache,
+    checks: list[str],
+) -> float:
     """Worst relative L2. Raises _Wrong at the first failing check."""
     worst = 0.0
     for seed in seeds:
@@ -117,13 +123,16 @@ def _verify(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compile
         if len(outputs) != len(expected):
             raise _Wrong(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
         for number, (got, want) in enumerate(zip(outputs, expected)):
-            distance, failure = check_output(got, want, seed=seed, preset=compiled.preset.name, output=number,
-                                             tolerance=request.task.tolerance)
+            distance, failure = check_output(
+                got, want, seed=seed, preset=compiled.preset.name, output=number, tolerance=request.task.tolerance
+            )
             if failure is not None:
                 raise _Wrong(Incorrect(failure))
             worst = max(worst, distance)
-    checks.append(f"{compiled.preset.name} ({compiled.preset.describe()}): {len(seeds)} seeds, "
-                  f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}")
+    checks.append(
+        f"{compiled.preset.name} ({compiled.preset.describe()}): {len(seeds)} seeds, "
+        f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}"
+    )
     return worst
 
 
@@ -140,7 +149,9 @@ def _time(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled,
         if _spread(best) <= limits.max_spread:
             break
         if attempt < limits.remeasure:
-            progress(Step.BENCHMARK, f"spread {100 * _spread(timing):.1f} % is above {100 * limits.max_spread:g} %: again")
+            progress(
+                Step.BENCHMARK, f"spread {100 * _spread(timing):.1f} % is above {100 * limits.max_spread:g} %: again"
+            )
     assert best is not None
     return best
 
@@ -150,22 +161,44 @@ def _spread(timing: Timing) -> float:
     return (max(timing.samples_us) - low) / low if low > 0 else 0.0
 
 
-def _measured(request: EvaluationRequest, toolchain: Toolchain, timing: Timing, facts: Facts, checks: tuple[str, ...],
-              verified_full: bool, worst: float) -> Evaluation:
+def _measured(
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    timing: Timing,
+    facts: Facts,
+    checks: tuple[str, ...],
+    verified_full: bool,
+    worst: float,
+) -> Evaluation:
     latency = statistics.median(timing.samples_us)
     if not latency > 0:
         return Implausible(f"a latency of {latency} µs: nothing was executed", latency)
     if facts.low_precision and request.task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
         reason = f"the task is float32-faithful, but instructions compute in {', '.join(facts.low_precision)}"
-        return Incorrect(CheckFailure(seed=request.task.seeds[0], preset=request.task.full.name, output=0, reason=reason))
+        return Incorrect(
+            CheckFailure(seed=request.task.seeds[0], preset=request.task.full.name, output=0, reason=reason)
+        )
     floor = facts.resource_bound_us
     if floor is not None and latency < 0.999 * floor:
-        return Implausible(f"{latency:,.1f} µs is below the {floor:,.1f} µs that its own instructions need at least "
-                           f"on {toolchain.machine}", latency)
+        return Implausible(
+            f"{latency:,.1f} µs is below the {floor:,.1f} µs that its own instructions need at least "
+            f"on {toolchain.machine}",
+            latency,
+        )
     bounds = bounds_for(request.task, facts, toolchain.machine)
     profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps_for(facts, bounds, latency, toolchain.machine))
-    return Measured(latency, min(timing.samples_us), max(timing.samples_us), len(timing.samples_us), toolchain.simulated,
-                    toolchain.name, profile, checks, verified_full, worst)
+    return Measured(
+        latency,
+        min(timing.samples_us),
+        max(timing.samples_us),
+        len(timing.samples_us),
+        toolchain.simulated,
+        toolchain.name,
+        profile,
+        checks,
+        verified_full,
+        worst,
+    )
 
 
 @dataclass
@@ -186,8 +219,7 @@ class NKIKernel:
     with the simulator or a host behind it.
     """
 
-    def __init__(self, program_path: str, base_numpy_path: str, *,
-                 evaluate: Callable[[str, str], Evaluation]) -> None:
+    def __init__(self, program_path: str, base_numpy_path: str, *, evaluate: Callable[[str, str], Evaluation]) -> None:
         self.program_path = program_path
         self.base_numpy_path = base_numpy_path
         self._evaluate = evaluate
@@ -205,8 +237,12 @@ class NKIKernel:
         if missing:
             raise KeyError(f"the profiler has no field {', '.join(missing)}; it has {', '.join(sorted(fields))}")
         metadata: dict[str, Any] = {
-            "latency": result.latency_us / 1e3, "min_ms": result.min_us / 1e3, "max_ms": result.max_us / 1e3,
-            "rel_diffs": result.spread, "simulated": result.simulated, "machine": result.machine,
+            "latency": result.latency_us / 1e3,
+            "min_ms": result.min_us / 1e3,
+            "max_ms": result.max_us / 1e3,
+            "rel_diffs": result.spread,
+            "simulated": result.simulated,
+            "machine": result.machine,
         }
         metadata.update({name: fields[name] for name in wanted})
         return KernelResult(True, True, True, metadata, result)

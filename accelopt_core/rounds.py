@@ -1,6 +1,6 @@
 """The loop: nine steps a round, and the rules by which it goes on or stops.
 
-    profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
+profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
 """
 
 from __future__ import annotations
@@ -285,9 +285,7 @@ class Loop:
         self._journal.remember(experience)
         self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
 
-    def _no_candidate(
-        self, number: int, tries: int, plan: Plan | None, title: str, summary: str, outcome: str
-    ) -> None:
+    def _no_candidate(self, number: int, tries: int, plan: Plan | None, title: str, summary: str, outcome: str) -> None:
         self._note(number, Step.PLAN, summary)
         entry = self._try(number, tries, plan, None, None, outcome, summary)
         decision = self._settings.guard.decide(None, self._best_result.latency_us)

@@ -70,8 +70,9 @@ class Reference:
         try:
             return getattr(self._module, name)(*arguments)
         except Exception as error:  # the user's module may raise anything
-            raise BadReference(f"{name}() of {self.task.name}'s reference failed at shape {self.preset.describe()}: "
-                                  f"{_brief(error)}") from error
+            raise BadReference(
+                f"{name}() of {self.task.name}'s reference failed at shape {self.preset.describe()}: {_brief(error)}"
+            ) from error
 
 
 def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
@@ -85,25 +86,42 @@ def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
         elif isinstance(argument, np.generic):
             specs.append(ConstantArgument(argument.item()))
         else:
-            raise BadReference(f"transform_to_nki_inputs returned a {type(argument).__name__}: only arrays and numbers "
-                                  "can be passed to a kernel")
+            raise BadReference(
+                f"transform_to_nki_inputs returned a {type(argument).__name__}: only arrays and numbers "
+                "can be passed to a kernel"
+            )
     return tuple(specs)
 
 
 def relative_l2(got: np.ndarray, expected: np.ndarray) -> float:
-    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed."""
+    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed.
+
+    Where the reference is not finite, only the same value is right, and it counts in neither norm.
+    """
     error = norm = 0.0
     for g, e in zip(_blocks(got), _blocks(expected)):
         wide = e.astype(np.float64)
-        error += float(np.sum(np.square(g.astype(np.float64) - wide)))
-        norm += float(np.sum(np.square(wide)))
+        error += float(np.sum(np.square(_difference(g, wide))))
+        norm += float(np.sum(np.square(np.where(np.isfinite(wide), wide, 0.0))))
     if norm == 0.0:
         return 0.0 if error == 0.0 else float("inf")
     return float(np.sqrt(error / norm))
 
 
-def check_output(got: np.ndarray, expected: np.ndarray, *, seed: int, preset: str, output: int, tolerance: float) \
-        -> tuple[float, CheckFailure | None]:
+def _difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """got - expected in float64; 0 where both are the same infinity or both NaN, infinite where only one is finite."""
+    wide = got.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = wide - expected
+    if np.isfinite(difference).all():
+        return difference
+    same = (wide == expected) | (np.isnan(wide) & np.isnan(expected))
+    return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+
+
+def check_output(
+    got: np.ndarray, expected: np.ndarray, *, seed: int, preset: str, output: int, tolerance: float
+) -> tuple[float, CheckFailure | None]:
     """(relative L2, the failure if there is one). Shape, finiteness, then distance."""
     where: dict[str, Any] = {"seed": seed, "preset": preset, "output": output}
     if got.shape != expected.shape:
@@ -116,22 +134,28 @@ def check_output(got: np.ndarray, expected: np.ndarray, *, seed: int, preset: st
             index = tuple(int(i) for i in np.unravel_index(flat, got.shape))
             value = float(got.reshape(-1)[flat])
             reason = "NaN: memory that was never written was read, or 0/0" if np.isnan(value) else "infinite"
-            return float("inf"), CheckFailure(reason=reason, worst_index=index, got=value,
-                                              expected=float(expected.reshape(-1)[flat]), **where)
+            return float("inf"), CheckFailure(
+                reason=reason, worst_index=index, got=value, expected=float(expected.reshape(-1)[flat]), **where
+            )
     distance = relative_l2(got, expected)
     if distance <= tolerance:
         return distance, None
     flat = _worst(got, expected)
     return distance, CheckFailure(
-        reason="outputs differ", rel_l2=distance, tolerance=tolerance,
+        reason="outputs differ",
+        rel_l2=distance,
+        tolerance=tolerance,
         worst_index=tuple(int(i) for i in np.unravel_index(flat, got.shape)),
-        expected=float(expected.reshape(-1)[flat]), got=float(got.reshape(-1)[flat]), **where)
+        expected=float(expected.reshape(-1)[flat]),
+        got=float(got.reshape(-1)[flat]),
+        **where,
+    )
 
 
 def _worst(got: np.ndarray, expected: np.ndarray) -> int:
     best, at = -1.0, 0
     for number, (g, e) in enumerate(zip(_blocks(got), _blocks(expected))):
-        difference = np.abs(g.astype(np.float64) - e)
+        difference = np.abs(_difference(g, e.astype(np.float64)))
         here = int(np.argmax(difference))
         if difference[here] > best:
             best, at = float(difference[here]), number * _BLOCK + here
@@ -140,7 +164,7 @@ def _worst(got: np.ndarray, expected: np.ndarray) -> int:
 
 def _blocks(array: np.ndarray) -> list[np.ndarray]:
     flat = array.reshape(-1)
-    return [flat[i:i + _BLOCK] for i in range(0, flat.size, _BLOCK)]
+    return [flat[i : i + _BLOCK] for i in range(0, flat.size, _BLOCK)]
 
 
 def _brief(error: BaseException) -> str:

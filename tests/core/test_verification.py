@@ -1,0 +1,162 @@
+"""The verdict on numbers: what passes, what does not, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accelopt_core.task import ShapePreset, Task
+from accelopt_core.toolchain import ConstantArgument, TensorArgument
+from accelopt_core.verification import (
+    BadReference,
+    Reference,
+    ReferenceCache,
+    argument_specs,
+    check_output,
+    relative_l2,
+)
+
+REFERENCE = """
+import numpy as np
+
+M, N = 8, 4
+
+def get_inputs():
+    return [np.random.normal(size=(M, N)).astype(np.float32), 0.5]
+
+def forward(x, scale):
+    return x * scale, x.sum(axis=1)
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+def transform_nki_outputs(result, reference):
+    return [np.reshape(r, e.shape) for r, e in zip(result, reference)]
+"""
+
+
+def task(source: str = REFERENCE, **values: int) -> Task:
+    return Task("scale", source, (ShapePreset("full", tuple(values.items())),))
+
+
+def reference(**values: int) -> Reference:
+    chosen = task(**values)
+    return Reference(chosen, chosen.full)
+
+
+def check(got: np.ndarray, expected: np.ndarray, tolerance: float = 2e-5):
+    return check_output(got, expected, seed=7, preset="full", output=0, tolerance=tolerance)
+
+
+def test_relative_l2_is_the_distance_over_the_norm() -> None:
+    expected = np.array([3.0, 4.0])
+    assert relative_l2(np.array([3.0, 4.5]), expected) == pytest.approx(0.1)
+    assert relative_l2(expected, expected) == 0.0
+
+
+def test_relative_l2_of_a_zero_reference_is_zero_or_infinite() -> None:
+    zero = np.zeros(3)
+    assert relative_l2(zero, zero) == 0.0
+    assert relative_l2(np.array([0.0, 1e-30, 0.0]), zero) == float("inf")
+
+
+def test_a_distance_at_the_tolerance_passes_and_above_it_fails() -> None:
+    expected = np.ones(100)
+    assert check(expected * (1 + 1.9e-5), expected)[1] is None
+    distance, failure = check(expected * (1 + 2.1e-5), expected)
+    assert failure is not None and distance == pytest.approx(2.1e-5)
+
+
+def test_a_failure_names_seed_index_and_both_values() -> None:
+    expected = np.ones((4, 5))
+    got = expected.copy()
+    got[2, 3] = 9.0
+    _, failure = check(got, expected)
+    assert failure is not None
+    assert (failure.seed, failure.worst_index, failure.expected, failure.got) == (7, (2, 3), 1.0, 9.0)
+    assert "[2, 3]" in failure.describe() and "seed 7" in failure.describe()
+
+
+@pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN"), (np.inf, "infinite"), (-np.inf, "infinite")])
+def test_a_value_that_is_not_finite_fails_wherever_it_is(bad: float, said: str) -> None:
+    expected = np.ones((3, 5_000_000 // 3))
+    got = expected.astype(np.float32)
+    got[2, -1] = bad
+    _, failure = check(got, expected)
+    assert failure is not None and said in failure.reason
+    assert failure.worst_index == (2, expected.shape[1] - 1)
+
+
+def test_infinity_is_right_where_the_reference_is_infinite() -> None:
+    expected = np.array([1.0, np.inf])
+    assert check(np.array([1.0, np.inf], np.float32), expected)[1] is None
+
+
+def test_another_shape_fails() -> None:
+    _, failure = check(np.ones((2, 3)), np.ones((3, 2)))
+    assert failure is not None and "shape [2, 3] instead of [3, 2]" in failure.reason
+
+
+def test_shape_constants_are_overridden_before_inputs_are_drawn() -> None:
+    inputs = reference(M=3, N=2).inputs(seed=0)
+    assert inputs[0].shape == (3, 2)
+
+
+def test_the_same_seed_draws_the_same_inputs() -> None:
+    one, two, other = (reference().inputs(seed)[0] for seed in (42, 42, 43))
+    assert np.array_equal(one, two) and not np.array_equal(one, other)
+
+
+def test_the_reference_computes_in_float64() -> None:
+    ref = reference()
+    assert [e.dtype for e in ref.expected(ref.inputs(0))] == [np.float64, np.float64]
+
+
+def test_a_compiler_learns_shapes_and_constants_but_no_contents() -> None:
+    ref = reference(M=3, N=2)
+    specs = argument_specs(ref.kernel_arguments(ref.inputs(0)))
+    assert specs == (TensorArgument((3, 2), "float32"), ConstantArgument(0.5))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def get_inputs(: pass", "cannot be loaded"),
+        ("raise KeyError('x')", "cannot be loaded"),
+        ("M = 8\nN = 4\ndef get_inputs(): return []", "lacks forward"),
+        (REFERENCE.replace("M, N = 8, 4", "N = 4"), "no shape constant M"),
+    ],
+)
+def test_a_reference_that_breaks_the_protocol_is_refused_in_one_line(source: str, said: str) -> None:
+    broken = task(source, M=8)
+    with pytest.raises(BadReference, match=said) as raised:
+        Reference(broken, broken.full)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_reference_that_fails_says_which_function_and_shape() -> None:
+    broken = task(REFERENCE.replace("return x * scale", "return 1 / 0"), M=8)
+    ref = Reference(broken, broken.full)
+    with pytest.raises(BadReference, match=r"forward\(\) .* M8: ZeroDivisionError"):
+        ref.expected(ref.inputs(0))
+
+
+def test_expected_outputs_are_computed_once_per_seed(tmp_path: Path) -> None:
+    counting = task(
+        REFERENCE + "\ncalls = []\nplain = forward\ndef forward(*a):\n    calls.append(1)\n    return plain(*a)\n"
+    )
+    ref = Reference(counting, counting.full)
+    cache = ReferenceCache(tmp_path)
+    first = cache.expected(ref, 0, ref.inputs(0))
+    again = cache.expected(ref, 0, ref.inputs(0))
+    cache.expected(ref, 21, ref.inputs(21))
+    assert len(ref._module.calls) == 2
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
+
+
+def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
+    ref = reference()
+    ReferenceCache(tmp_path, budget_bytes=10).expected(ref, 0, ref.inputs(0))
+    assert not list(tmp_path.iterdir())

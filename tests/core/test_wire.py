@@ -1,0 +1,85 @@
+"""What passes between a target and a judge arrives as it was sent, or is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import (
+    Bounds,
+    CheckFailure,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Gap,
+    HotLine,
+    Implausible,
+    Incorrect,
+    Measured,
+    Profile,
+    TimedOut,
+)
+from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from infra import wire
+
+TASK = Task(
+    "matmul", "M = 4\n", (ShapePreset("small", (("M", 2),)), ShapePreset("full", (("M", 4),), Work(8, 0, 96))),
+    tolerance=1e-4, precision=PrecisionPolicy.BF16_ALLOWED,
+)  # fmt: skip
+PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (HotLine(3, "tensor", 9.0, 4),),
+                  (Gap("reloads", 3.0, "hoist", "x is read 4 times"),))  # fmt: skip
+MEASURED = Measured(15.0, 14.0, 16.0, 10, True, "simulated trn2", PROFILE, ("small: 5 seeds",), False, 1e-6)
+OUTCOMES: list[Evaluation] = [
+    CompileFailed("no such name", 3),
+    Incorrect(CheckFailure(0, "small", 1, "outputs differ", 0.5, 2e-5, (1, 2), 1.0, 2.0)),
+    Implausible("too fast", 0.5),
+    TimedOut("compile", 300.0),
+    Crashed("run", "index 9 is out of bounds", None),
+    MEASURED,
+]
+
+
+def test_a_job_arrives_as_it_was_sent() -> None:
+    request = EvaluationRequest(TASK, Candidate("c1", "def kernel(): pass\n", "input", "p1"), extra_seeds=(5,), final=True,
+                                verify_full_below_us=12.5)  # fmt: skip
+    assert wire.decode_job(wire.encode_job(request, nonce="n", toolchain="auto")) == (request, "n", "auto")
+
+
+@pytest.mark.parametrize("evaluation", OUTCOMES, ids=lambda e: e.kind)
+def test_every_evaluation_arrives_as_it_was_sent(evaluation: Evaluation) -> None:
+    assert wire.decode_result(wire.encode_evaluation(evaluation, nonce="n"), nonce="n") == evaluation
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "PASSED",
+        "[]",
+        json.dumps({"evaluation": {"kind": "measured"}}),
+        wire.encode_evaluation(MEASURED, nonce="forged"),
+        json.dumps({"nonce": "n", "evaluation": {"kind": "measured", "latency_us": 1.0}}),
+        json.dumps({"nonce": "n", "evaluation": {"kind": "excellent"}}),
+        wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": -1'),
+        wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": NaN'),
+    ],
+)
+def test_what_is_no_result_of_this_job_is_never_believed(text: str) -> None:
+    with pytest.raises(TargetMisconfigured):
+        wire.decode_result(text, nonce="n")
+
+
+@pytest.mark.parametrize("error", [TargetUnreachable("gone"), TargetMisconfigured("no SDK")])
+def test_a_fault_of_the_target_is_raised_again_on_this_side(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        wire.decode_result(wire.encode_target_error(error, nonce="n"), nonce="n")
+
+
+def test_a_job_of_another_release_is_refused() -> None:
+    job = json.loads(wire.encode_job(EvaluationRequest(TASK, Candidate("c", "")), nonce="n", toolchain="simulator"))
+    job["version"] += 1
+    with pytest.raises(ValueError, match="different releases"):
+        wire.decode_job(json.dumps(job))
