@@ -115,9 +115,9 @@ class Toolchain(Protocol):
         """A latency before any run, where the toolchain can tell; None where only a device can."""
         ...
 
-    def time(self, artifact: Any, tensors: Sequence[np.ndarray], warmup: int, iterations: int,
-             timeout_s: float) -> Timing:
-        ...
+    def time(
+        self, artifact: Any, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
+    ) -> Timing: ...
 
     def facts(self, artifact: Any) -> Facts:
         """About the execution `time` measured last for this artifact."""

@@ -47,7 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         toolchain = open_toolchain(toolchain_name)
         try:
-            result = wire.encode_evaluation(judge(request, toolchain, progress, ReferenceCache(options.cache)), nonce=nonce)
+            result = wire.encode_evaluation(
+                judge(request, toolchain, progress, ReferenceCache(options.cache)), nonce=nonce
+            )
         finally:
             toolchain.close()
     except (ToolchainMissing, BadReference) as error:
@@ -64,7 +66,9 @@ def describe(toolchain_name: str) -> str:
     except ToolchainMissing as error:
         return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
     try:
-        return json.dumps({"fingerprint": toolchain.fingerprint, "name": toolchain.name, "simulated": toolchain.simulated})
+        return json.dumps(
+            {"fingerprint": toolchain.fingerprint, "name": toolchain.name, "simulated": toolchain.simulated}
+        )
     finally:
         toolchain.close()
 

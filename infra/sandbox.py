@@ -49,8 +49,15 @@ def run(argv: Sequence[str], *, cwd: Path, limits: Limits, env: Mapping[str, str
     """Run to the end or to the deadline; in either case nothing of its process group is left."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            list(argv), cwd=cwd, env={**scrubbed_environment(env), "TMPDIR": str(cwd)}, stdin=subprocess.PIPE,
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True, close_fds=True)
+            list(argv),
+            cwd=cwd,
+            env={**scrubbed_environment(env), "TMPDIR": str(cwd)},
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            close_fds=True,
+        )
         try:
             with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
                 process.communicate(stdin, timeout=limits.wall_s)

@@ -37,11 +37,27 @@ class LocalTarget:
         job, result = work / "job.json", work / "result.json"
         job.write_text(wire.encode_job(request, nonce=nonce, toolchain=self._toolchain), encoding="utf-8")
         progress(Step.UPLOAD, "nothing to upload: the simulator is on this machine")
-        argv = [sys.executable, "-m", "infra.judge", "--job", str(job), "--result", str(result),
-                "--cache", str(self._folder / "references")]
+        argv = [
+            sys.executable,
+            "-m",
+            "infra.judge",
+            "--job",
+            str(job),
+            "--result",
+            str(result),
+            "--cache",
+            str(self._folder / "references"),
+        ]
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(argv, cwd=TREE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                                       start_new_session=True, text=True)
+            process = subprocess.Popen(
+                argv,
+                cwd=TREE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                text=True,
+            )
             try:
                 assert process.stdout is not None
                 for line in process.stdout:

@@ -94,13 +94,23 @@ class SimulatorToolchain:
         source_file, program, failure = work / "candidate.py", work / "kernel.program", work / "failure.json"
         source_file.write_text(source, encoding="utf-8")
         job = {
-            "tree": str(TREE), "source": str(source_file), "program": str(program), "failure": str(failure),
-            "machine": self.machine, "entry_points": ENTRY_POINTS, "limits": asdict(limits),
+            "tree": str(TREE),
+            "source": str(source_file),
+            "program": str(program),
+            "failure": str(failure),
+            "machine": self.machine,
+            "entry_points": ENTRY_POINTS,
+            "limits": asdict(limits),
             "arguments": [asdict(a) for a in arguments],
         }
         worker = Path(__file__).with_name("compile_worker.py")
-        finished = sandbox.run([sys.executable, "-I", str(worker)], cwd=work, limits=limits, stdin=json.dumps(job).encode(),
-                               env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+        finished = sandbox.run(
+            [sys.executable, "-I", str(worker)],
+            cwd=work,
+            limits=limits,
+            stdin=json.dumps(job).encode(),
+            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
         try:
             if finished.timed_out:
                 raise StepTimeout("compile", timeout_s)
@@ -126,8 +136,9 @@ class SimulatorToolchain:
     def estimate_us(self, artifact: Simulated) -> float:
         return artifact.measurement.latency_us
 
-    def time(self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int,
-             timeout_s: float) -> Timing:
+    def time(
+        self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
+    ) -> Timing:
         """One sample: the model is deterministic, so repeating it would only look like evidence."""
         return Timing((artifact.measurement.latency_us,))
 
@@ -135,9 +146,15 @@ class SimulatorToolchain:
         measured = artifact.measurement
         return Facts(
             fields=measured.fields,
-            hot_lines=tuple(HotLine(line.line, line.engine, line.active_us, line.instructions) for line in measured.lines),
-            matmul_flops=measured.matmul_flops, vector_ops=measured.vector_ops, hbm_bytes=measured.io_bytes,
-            resource_bound_us=measured.resource_bound_us, low_precision=measured.low_precision)
+            hot_lines=tuple(
+                HotLine(line.line, line.engine, line.active_us, line.instructions) for line in measured.lines
+            ),
+            matmul_flops=measured.matmul_flops,
+            vector_ops=measured.vector_ops,
+            hbm_bytes=measured.io_bytes,
+            resource_bound_us=measured.resource_bound_us,
+            low_precision=measured.low_precision,
+        )
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -151,5 +168,9 @@ def _compile_error(failure: Path, finished: sandbox.Finished) -> CompileError:
         return CompileError(str(said["message"]), line if isinstance(line, int) else None)
     except (OSError, ValueError, KeyError, TypeError):
         tail = finished.output.strip().splitlines()[-1:] or ["no output"]
-        how = f"signal {-finished.status}" if finished.status and finished.status < 0 else f"exit status {finished.status}"
+        how = (
+            f"signal {-finished.status}"
+            if finished.status and finished.status < 0
+            else f"exit status {finished.status}"
+        )
         return CompileError(f"the compiling process died ({how}): {tail[0][:300]}")

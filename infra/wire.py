@@ -38,7 +38,9 @@ def decode_job(text: str) -> tuple[EvaluationRequest, str, str]:
     """(request, nonce, toolchain). Raises ValueError when the text is not a job of this version."""
     job = json.loads(text)
     if job.get("version") != WIRE_VERSION:
-        raise ValueError(f"job version {job.get('version')} is not {WIRE_VERSION}: client and host run different releases")
+        raise ValueError(
+            f"job version {job.get('version')} is not {WIRE_VERSION}: client and host run different releases"
+        )
     data = job["request"]
     request = EvaluationRequest(
         task=_task(data["task"]),
@@ -56,7 +58,9 @@ def _task(data: dict[str, Any]) -> Task:
         ShapePreset(p["name"], tuple((k, v) for k, v in p["values"]), None if p["work"] is None else Work(**p["work"]))
         for p in data["presets"]
     )
-    return Task(**{**data, "presets": presets, "precision": PrecisionPolicy(data["precision"]), "seeds": tuple(data["seeds"])})
+    return Task(
+        **{**data, "presets": presets, "precision": PrecisionPolicy(data["precision"]), "seeds": tuple(data["seeds"])}
+    )
 
 
 def encode_evaluation(evaluation: Evaluation, *, nonce: str) -> str:
@@ -80,7 +84,9 @@ def decode_result(text: str, *, nonce: str) -> Evaluation:
         raise TargetMisconfigured("the judge's result does not carry this job's nonce, so it is not believed")
     if "target_error" in result:
         fault = result["target_error"]
-        raise (TargetUnreachable if fault.get("kind") == "unreachable" else TargetMisconfigured)(str(fault.get("message")))
+        raise (TargetUnreachable if fault.get("kind") == "unreachable" else TargetMisconfigured)(
+            str(fault.get("message"))
+        )
     try:
         return evaluation_from(result["evaluation"])
     except (KeyError, TypeError, ValueError) as error:
