@@ -192,6 +192,10 @@ class ModelEmptyReply(ModelError):
     """The model answered with no text, repeatedly."""
 
 
+class BudgetExhausted(ModelError):
+    """The next call could exceed the budget; the run stops before it."""
+
+
 class LanguageModel(Protocol):
     @property
     def name(self) -> str: ...

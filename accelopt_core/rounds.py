@@ -26,6 +26,7 @@ from accelopt_core.events import (
 from accelopt_core.operators import kernel_operators
 from accelopt_core.ports import (
     Budget,
+    BudgetExhausted,
     EvaluationLimits,
     EvaluationRequest,
     Journal,
@@ -165,6 +166,8 @@ class Loop:
                 return Ending.FINISHED, str(done)
             except Stop as stop:
                 return stop.ending, stop.reason
+            except BudgetExhausted as exhausted:
+                return Ending.BUDGET, str(exhausted)
             if model_failures >= MODEL_FAILURES_IN_A_ROW:
                 return Ending.FAILED, f"the model failed in {model_failures} rounds in a row; see the log"
         return Ending.FINISHED, f"all {settings.rounds} rounds are done"
@@ -179,6 +182,8 @@ class Loop:
         self._step(number, Step.PLAN)
         try:
             plan = self._proposer.planner.plan(context)
+        except BudgetExhausted:
+            raise
         except (UnusablePlan, ModelError) as error:
             self._no_candidate(number, 1, None, "", f"no plan: {error}", "no_plan")
             return isinstance(error, ModelError)
@@ -205,6 +210,8 @@ class Loop:
                 pending = self._try(number, tries, plan, None, None, "no_kernel", f"no kernel in the reply: {message}")
                 self._note(number, Step.EXECUTE, pending.attempt.summary)
                 continue
+            except BudgetExhausted:
+                raise
             except (CannotRepair, ModelError) as error:
                 model_failed = isinstance(error, ModelError)
                 if pending is None and (model_failed or result is None):

@@ -6,15 +6,11 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from accelopt_core.ports import LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
+from accelopt_core.ports import BudgetExhausted, LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
 from infra.llm.prices import PriceList
 
 CHARACTERS_PER_TOKEN = 3.0
 """For the estimate before a call; code and JSON run at 3 to 4, so this errs on the dear side."""
-
-
-class BudgetExhausted(ModelError):
-    """The next call could exceed the budget; the run stops before it."""
 
 
 @dataclass(frozen=True)
