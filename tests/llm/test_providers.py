@@ -191,9 +191,8 @@ OUTLASTS: dict[str, tuple[HttpFault | CutStream | Says, type[ModelError], int]] 
 def test_a_lasting_fault_is_raised_after_a_bounded_number_of_attempts(
     provider: str, fault: HttpFault | CutStream | Says, error: type[ModelError], asked: int
 ) -> None:
-    with WireServer(lambda body: fault) as server:
-        with pytest.raises(error, match=f"{asked} attempts") as raised:
-            connect(provider, server, Clockwork(), attempts=4, empty_attempts=2).complete(REQUEST)
+    with WireServer(lambda body: fault) as server, pytest.raises(error, match=f"{asked} attempts") as raised:
+        connect(provider, server, Clockwork(), attempts=4, empty_attempts=2).complete(REQUEST)
     assert len(server.requests) == asked
     assert "\n" not in str(raised.value)
 
@@ -237,9 +236,8 @@ FINAL: dict[str, tuple[HttpFault | Says, type[ModelError]]] = {
 @pytest.mark.parametrize(("fault", "error"), FINAL.values(), ids=FINAL.keys())
 def test_a_final_fault_is_raised_at_once(provider: str, fault: HttpFault | Says, error: type[ModelError]) -> None:
     clock = Clockwork()
-    with WireServer([fault, "never asked for"]) as server:
-        with pytest.raises(ModelError) as raised:
-            connect(provider, server, clock).complete(REQUEST)
+    with WireServer([fault, "never asked for"]) as server, pytest.raises(ModelError) as raised:
+        connect(provider, server, clock).complete(REQUEST)
 
     assert type(raised.value) is error
     assert clock.slept == [] and len(server.requests) == 1

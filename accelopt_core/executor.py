@@ -1,0 +1,81 @@
+"""The executor, played by a language model: plan and kernel in, a whole new kernel out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from accelopt_core.candidate import Plan
+from accelopt_core.extraction import check_kernel, defines_entry, extract_kernel
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.prompting import (
+    DEFAULT_SETTINGS,
+    PRECISION_TEXT,
+    Detail,
+    PromptSettings,
+    ask,
+    render,
+)
+from accelopt_core.proposer import Feedback, RoundContext
+
+
+class ModelExecutor:
+    """`api_reference`: kernel source in, the API text that matters for it out."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        api_reference: Callable[[str], str],
+        settings: PromptSettings = DEFAULT_SETTINGS,
+    ) -> None:
+        self._model = model
+        self._api_reference = api_reference
+        self._settings = settings
+        self._system = render("executor_system.j2", machine=settings.machine)
+
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        """A kernel that parses, keeps its interface and is new. Raises UnusableReply or a ModelError."""
+        reference = self._api_reference(context.parent.source)
+        reply, _ = ask(
+            self._model,
+            Role.EXECUTOR,
+            self._system,
+            lambda detail: executor_prompt(context, plan, feedback, reference, detail),
+            self._settings,
+        )
+        tried = [entry.source for entry in feedback if defines_entry(entry.source)]
+        source = extract_kernel(reply.text, bases=[*reversed(tried), context.parent.source], truncated=reply.truncated)
+        check_kernel(source, parent=context.parent.source, history=context.history, failed=tried)
+        return source
+
+
+def executor_prompt(
+    context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...], api_reference: str, detail: Detail
+) -> str:
+    return render(
+        "executor_user.j2",
+        context=context,
+        task=context.task,
+        precision=PRECISION_TEXT[context.task.precision],
+        plan=plan,
+        feedback=feedback,
+        last_is_code=bool(feedback) and defines_entry(feedback[-1].source),
+        repeats=repeated_failures(feedback),
+        api_reference=api_reference,
+        detail=detail,
+    )
+
+
+def repeated_failures(feedback: tuple[Feedback, ...]) -> int:
+    """How many of the latest tries in a row failed in the same way, numbers and names aside."""
+    count = 0
+    for entry in reversed(feedback):
+        if failure_pattern(entry.message) != failure_pattern(feedback[-1].message):
+            break
+        count += 1
+    return count
+
+
+def failure_pattern(message: str) -> str:
+    """The message without what changes from try to try: quoted names, numbers, spacing."""
+    return " ".join(re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?(?:e[+-]?\d+)?", "_", message).split())

@@ -1,0 +1,37 @@
+"""The four roles played by language models, put together."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+
+from accelopt_core.executor import ModelExecutor
+from accelopt_core.planner import ModelPlanner
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.prompting import DEFAULT_SETTINGS, PromptSettings
+from accelopt_core.proposer import Proposer
+from accelopt_core.reflector import ModelReflector
+from accelopt_core.summarizer import ModelSummarizer
+
+
+def proposer_from_model(
+    models: Mapping[Role, LanguageModel],
+    api_reference: Callable[[str], str],
+    today: Callable[[], datetime.date] = datetime.date.today,
+    settings: PromptSettings = DEFAULT_SETTINGS,
+) -> Proposer:
+    """`models`: one per role, all of them; they may be the same object.
+
+    `api_reference`: kernel source in, API text for the executor out. Raises ValueError for a missing role.
+    """
+    missing = [role.value for role in Role if role not in models]
+    if missing:
+        raise ValueError(f"no model for the {', '.join(missing)} role: name one for each of the four")
+    names = list(dict.fromkeys(models[role].name for role in Role))
+    return Proposer(
+        name=", ".join(names),
+        planner=ModelPlanner(models[Role.PLANNER], settings),
+        executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings),
+        summarizer=ModelSummarizer(models[Role.SUMMARIZER], today, settings),
+        reflector=ModelReflector(models[Role.REFLEXION], settings),
+    )

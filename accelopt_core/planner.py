@@ -1,0 +1,120 @@
+"""The planner, played by a language model: what it is shown, and the one plan it must answer with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from accelopt_core.answers import MalformedAnswer, microseconds_field, read_object, text_field
+from accelopt_core.candidate import Bottleneck, Plan
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.prompting import (
+    DEFAULT_SETTINGS,
+    PRECISION_TEXT,
+    Detail,
+    PromptSettings,
+    ask_for_object,
+    profile_fields,
+    render,
+)
+from accelopt_core.proposer import RoundContext, UnusablePlan
+
+_BOTTLENECK_WORDS = {
+    "memory": Bottleneck.MEMORY_BOUND,
+    "dma": Bottleneck.MEMORY_BOUND,
+    "bandwidth": Bottleneck.MEMORY_BOUND,
+    "compute": Bottleneck.COMPUTE_BOUND,
+    "underutil": Bottleneck.UNDERUTILIZED,
+    "latency": Bottleneck.UNDERUTILIZED,
+    "idle": Bottleneck.UNDERUTILIZED,
+}
+
+
+class ModelPlanner:
+    def __init__(self, model: LanguageModel, settings: PromptSettings = DEFAULT_SETTINGS) -> None:
+        self._model = model
+        self._settings = settings
+        self._system = render("planner_system.j2", machine=settings.machine)
+
+    def plan(self, context: RoundContext) -> Plan:
+        """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
+        try:
+            return ask_for_object(
+                self._model,
+                Role.PLANNER,
+                self._system,
+                lambda detail: planner_prompt(context, detail),
+                _plan_reader(context),
+                self._settings,
+            )
+        except MalformedAnswer as complaint:
+            raise UnusablePlan(f"{self._model.name} answered twice without a usable plan: {complaint}") from complaint
+
+
+def planner_prompt(context: RoundContext, detail: Detail) -> str:
+    experiences = context.experiences[: detail.experiences]
+    attempts = context.history[-detail.attempts :]
+    older = context.history[: len(context.history) - len(attempts)]
+    result = context.parent_result
+    return render(
+        "planner_user.j2",
+        context=context,
+        task=context.task,
+        precision=PRECISION_TEXT[context.task.precision],
+        profile=result.profile,
+        bounds=result.profile.bounds,
+        fields=profile_fields(result.profile, detail.fields),
+        speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
+        wins=[experience for experience in experiences if experience.is_win],
+        rejections=[experience for experience in experiences if not experience.is_win],
+        attempts=attempts,
+        attempts_left_out=len(older),
+        older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
+        detail=detail,
+    )
+
+
+def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
+    """The plan that a reply holds. Raises MalformedAnswer with the complaint for the model.
+
+    `longest_gain_us`: the current latency, which no plan can gain.
+    """
+    answer = read_object(reply, required="title")
+    gain_us = microseconds_field(answer, "expected_gain_us")
+    if gain_us >= longest_gain_us:
+        raise MalformedAnswer(
+            f"expected_gain_us is {gain_us:g}, but the whole kernel takes only {longest_gain_us:g} µs: give the "
+            "microseconds taken off the current latency"
+        )
+    return Plan(
+        id=plan_id,
+        title=" ".join(text_field(answer, "title", longest=200).split()),
+        technique=_technique(text_field(answer, "technique", longest=80)),
+        bottleneck=_bottleneck(text_field(answer, "bottleneck", longest=200)),
+        expected_gain_us=gain_us,
+        rationale=text_field(answer, "rationale", longest=4_000),
+        details=text_field(answer, "details", longest=12_000, required=False),
+    )
+
+
+def _plan_reader(context: RoundContext) -> Callable[[str], Plan]:
+    plan_id = f"plan-{context.round:03d}"
+    latency_us = context.parent_result.latency_us
+    return lambda reply: read_plan(reply, plan_id=plan_id, longest_gain_us=latency_us)
+
+
+def _technique(text: str) -> str:
+    """A stable key: lower case words joined by dashes."""
+    name = "-".join(re.findall(r"[a-z0-9]+", text.lower()))
+    if not name:
+        raise MalformedAnswer(f"the field 'technique' is {text!r}; it must be a short name such as widen-dma-rows")
+    return name
+
+
+def _bottleneck(text: str) -> Bottleneck:
+    """The one bottleneck named; a text that names none or several is ambiguous."""
+    named = {kind for word, kind in _BOTTLENECK_WORDS.items() if word in text.lower()}
+    if len(named) == 1:
+        return named.pop()
+    choices = ", ".join(kind.value for kind in Bottleneck)
+    raise MalformedAnswer(f"the field 'bottleneck' is {text[:60]!r}; it must be exactly one of {choices}")

@@ -1,0 +1,140 @@
+"""The summarizer, played by a language model: words from the model, every number from the measurement."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+from collections.abc import Callable
+
+from accelopt_core.answers import MalformedAnswer, read_object, text_field
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Measured
+from accelopt_core.operators import kernel_operators
+from accelopt_core.optimization_memory import Experience
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.prompting import DEFAULT_SETTINGS, PromptSettings, ask_for_object, microseconds, render
+from accelopt_core.proposer import RoundContext
+from ka_extensions.divergence_guard import Decision
+
+_LONGEST_SNIPPET = 80
+"""Lines of each side of a rewrite that memory keeps."""
+
+
+class ModelSummarizer:
+    def __init__(
+        self,
+        model: LanguageModel,
+        today: Callable[[], datetime.date],
+        settings: PromptSettings = DEFAULT_SETTINGS,
+    ) -> None:
+        self._model = model
+        self._today = today
+        self._settings = settings
+        self._system = render("summarizer_system.j2", machine=settings.machine)
+
+    def summarize(
+        self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
+    ) -> Experience:
+        """Raises a ModelError. After two malformed answers the facts alone are filed, and the summary says so."""
+        values = {
+            "context": context,
+            "plan": plan,
+            "result": result,
+            "decision": decision,
+            "speedup": context.parent_result.latency_us / result.latency_us,
+            "diff": kernel_diff(context.parent.source, candidate.source),
+        }
+        try:
+            title, summary = ask_for_object(
+                self._model,
+                Role.SUMMARIZER,
+                self._system,
+                lambda detail: render("summarizer_user.j2", **values, detail=detail),
+                _read_summary,
+                self._settings,
+            )
+        except MalformedAnswer as complaint:
+            title = plan.title
+            summary = (
+                f"{factual_summary(context, plan, result, decision)} (Written from the numbers: {self._model.name} "
+                f"gave no usable summary, {complaint}.)"
+            )
+        return measured_experience(context, plan, candidate, result, title=title, summary=summary, today=self._today())
+
+
+def measured_experience(
+    context: RoundContext,
+    plan: Plan,
+    candidate: Candidate,
+    result: Measured,
+    *,
+    title: str,
+    summary: str,
+    today: datetime.date,
+) -> Experience:
+    """An experience whose numbers, snippets and provenance come from the measurement, whoever wrote the words."""
+    slow, fast = differing_lines(context.parent.source, candidate.source)
+    machine, toolchain = _machine_and_toolchain(result.machine)
+    operators = {*kernel_operators(context.parent.source), *kernel_operators(candidate.source)}
+    return Experience(
+        title=title,
+        summary=summary,
+        technique=plan.technique,
+        bottleneck=plan.bottleneck.value,
+        operators=tuple(sorted(operators)),
+        slow=slow,
+        fast=fast,
+        speedup=context.parent_result.latency_us / result.latency_us,
+        kernel=context.task.name,
+        machine=machine,
+        toolchain=toolchain,
+        date=today.isoformat(),
+    )
+
+
+def factual_summary(context: RoundContext, plan: Plan, result: Measured, decision: Decision) -> str:
+    before_us, after_us = context.parent_result.latency_us, result.latency_us
+    return (
+        f"{plan.title}: {microseconds(before_us)} became {microseconds(after_us)} ({before_us / after_us:.3f}x), "
+        f"against {plan.bottleneck.value}, on shape {context.task.full.describe()}; "
+        f"{'kept' if decision.improved else 'not kept'}: {decision.reason}."
+    )
+
+
+def kernel_diff(before: str, after: str) -> str:
+    """Unified, three lines of context, without the file names."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    return "\n".join(line for line in lines if not line.startswith(("--- ", "+++ ")))
+
+
+def differing_lines(before: str, after: str) -> tuple[str, str]:
+    """The lines that only one of two kernels has; a gap between them is marked with `...`."""
+    old, new = before.splitlines(), after.splitlines()
+    slow: list[str] = []
+    fast: list[str] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        for side, chunk in ((slow, old[a:b]), (fast, new[c:d])):
+            if chunk:
+                side.extend(["...", *chunk] if side else chunk)
+    return "\n".join(_capped(slow)), "\n".join(_capped(fast))
+
+
+def _capped(lines: list[str]) -> list[str]:
+    if len(lines) <= _LONGEST_SNIPPET:
+        return lines
+    return [*lines[:_LONGEST_SNIPPET], f"... ({len(lines) - _LONGEST_SNIPPET} more lines)"]
+
+
+def _read_summary(reply: str) -> tuple[str, str]:
+    answer = read_object(reply, required="title")
+    title = " ".join(text_field(answer, "title", longest=200).split())
+    return title, text_field(answer, "summary", longest=2_000)
+
+
+def _machine_and_toolchain(machine: str) -> tuple[str, str]:
+    """`simulated trn2 (nki_sim 0.1)` -> its two halves; a text of another form is all machine."""
+    match = re.fullmatch(r"(.+?) \((.+)\)", machine)
+    return (match.group(1), match.group(2)) if match else (machine, "")
