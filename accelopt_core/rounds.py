@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from accelopt_core.candidate import Candidate, Plan, source_hash
@@ -134,6 +134,7 @@ class Loop:
         self._window = ReflexionWindow(settings.reflexion_window)
         self._machine = target.describe()
         self._input = Candidate("input", source)
+        self._pending: Try | None = None
 
     def run(self) -> Outcome:
         baseline = self._evaluate(BASELINE_ROUND, self._input, verify_full_below_us=None)
@@ -161,7 +162,10 @@ class Loop:
             if bounds.source == "declared" and percent >= settings.bound_percent:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
             try:
-                model_failures = model_failures + 1 if self._round(number) else 0
+                try:
+                    model_failures = model_failures + 1 if self._round(number) else 0
+                finally:
+                    self._flush()  # a round that is stopped midway keeps what it tried
             except NothingToPlan as done:
                 return Ending.FINISHED, str(done)
             except Stop as stop:
@@ -185,7 +189,7 @@ class Loop:
         except BudgetExhausted:
             raise
         except (UnusablePlan, ModelError) as error:
-            self._no_candidate(number, 1, None, "", f"no plan: {error}", "no_plan")
+            self._no_plan(number, f"no plan: {error}")
             return isinstance(error, ModelError)
         self._tell(PlanMade(number, plan))
         self._note(number, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
@@ -195,52 +199,38 @@ class Loop:
         feedback: tuple[Feedback, ...] = ()
         tries = 0
         model_failed = False
-        pending: Try | None = None
         while tries <= self._settings.max_repairs:
             tries += 1
-            if pending is not None:
-                self._record(pending)
-                pending = None
             self._step(number, Step.EXECUTE, f"repair {tries - 1} of {self._settings.max_repairs}" if tries > 1 else "")
             try:
                 source = self._proposer.executor.execute(context, plan, feedback)
             except UnusableReply as unusable:
-                message = str(unusable)
-                feedback += (Feedback(unusable.reply, message),)
-                pending = self._try(number, tries, plan, None, None, "no_kernel", f"no kernel in the reply: {message}")
-                self._note(number, Step.EXECUTE, pending.attempt.summary)
+                message = f"no kernel in the reply: {unusable}"
+                self._note(number, Step.EXECUTE, message)
+                self._pend(number, tries, plan, None, None, "no_kernel", message)
+                feedback += (Feedback(unusable.reply, str(unusable)),)
                 continue
             except BudgetExhausted:
                 raise
             except (CannotRepair, ModelError) as error:
                 model_failed = isinstance(error, ModelError)
-                if pending is None and (model_failed or result is None):
-                    pending = self._try(number, tries, plan, None, None, "no_kernel", str(error))
                 self._note(number, Step.EXECUTE, str(error))
+                if self._pending is None or model_failed:
+                    self._pend(number, tries, plan, None, None, "no_kernel", str(error))
                 break
             candidate = Candidate(f"r{number:03d}t{tries}", source, self._parent.id, plan.id)
             result = self._evaluate(number, candidate, verify_full_below_us=self._best_result.latency_us)
-            if isinstance(result, Measured):
-                break
             message = explain(result)
-            self._note(number, Step.VERIFY, message)
-            pending = self._try(number, tries, plan, candidate, result, result.kind, message)
-            if isinstance(result, Implausible):
+            self._pend(number, tries, plan, candidate, result, result.kind, message)
+            if isinstance(result, (Measured, Implausible)):
                 break
+            self._note(number, Step.VERIFY, message)
             feedback += (Feedback(source, message),)
-
-        self._finish_round(number, context, plan, candidate, result, pending, tries)
+        self._finish_round(number, context, plan, candidate, result)
         return model_failed
 
     def _finish_round(
-        self,
-        number: int,
-        context: RoundContext,
-        plan: Plan,
-        candidate: Candidate | None,
-        result: Evaluation | None,
-        pending: Try | None,
-        tries: int,
+        self, number: int, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None
     ) -> None:
         self._step(number, Step.DECIDE)
         measured = result if isinstance(result, Measured) else None
@@ -249,26 +239,24 @@ class Loop:
             measured.latency_us if measured else None, self._best_result.latency_us, spread
         )
         self._note(number, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}")
+        pending = self._pending
+        assert pending is not None, "a round that came this far has tried something"
         if measured is not None and candidate is not None:
-            pending = self._try(number, tries, plan, candidate, measured, decision.verdict.value, explain(measured))
+            pending = replace(pending, attempt=replace(pending.attempt, outcome=decision.verdict.value))
             self._adopt(decision, candidate, measured)
+        self._pending = replace(pending, decision=decision)
+        if measured is not None and candidate is not None:
             self._step(number, Step.SUMMARIZE)
             self._summarize(number, context, plan, candidate, measured, decision)
         self._step(number, Step.REFLECT)
-        reflexion = None
         try:
             reflexion = self._proposer.reflector.reflect(context, plan, candidate, result, decision)
             self._window.add(reflexion)
+            self._pending = replace(self._pending, reflexion=reflexion)
             self._note(number, Step.REFLECT, reflexion.lesson)
         except ModelError as error:
             self._note(number, Step.REFLECT, f"no reflexion: {error}")
-        assert pending is not None, "a round that came this far has tried something"
-        self._record(
-            Try(
-                pending.round, pending.number, pending.plan, pending.candidate, pending.evaluation, pending.attempt,
-                decision, reflexion,
-            )
-        )  # fmt: skip
+        self._flush()
         self._tell(RoundEnded(pending.attempt, decision, result))
 
     def _adopt(self, decision: Decision, candidate: Candidate, measured: Measured) -> None:
@@ -292,12 +280,15 @@ class Loop:
         self._journal.remember(experience)
         self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
 
-    def _no_candidate(self, number: int, tries: int, plan: Plan | None, title: str, summary: str, outcome: str) -> None:
+    def _no_plan(self, number: int, summary: str) -> None:
         self._note(number, Step.PLAN, summary)
-        entry = self._try(number, tries, plan, None, None, outcome, summary)
+        self._pend(number, 1, None, None, None, "no_plan", summary)
         decision = self._settings.guard.decide(None, self._best_result.latency_us)
-        self._record(Try(entry.round, entry.number, plan, None, None, entry.attempt, decision, None))
-        self._tell(RoundEnded(entry.attempt, decision, None))
+        assert self._pending is not None
+        self._pending = replace(self._pending, decision=decision)
+        attempt = self._pending.attempt
+        self._flush()
+        self._tell(RoundEnded(attempt, decision, None))
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -362,10 +353,12 @@ class Loop:
             self._window.build_on, experiences,
         )  # fmt: skip
 
-    def _try(
+    def _pend(
         self, number: int, tries: int, plan: Plan | None, candidate: Candidate | None, result: Evaluation | None,
         outcome: str, summary: str,
-    ) -> Try:  # fmt: skip
+    ) -> None:  # fmt: skip
+        """The try that is being worked on; an earlier one of the round is complete now."""
+        self._flush()
         attempt = Attempt(
             round=number,
             candidate_id=candidate.id if candidate else f"r{number:03d}t{tries}",
@@ -377,11 +370,13 @@ class Loop:
             latency_us=result.latency_us if isinstance(result, Measured) else None,
             summary=summary,
         )
-        return Try(number, tries, plan, candidate, result, attempt)
+        self._pending = Try(number, tries, plan, candidate, result, attempt)
 
-    def _record(self, entry: Try) -> None:
-        self._history.add(entry.attempt)
-        self._journal.attempt(entry)
+    def _flush(self) -> None:
+        if self._pending is not None:
+            entry, self._pending = self._pending, None
+            self._history.add(entry.attempt)
+            self._journal.attempt(entry)
 
     def _step(self, number: int, step: Step, detail: str = "") -> None:
         self._between_steps(number)
@@ -405,6 +400,9 @@ class Loop:
 
 def _describe_profile(result: Measured) -> str:
     bounds = result.profile.bounds
-    text = f"{result.latency_us:,.1f} µs, {result.percent_of_peak:.1f} % of peak, limit {bounds.limiter} {bounds.peak_us:,.1f} µs"
+    text = (
+        f"{result.latency_us:,.1f} µs, {result.percent_of_peak:.1f} % of peak, "
+        f"bound by {bounds.limiter} at {bounds.peak_us:,.1f} µs"
+    )
     gaps = ", ".join(f"{gap.name} {gap.cost_us:,.1f} µs" for gap in result.profile.gaps[:3])
     return f"{text}; gaps: {gaps}" if gaps else text
