@@ -57,7 +57,9 @@ _WHOLE = Legal(at_least=0)
 class Run(Group):
     """what to optimize, for how long, and where results go"""
 
-    kernel: Path | None = setting(None, "The kernel to optimize; never modified. Without it: a shipped task.", metavar="FILE")
+    kernel: Path | None = setting(
+        None, "The kernel to optimize; never modified. Without it: a shipped task.", metavar="FILE"
+    )
     problem: Path | None = setting(
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
