@@ -43,8 +43,8 @@ OUTCOMES: list[Evaluation] = [
 
 
 def test_a_job_arrives_as_it_was_sent() -> None:
-    request = EvaluationRequest(TASK, Candidate("c1", "def kernel(): pass\n", "input", "p1"), extra_seeds=(5,), final=True,
-                                verify_full_below_us=12.5)  # fmt: skip
+    candidate = Candidate("c1", "def kernel(): pass\n", "input", "p1")
+    request = EvaluationRequest(TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5)
     assert wire.decode_job(wire.encode_job(request, nonce="n", toolchain="auto")) == (request, "n", "auto")
 
 
