@@ -5,7 +5,8 @@ survives the job. Starting a job, following it to its end and fetching its files
 
     with SshRunner("ubuntu@10.0.0.1") as runner:
         tree = runner.put_tree({"program.py": b"print('hello')"}, compile_with="python3")
-        job = runner.start_job(JobSpec(("python3", f"{tree.path}/program.py"), timeout_s=60), tree=tree)
+        job = runner.new_job(JobSpec(("python3", f"{tree.path}/program.py"), timeout_s=60))
+        runner.start_job(job, tree)
         for line in runner.follow(job): print(line)
         runner.remove(job)
 
@@ -31,14 +32,14 @@ from typing import Any, NoReturn, TypeVar
 
 import paramiko
 
-from accelopt_core.ports import TargetError, TargetUnreachable
+from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra import far_side
 from infra.ssh_config import Endpoint, SshSettings, resolve
 from infra.ssh_connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, connect
 from infra.ssh_host_keys import Terminal
 
 JOB_DIR = "{{job-directory}}"
-"""Stands for the job's own directory, wherever it occurs in a job's argv."""
+"""Stands for the job's own directory, wherever it occurs in a job's argv or environment."""
 
 _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 20.0
@@ -54,7 +55,7 @@ _BOOTSTRAP = (
 """Single-quoted on the command line of any shell; reads the modules of infra.far_side from standard input."""
 
 
-class JobRefused(TargetError):
+class JobRefused(TargetMisconfigured):
     """The far side was reached and will not do it; `code` says why, for programs."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -107,11 +108,15 @@ class RemoteJob:
 
     id: str
     spec: JobSpec
+    secret: str
+    """What proves that the far side's word about the end of the job is its own, and not the job's."""
     outcome: JobOutcome | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     received_bytes: int = 0
     stream: _Stream | None = None
+    restart: Callable[[], _Stream] | None = None
+    """Asks for the same job again; set until the far side is known to have it."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ class SshRunner:
         self._root = root
         self._connection: Connection | None = None
         self._lock = threading.Lock()
+        self._was_connected = False
         self._closed = False
 
     @property
@@ -205,19 +211,22 @@ class SshRunner:
         layout = {"files": manifest, "key": key, "compile_with": compile_with}
         return self._persist(lambda: self._put_tree(layout, blobs))
 
-    def start_job(self, spec: JobSpec, tree: RemoteTree | None = None) -> RemoteJob:
-        """Start a detached job; raises JobRefused("tree_changed") when `tree` is no longer what was sent."""
-        job = RemoteJob(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(6)}", spec)
-        request = {"op": "job_start", "job": job.id, "argv": list(spec.argv), "job_dir_word": JOB_DIR,
-                   "env": dict(spec.env), "path_first": list(spec.path_first), "cwd": spec.cwd,
+    def new_job(self, spec: JobSpec) -> RemoteJob:
+        """Name a job before it exists, so that it can be killed whatever happens while it starts."""
+        return RemoteJob(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(6)}", spec, secrets.token_hex(16))
+
+    def start_job(self, job: RemoteJob, tree: RemoteTree | None = None) -> None:
+        """Start it, detached. `follow` raises JobRefused("tree_changed") when `tree` is no longer what was sent."""
+        spec = job.spec
+        request = {"op": "job_start", "job": job.id, "secret": job.secret, "argv": list(spec.argv),
+                   "job_dir_word": JOB_DIR, "env": dict(spec.env), "path_first": list(spec.path_first), "cwd": spec.cwd,
                    "timeout_s": spec.timeout_s, "stdout_limit": spec.stdout_limit_bytes, "offset": 0,
                    "collect": list(spec.collect), "collect_limit": spec.collect_limit_bytes,
                    "files": [[_plain(name), len(data)] for name, data in spec.files.items()],
                    "tree": {"path": tree.path, "digest": tree.digest} if tree else None}
         payload = b"".join(spec.files.values())
-        # The same id again only attaches, so asking again after a drop cannot start it twice.
-        job.stream = self._persist(lambda: self._request(request, payload))
-        return job
+        job.restart = lambda: self._request(request, payload)
+        job.stream = self._persist(job.restart)
 
     def follow(self, job: RemoteJob) -> Iterator[str]:
         """The job's lines of standard output, until it is over; drops of the link in between are bridged.
@@ -228,9 +237,10 @@ class SshRunner:
         partial = b""
         while job.outcome is None:
             if job.stream is None:
-                job.stream = self._persist(lambda: self._request(
-                    {"op": "job_follow", "job": job.id, "offset": job.received_bytes,
-                     "collect": list(job.spec.collect), "collect_limit": job.spec.collect_limit_bytes}))
+                # Until the far side has spoken of the job it may not have it; asking again cannot start it twice.
+                job.stream = self._persist(job.restart or (lambda: self._request(
+                    {"op": "job_follow", "job": job.id, "secret": job.secret, "offset": job.received_bytes,
+                     "collect": list(job.spec.collect), "collect_limit": job.spec.collect_limit_bytes})))
             try:
                 for data in self._listen(job, job.stream):
                     *lines, partial = (partial + data).split(b"\n")
@@ -242,10 +252,13 @@ class SshRunner:
         if partial:
             yield partial.decode("utf-8", "replace")
 
-    def kill(self, job: RemoteJob, *, remove: bool = False) -> None:
-        """End the job and everything it started; returns when they are gone."""
+    def kill(self, job: RemoteJob, *, remove: bool = False, patience_s: float | None = None) -> None:
+        """End the job and everything it started; returns when they are gone.
+
+        patience_s: how long to wait for a dropped link, if not as long as for everything else.
+        """
         self._let_go(job)
-        self._simple({"op": "job_kill", "job": job.id, "remove": remove}, "done")
+        self._simple({"op": "job_kill", "job": job.id, "remove": remove}, "done", patience_s)
 
     def collect(self, job: RemoteJob, name: str, *, limit_bytes: int = 64 << 20) -> bytes:
         """A file of the job's directory. Raises JobRefused("no_file" or "too_large")."""
@@ -268,6 +281,10 @@ class SshRunner:
     def sweep(self, older_than_days: float) -> int:
         """Remove what nobody has touched for so long, running jobs excepted; returns how many things."""
         return int(self._simple({"op": "sweep", "older_than_s": older_than_days * 86400}, "swept")["removed"])
+
+    def discard(self, path: str, *, patience_s: float | None = None) -> None:
+        """Remove a file or directory below the work directory's `scratch`."""
+        self._simple({"op": "discard", "path": path}, "done", patience_s)
 
     # --- how ------------------------------------------------------------------------------------
 
@@ -305,7 +322,10 @@ class SshRunner:
 
     def _listen(self, job: RemoteJob, stream: _Stream) -> Iterator[bytes]:
         while True:
-            frame, payload = stream.expect("out", "file", "unreadable", "over")
+            frame, payload = stream.expect("started", "out", "file", "unreadable", "over")
+            job.restart = None
+            if frame["frame"] == "started":
+                continue
             if frame["frame"] == "out":
                 job.received_bytes += len(payload)
                 yield payload
@@ -323,11 +343,11 @@ class SshRunner:
             job.stream.close()
             job.stream = None
 
-    def _simple(self, request: dict[str, Any], answer: str) -> dict[str, Any]:
+    def _simple(self, request: dict[str, Any], answer: str, patience_s: float | None = None) -> dict[str, Any]:
         def attempt() -> dict[str, Any]:
             with self._request(request) as stream:
                 return stream.expect(answer)[0]
-        return self._persist(attempt)
+        return self._persist(attempt, patience_s)
 
     def _request(self, request: dict[str, Any], payload: bytes = b"") -> _Stream:
         """Send one request; the answer is read from the stream."""
@@ -349,6 +369,7 @@ class SshRunner:
                 self._connection = None
             if self._connection is None:
                 self._connection = connect(self._endpoint, self.settings, self._keyring, self._terminal)
+                self._was_connected = True
             return self._connection
 
     def _drop(self, connection: Connection, error: BaseException) -> NoReturn:
@@ -356,23 +377,22 @@ class SshRunner:
         connection.close()
         raise connection.dropped(error) from error
 
-    def _persist(self, attempt: Callable[[], T]) -> T:
+    def _persist(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         """Repeat `attempt` over a new connection while the link is at fault, with growing pauses, for a limited time.
 
         The very first connection gets one try only: then it is more likely the address that is wrong.
         """
-        first_connection = self._connection is None
-        deadline = time.monotonic() + self.settings.reconnect_for_s
+        patience_s = self.settings.reconnect_for_s if patience_s is None else patience_s
+        deadline = time.monotonic() + patience_s
         pause_s = _FIRST_BACKOFF_S
         while True:
             try:
                 return attempt()
             except (LinkDropped, LinkNotUp) as error:
-                if isinstance(error, LinkNotUp) and first_connection and self._connection is None:
+                if not self._was_connected:
                     raise
-                first_connection = False
                 if time.monotonic() + pause_s > deadline:
-                    raise TargetUnreachable(f"gave up after {self.settings.reconnect_for_s:g} s: {error}") from error
+                    raise TargetUnreachable(f"gave up after {patience_s:g} s: {error}") from error
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_BACKOFF_S)
 

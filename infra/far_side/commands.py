@@ -9,7 +9,7 @@ import shutil
 import time
 from typing import Any
 
-from infra.far_side.files import remove_tree, work_directory
+from infra.far_side.files import inside, remove_tree, work_directory
 from infra.far_side.jobs import supervisor_of
 from infra.far_side.processes import Watched, environment
 from infra.far_side.wire import Refused, Wire
@@ -61,7 +61,7 @@ def sweep(request: dict[str, Any], wire: Wire) -> None:
     root = work_directory(request)
     before = time.time() - request["older_than_s"]
     removed = 0
-    for kind in ("jobs", "trees", "incoming", "blobs"):
+    for kind in ("jobs", "trees", "incoming", "scratch", "blobs"):
         for name in os.listdir(os.path.join(root, kind)):
             path = os.path.join(root, kind, name)
             try:
@@ -72,6 +72,11 @@ def sweep(request: dict[str, Any], wire: Wire) -> None:
                 continue  # it is going away at this moment, or belongs to somebody else
             wire.beat()
     wire.say("swept", removed=removed)
+
+
+def discard(request: dict[str, Any], wire: Wire) -> None:
+    remove_tree(inside(os.path.join(work_directory(request), "scratch"), os.path.basename(request["path"])))
+    wire.say("done")
 
 
 def _probe(path: str, request: dict[str, Any], wire: Wire) -> tuple[list[int], str]:

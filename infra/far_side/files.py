@@ -16,7 +16,7 @@ def work_directory(request: dict[str, Any]) -> str:
     root = os.path.expanduser(request["root"])
     if not os.path.isabs(root):
         root = os.path.join(os.path.expanduser("~"), root)
-    for name in ("", "blobs", "trees", "jobs", "incoming"):
+    for name in ("", "blobs", "trees", "jobs", "incoming", "scratch"):
         os.makedirs(os.path.join(root, name), mode=0o700, exist_ok=True)
     return root
 

@@ -64,13 +64,14 @@ def follow(request: dict[str, Any], wire: Wire) -> None:
     if not os.path.isdir(job):
         raise Refused("no_job", f"job {request['job']} is not there; it was removed or never started")
     wire.listen()
+    wire.say("started")
     offset, since = request["offset"], time.monotonic()
     last_seen = since
     while not wire.gone:
-        ending = read_bounded(os.path.join(job, "exit.json"), _SMALL_FILE_BYTES)
+        ending = _ending_of(job, request["secret"])
         offset = _pass_on(job, offset, wire)
         if ending is not None:
-            _hand_over(job, json.loads(ending.decode()), request, wire)
+            _hand_over(job, ending, request, wire)
             return
         if supervisor_of(job) is not None:
             last_seen = time.monotonic()
@@ -154,18 +155,29 @@ def _supervise(job: str, request: dict[str, Any]) -> None:
                 room -= len(data[:room])
 
             argv = [word.replace(request["job_dir_word"], job) for word in request["argv"]]
-            child = Watched(argv, environment(request["env"], request["path_first"]), request["cwd"] or job, keep)
+            extra = {name: value.replace(request["job_dir_word"], job) for name, value in request["env"].items()}
+            child = Watched(argv, environment(extra, request["path_first"]), request["cwd"] or job, keep)
             status = child.wait(request["timeout_s"], should_stop=lambda: bool(stopped))
         outcome = {"status": status, "ended": child.ended, "message": child.stderr_tail.decode("utf-8", "replace")}
     except (Refused, OSError) as error:
         outcome["message"] = str(error)
     finally:
         kill_descendants()
-        outcome["elapsed_s"] = round(time.monotonic() - started, 3)
+        outcome.update(elapsed_s=round(time.monotonic() - started, 3), secret=request["secret"])
         try:
             write_atomically(os.path.join(job, "exit.json"), json.dumps(outcome).encode())
         finally:
             os._exit(0)
+
+
+def _ending_of(job: str, secret: str) -> dict[str, Any] | None:
+    """The supervisor's last word; None before it, and for anything that the job wrote in its place."""
+    try:
+        text = read_bounded(os.path.join(job, "exit.json"), _SMALL_FILE_BYTES)
+        ending = json.loads(text.decode()) if text is not None else None
+        return ending if ending is not None and ending["secret"] == secret else None
+    except (Refused, OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _pass_on(job: str, offset: int, wire: Wire) -> int:

@@ -14,6 +14,7 @@ _OPERATIONS = {
     "tree_prepare": trees.prepare, "tree_receive": trees.receive,
     "job_start": jobs.start, "job_follow": jobs.follow, "job_kill": jobs.kill, "job_collect": jobs.collect,
     "run": commands.run, "find_python": commands.find_python, "sweep": commands.sweep,
+    "discard": commands.discard,
 }
 
 

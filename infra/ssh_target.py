@@ -1,0 +1,232 @@
+"""Another machine as a target: the judge is shipped there, runs there detached, and its result comes back.
+
+Faults of the candidate are Evaluations; faults of the machine are TargetErrors of one line. A dropped link is neither:
+it is waited out, and the judge meanwhile goes on. After `close`, Ctrl-C or a timeout nothing is left running there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import secrets
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from accelopt_core.evaluation import Crashed, Evaluation, TimedOut
+from accelopt_core.ports import (
+    EvaluationRequest,
+    Progress,
+    Step,
+    TargetError,
+    TargetInfo,
+    TargetMisconfigured,
+    TargetUnreachable,
+)
+from infra import wire
+from infra.shipment import files_to_ship
+from infra.ssh_config import SshSettings
+from infra.ssh_host_keys import Terminal
+from infra.ssh_runner import JOB_DIR, JobRefused, JobSpec, RemoteJob, RemoteTree, SshRunner
+
+NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
+"""Where the Neuron DLAMI keeps its virtual environments (AWS Neuron documentation, DLAMI user guide)."""
+NEURON_TOOLS = "/opt/aws/neuron/bin"
+"""neuron-ls, neuron-profile, neuron-explorer; log-ins without a terminal often lack it in PATH."""
+
+KEEP_DAYS = 7.0
+_RESULT_LIMIT_BYTES = 64 << 20
+_STOP_PATIENCE_S = 15.0
+_DETAIL_LIMIT = 500
+_SPARE_S = 300.0
+"""On top of the judge's own limits, for what it does between them."""
+
+
+@dataclass(frozen=True)
+class _Station:
+    """What one session has set up on the far side."""
+
+    python: str
+    tree: RemoteTree
+    references: str
+    """Folder in which the judge keeps reference outputs, of this session only."""
+
+
+class SshTarget:
+    """`ubuntu@10.0.0.1` or an alias of ~/.ssh/config; a Trn2, or any machine with `remote_simulator`."""
+
+    def __init__(self, destination: str, *, remote_simulator: bool = False, remote_python: str | None = None,
+                 settings: SshSettings | None = None, root: str = "~/.nki-optimizer",
+                 terminal: Terminal | None = None) -> None:
+        self._toolchain = "simulator" if remote_simulator else "auto"
+        self._python = remote_python
+        self._runner = SshRunner(destination, settings, python=remote_python or "python3", root=root, terminal=terminal)
+        self._session = secrets.token_hex(8)
+        self._station: _Station | None = None
+        self._station_lock = threading.Lock()
+        self._info: TargetInfo | None = None
+        self._running: dict[str, RemoteJob] = {}
+
+    def describe(self) -> TargetInfo:
+        if self._info is None:
+            self._info = self._ask_judge(self._set_up())
+        return self._info
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        progress(Step.UPLOAD, f"to {self._runner.where}")
+        step = Step.UPLOAD
+        for last_try in (False, True):
+            station = self._set_up()
+            told = _Relay(progress)
+            try:
+                return self._evaluate_once(request, station, told)
+            except JobRefused as error:
+                step = told.step or step
+                if error.code == "tree_changed":
+                    self._station = None
+                elif error.code not in ("lost", "no_job"):
+                    raise
+                if last_try:
+                    return Crashed(step.value, f"twice something destroyed the evaluation over there: {error}")
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    def close(self) -> None:
+        for job in list(self._running.values()):
+            with contextlib.suppress(TargetError):  # its own time limit ends it there
+                self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
+        self._running.clear()
+        if self._station is not None:
+            with contextlib.suppress(TargetError):  # swept after KEEP_DAYS otherwise
+                self._runner.discard(self._station.references, patience_s=_STOP_PATIENCE_S)
+        self._runner.close()
+
+    # --- setting up -----------------------------------------------------------------------------
+
+    def _set_up(self) -> _Station:
+        with self._station_lock:
+            if self._station is None:
+                python = self._find_python()
+                tree = self._runner.put_tree(files_to_ship(), compile_with=python)
+                self._runner.sweep(KEEP_DAYS)
+                self._station = _Station(python, tree, f"{tree.root}/scratch/{self._session}")
+            return self._station
+
+    def _find_python(self) -> str:
+        simulator = self._toolchain == "simulator"
+        needs = [["numpy"], ["ml_dtypes"]] + ([] if simulator else [["nki", "neuronxcc"]])
+        try:
+            return self._runner.find_python((self._python,) if self._python else NEURON_PYTHONS, needs=needs)
+        except JobRefused as error:
+            if error.code != "no_python":
+                raise
+            remedy = ("install numpy and ml_dtypes there, or name a Python that has them with --remote-python"
+                      if simulator else
+                      "install the SDK, name its Python with --remote-python, or simulate there: --remote-simulator")
+            what = "Python for the simulator" if simulator else "Neuron SDK"
+            raise TargetMisconfigured(f"no {what} found ({error}); {remedy}") from error
+
+    def _ask_judge(self, station: _Station) -> TargetInfo:
+        answer = self._runner.run([station.python, "-m", "infra.judge", "--describe", "--toolchain", self._toolchain],
+                                  timeout_s=120.0, env=self._environment(station), cwd=station.tree.path,
+                                  path_first=self._path(station))
+        try:
+            said = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+            if "target_error" in said:
+                raise self._misconfigured(str(said["target_error"]["message"]))
+            return TargetInfo(f"{self._runner.where}, {said['name']}", str(said["fingerprint"]),
+                              bool(said["simulated"]))
+        except (IndexError, ValueError, KeyError, TypeError) as error:
+            raise TargetMisconfigured(f"the judge on {self._runner.where} gives no account of itself (status "
+                                      f"{answer.status}: {_last_line(answer.stderr_tail)}); run `orchestrator.py doctor`"
+                                      ) from error
+
+    def _misconfigured(self, message: str) -> TargetMisconfigured:
+        hint = "" if self._toolchain == "simulator" or "--remote-simulator" in message else \
+            "; to simulate there instead: --remote-simulator"
+        return TargetMisconfigured(f"{self._runner.where}: {message}{hint}")
+
+    def _environment(self, station: _Station) -> dict[str, str]:
+        return {"PYTHONPATH": station.tree.path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+
+    def _path(self, station: _Station) -> tuple[str, ...]:
+        return (posixpath.dirname(station.python), NEURON_TOOLS)
+
+    # --- one evaluation -------------------------------------------------------------------------
+
+    def _evaluate_once(self, request: EvaluationRequest, station: _Station, told: _Relay) -> Evaluation:
+        nonce = secrets.token_hex(16)
+        limit_s = judge_limit_s(request)
+        spec = JobSpec(
+            argv=(station.python, "-m", "infra.judge", "--job", f"{JOB_DIR}/job.json", "--result",
+                  f"{JOB_DIR}/result.json", "--cache", station.references),
+            timeout_s=limit_s,
+            files={"job.json": wire.encode_job(request, nonce=nonce, toolchain=self._toolchain).encode()},
+            env={**self._environment(station), "TMPDIR": JOB_DIR},
+            path_first=self._path(station), cwd=station.tree.path, collect=("result.json",),
+            collect_limit_bytes=_RESULT_LIMIT_BYTES)
+        job = self._runner.new_job(spec)
+        self._running[job.id] = job
+        try:
+            self._runner.start_job(job, station.tree)
+            for line in self._runner.follow(job):
+                told(line)
+        except BaseException as error:
+            # A refused job is not running; everything else, Ctrl-C above all, must end it there first.
+            if not isinstance(error, JobRefused):
+                self._stop(job)
+            raise
+        finally:
+            self._running.pop(job.id, None)
+        self._runner.remove(job)
+        return self._verdict(job, nonce, limit_s, told.step or Step.UPLOAD)
+
+    def _stop(self, job: RemoteJob) -> None:
+        with contextlib.suppress(TargetError):  # out of reach: its own time limit ends it there
+            self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
+
+    def _verdict(self, job: RemoteJob, nonce: str, limit_s: float, step: Step) -> Evaluation:
+        outcome = job.outcome
+        if outcome is None:
+            raise TargetUnreachable(f"job {job.id} on {self._runner.where} was left before its end")
+        if outcome.ended == "timeout":
+            return TimedOut(step.value, limit_s)
+        if outcome.ended == "exit" and "result.json" in job.files:
+            try:
+                return wire.decode_result(job.files["result.json"].decode("utf-8", "replace"), nonce=nonce)
+            except TargetMisconfigured as error:
+                raise self._misconfigured(str(error)) from error
+        if outcome.status is not None and outcome.status < 0:
+            return Crashed(step.value, f"the judge was killed by signal {-outcome.status}: out of memory, or the "
+                                       f"candidate did it")
+        how = f"status {outcome.status}" if outcome.ended == "exit" else outcome.ended
+        raise self._misconfigured(f"the judge ended with {how} and no result: {_last_line(outcome.stderr_tail)}")
+
+
+class _Relay:
+    """Passes a judge's progress lines on; whatever else it prints is ignored."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.step: Step | None = None
+
+    def __call__(self, line: str) -> None:
+        try:
+            said: Any = json.loads(line)
+            step, detail = Step(said["step"]), str(said["detail"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        self.step = step
+        self._progress(step, " ".join(detail.split())[:_DETAIL_LIMIT])
+
+
+def judge_limit_s(request: EvaluationRequest) -> float:
+    """After this long the judge itself hangs: more than it takes when every step uses its own limit up."""
+    limits = request.limits
+    return (limits.compile_timeout_s * len(request.task.presets) + limits.run_timeout_s * (2 + limits.remeasure)
+            + _SPARE_S)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:_DETAIL_LIMIT] if lines else "no message"
