@@ -1,0 +1,1 @@
+"""The built-in catalogue: source transformations that need no language model."""

@@ -1,0 +1,79 @@
+"""Which arguments each `nki.isa` instruction writes; every other argument is only read."""
+
+from __future__ import annotations
+
+# Instructions whose result depends on their operands alone, and that write `dst` (and what is named here).
+# Those that keep state between calls (random numbers, registers, barriers, transfers between cores) are
+# left out on purpose: a statement that uses them is opaque to every transform.
+WRITTEN_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "activation": ("dst", "reduce_res"),
+    "activation_reduce": ("dst", "reduce_res"),
+    "affine_select": ("dst",),
+    "bn_aggr": ("dst",),
+    "bn_stats": ("dst",),
+    "dma_compute": ("dst",),
+    "dma_copy": ("dst",),
+    "dma_transpose": ("dst",),
+    "iota": ("dst",),
+    "local_gather": ("dst",),
+    "max8": ("dst",),
+    "memset": ("dst",),
+    "nc_find_index8": ("dst",),
+    "nc_match_replace8": ("dst", "dst_idx"),
+    "nc_matmul": ("dst",),
+    "nc_n_gather": ("dst",),
+    "nc_stream_shuffle": ("dst",),
+    "nc_transpose": ("dst",),
+    "nonzero_with_count": ("dst",),
+    "range_select": ("dst", "reduce_res"),
+    "reciprocal": ("dst",),
+    "scalar_tensor_tensor": ("dst",),
+    "select_reduce": ("dst", "reduce_res"),
+    "tensor_copy": ("dst",),
+    "tensor_copy_predicated": ("dst",),
+    "tensor_partition_reduce": ("dst",),
+    "tensor_reduce": ("dst",),
+    "tensor_scalar": ("dst",),
+    "tensor_scalar_reduce": ("dst", "reduce_res"),
+    "tensor_tensor": ("dst",),
+    "tensor_tensor_scan": ("dst",),
+}
+
+STATEFUL_ARGUMENTS = frozenset({"reduce_cmd", "priority"})
+"""With one of these an instruction depends on earlier ones in ways its operands do not show."""
+
+LOADS = frozenset({"dma_copy", "dma_transpose"})
+
+VIEW_METHODS = frozenset(
+    {
+        "ap",
+        "broadcast",
+        "expand_dim",
+        "flatten_dims",
+        "permute",
+        "rearrange",
+        "reshape",
+        "reshape_dim",
+        "select",
+        "slice",
+        "squeeze_dim",
+        "view",
+    }
+)
+"""Methods of a tensor that give another view of the same buffer."""
+
+STATIC_ATTRIBUTES = frozenset({"shape", "dtype", "ndim", "size", "buffer"})
+"""Attributes of a tensor that do not depend on its contents."""
+
+PURE_FUNCTIONS = frozenset({"min", "max", "len", "int", "float", "abs", "nki.language.ds"})
+"""Functions that may appear in an index, a shape or a definition."""
+
+LOOP_RANGES = frozenset(
+    {
+        "range",
+        "builtins.range",
+        "nki.language.affine_range",
+        "nki.language.sequential_range",
+        "nki.language.static_range",
+    }
+)

@@ -1,0 +1,499 @@
+"""A kernel as the transforms see it: blocks, loops, and what every statement reads, writes and binds.
+
+Everything here is conservative: a statement that is not understood is opaque, which means that it may
+read and write every buffer it mentions, and that no transform moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
+
+from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.transforms.base import NotAKernel
+from accelopt_core.transforms.isa_effects import (
+    LOOP_RANGES,
+    PURE_FUNCTIONS,
+    STATEFUL_ARGUMENTS,
+    STATIC_ATTRIBUTES,
+    VIEW_METHODS,
+    WRITTEN_ARGUMENTS,
+)
+
+
+class Kind(str, Enum):
+    ALLOCATE = "allocation"
+    INSTRUCTION = "instruction"
+    DEFINE = "definition"
+    """A name for a number, a view, or a list of tiles."""
+    APPEND = "append"
+    LOOP = "loop"
+    BRANCH = "branch"
+    CHECK = "check"
+    """An assertion or a docstring: no effect."""
+    OPAQUE = "opaque"
+
+
+@dataclass(eq=False)
+class Statement:
+    """One statement of a block, with what it does. Loops and branches sum up what is inside them."""
+
+    node: cst.BaseStatement
+    kind: Kind
+    line: int
+    block: Block
+    binds: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
+    """Every name it loads."""
+    contents: frozenset[str] = frozenset()
+    """Names whose contents matter, so not `x` in `x.shape`."""
+    written: frozenset[str] = frozenset()
+    """Names that appear in an argument the instruction writes."""
+    operation: str = ""
+    """`dma_copy` for `nki.isa.dma_copy`; empty for anything else."""
+    call: cst.Call | None = None
+    stateful: bool = False
+    body: Block | None = None
+    variable: str = ""
+    """A loop's variable, when it is one name."""
+    count: cst.BaseExpression | None = None
+    """A loop's trip count, when it runs over range(count) or one of its NKI spellings."""
+    leaves: bool = False
+    """Contains return, break or continue."""
+    region: str = ""
+    """An allocation's memory: sbuf, psum, shared_hbm ..."""
+    header_uses: frozenset[str] = frozenset()
+    """Names in a loop's range or a branch's condition."""
+
+    @property
+    def own_uses(self) -> frozenset[str]:
+        """Names it loads itself, not counting the statements inside it."""
+        return self.uses if self.body is None else self.header_uses
+
+    def walk(self) -> Iterator[Statement]:
+        yield self
+        if self.body is not None:
+            for inner in self.body.statements:
+                yield from inner.walk()
+
+
+@dataclass(eq=False)
+class Block:
+    """The statements of the function's body, of one loop, or of one branch."""
+
+    node: cst.IndentedBlock
+    owner: Statement | None
+    statements: list[Statement] = field(default_factory=list)
+
+    def loops(self) -> tuple[Statement, ...]:
+        """Loops and branches around this block, outermost first."""
+        around: list[Statement] = []
+        owner = self.owner
+        while owner is not None:
+            around.append(owner)
+            owner = owner.block.owner
+        return tuple(reversed(around))
+
+
+class KernelCode:
+    """The one kernel of a module, analyzed. Nodes belong to `module`, which is a copy of the one given."""
+
+    def __init__(self, module: cst.Module) -> None:
+        wrapper = MetadataWrapper(module)
+        self.module = wrapper.module
+        self._positions = wrapper.resolve(PositionProvider)
+        self._qualified = wrapper.resolve(QualifiedNameProvider)
+        self._scopes = wrapper.resolve(ScopeProvider)
+        self.function = _find_kernel(self.module)
+        if not isinstance(self.function.body, cst.IndentedBlock):
+            raise NotAKernel(f"kernel {self.function.name.value} has its body on the line of its def")
+        self.parameters = frozenset(
+            param.name.value for param in (*self.function.params.posonly_params, *self.function.params.params)
+        )
+        self.body = self._block(self.function.body, None)
+        self.all_names = frozenset(node.value for node in _descendants(self.module) if isinstance(node, cst.Name))
+        self.captured = self._names_in_inner_scopes()
+        self.buffers = frozenset(s.one_name for s in map(_Named, self.statements()) if s.is_buffer)
+        self.roots = self._roots()
+
+    # --- looking around ---------------------------------------------------------------------------
+
+    def statements(self) -> Iterator[Statement]:
+        for statement in self.body.statements:
+            yield from statement.walk()
+
+    def loops(self) -> Iterator[Statement]:
+        return (statement for statement in self.statements() if statement.kind is Kind.LOOP)
+
+    def bindings(self, name: str) -> list[Statement]:
+        """Statements that bind the name, loops by their variable included."""
+        found = []
+        for statement in self.statements():
+            own = {statement.variable} if statement.kind is Kind.LOOP else statement.binds
+            if name in own and statement.kind is not Kind.BRANCH:
+                found.append(statement)
+        return found
+
+    def writers(self, buffer: str) -> list[Statement]:
+        """Innermost statements that may change the buffer's contents."""
+        return [
+            statement
+            for statement in self.statements()
+            if statement.body is None and buffer in self.changed_by(statement)
+        ]
+
+    def changed_by(self, statement: Statement) -> frozenset[str]:
+        """Buffers (allocated here or passed in) whose contents the statement may change."""
+        if statement.kind is Kind.APPEND:
+            return frozenset()
+        names = statement.uses if statement.kind is Kind.OPAQUE else statement.written
+        return self.roots_of(names)
+
+    def roots_of(self, names: frozenset[str]) -> frozenset[str]:
+        found: set[str] = set()
+        for name in names:
+            found |= self.roots.get(name, frozenset())
+        return frozenset(found)
+
+    def line_of(self, node: cst.CSTNode) -> int:
+        return int(self._positions[node].start.line)
+
+    def qualified(self, node: cst.CSTNode) -> str:
+        """`nki.isa.dma_copy` for whatever name the module imported it under; empty when ambiguous."""
+        names = self._qualified.get(node, set())
+        names = names() if callable(names) else names
+        if len(names) != 1:
+            return ""
+        (name,) = names
+        return "" if name.source is QualifiedNameSource.LOCAL else str(name.name)
+
+    def fresh_name(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self.all_names:
+            name, number = f"{wanted}{number}", number + 1
+        return name
+
+    # --- reading statements -----------------------------------------------------------------------
+
+    def _block(self, node: cst.IndentedBlock, owner: Statement | None) -> Block:
+        block = Block(node, owner)
+        block.statements = [self._statement(child, block) for child in node.body]
+        return block
+
+    def _statement(self, node: cst.BaseStatement, block: Block) -> Statement:
+        line = self.line_of(node)
+        if isinstance(node, cst.SimpleStatementLine):
+            if len(node.body) == 1:
+                return self._small(node, node.body[0], line, block)
+        elif isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and node.orelse is None:
+            return self._loop(node, line, block)
+        elif isinstance(node, cst.If) and isinstance(node.body, cst.IndentedBlock) and node.orelse is None:
+            branch = Statement(node, Kind.BRANCH, line, block)
+            branch.body = self._block(node.body, branch)
+            return self._sum_up(branch, loaded_names(node.test), content_names(node.test), frozenset())
+        return self._opaque(node, line, block)
+
+    def _loop(self, node: cst.For, line: int, block: Block) -> Statement:
+        loop = Statement(node, Kind.LOOP, line, block)
+        assert isinstance(node.body, cst.IndentedBlock)
+        loop.body = self._block(node.body, loop)
+        binds = bound_names(node.target)
+        if isinstance(node.target, cst.Name):
+            loop.variable = node.target.value
+            if (
+                isinstance(node.iter, cst.Call)
+                and self.qualified(node.iter.func) in LOOP_RANGES
+                and len(node.iter.args) == 1
+                and node.iter.args[0].keyword is None
+                and not node.iter.args[0].star
+            ):
+                loop.count = node.iter.args[0].value
+        return self._sum_up(loop, loaded_names(node.iter), content_names(node.iter), binds)
+
+    @staticmethod
+    def _sum_up(
+        statement: Statement, uses: frozenset[str], contents: frozenset[str], binds: frozenset[str]
+    ) -> Statement:
+        assert statement.body is not None
+        inner = statement.body.statements
+        statement.header_uses = uses
+        statement.uses = uses.union(*(s.uses for s in inner))
+        statement.contents = contents.union(*(s.contents for s in inner))
+        statement.binds = binds.union(*(s.binds for s in inner))
+        statement.written = frozenset().union(*(s.uses if s.kind is Kind.OPAQUE else s.written for s in inner))
+        statement.stateful = any(s.stateful or s.kind is Kind.OPAQUE for s in inner)
+        statement.leaves = any(s.leaves for s in inner)
+        return statement
+
+    def _small(
+        self, node: cst.SimpleStatementLine, small: cst.BaseSmallStatement, line: int, block: Block
+    ) -> Statement:
+        made = Statement(node, Kind.CHECK, line, block, uses=loaded_names(small), contents=content_names(small))
+        if isinstance(small, (cst.Assert, cst.Pass)):
+            return made
+        if isinstance(small, (cst.Return, cst.Break, cst.Continue)):
+            made.leaves = True
+            return made
+        if isinstance(small, cst.Expr):
+            if isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString)):
+                return made
+            if isinstance(small.value, cst.Call):
+                return self._call(made, small.value)
+        if isinstance(small, cst.Assign) and len(small.targets) == 1:
+            return self._assign(made, small)
+        return self._opaque(node, line, block)
+
+    def _call(self, made: Statement, call: cst.Call) -> Statement:
+        if (
+            isinstance(call.func, cst.Attribute)
+            and isinstance(call.func.value, cst.Name)
+            and call.func.attr.value == "append"
+            and len(call.args) == 1
+            and self._is_pure(call.args[0].value)
+        ):
+            made.kind = Kind.APPEND
+            made.call = call
+            made.written = frozenset({call.func.value.value})
+            return made
+        name = self.qualified(call.func)
+        operation = name.removeprefix("nki.isa.")
+        written = WRITTEN_ARGUMENTS.get(operation)
+        if not name.startswith("nki.isa.") or written is None or not all(self._is_pure(a.value) for a in call.args):
+            return self._opaque(made.node, made.line, made.block)
+        made.kind, made.operation, made.call = Kind.INSTRUCTION, operation, call
+        names: set[str] = set()
+        for position, arg in enumerate(call.args):
+            if arg.star:
+                return self._opaque(made.node, made.line, made.block)
+            keyword = arg.keyword.value if arg.keyword is not None else ("dst" if position == 0 else "")
+            if keyword in written:
+                names |= content_names(arg.value)
+            if keyword in STATEFUL_ARGUMENTS:
+                made.stateful = True
+        made.written = frozenset(names)
+        return made
+
+    def _assign(self, made: Statement, small: cst.Assign) -> Statement:
+        target = small.targets[0].target
+        made.uses, made.contents = loaded_names(small.value), content_names(small.value)
+        made.binds = bound_names(target)
+        names = (cst.Name, cst.Tuple)
+        if not made.binds or not isinstance(target, names):
+            return self._opaque(made.node, made.line, made.block)
+        value = small.value
+        if isinstance(value, cst.Call) and self.qualified(value.func) == "nki.language.ndarray":
+            if not isinstance(target, cst.Name) or not all(self._is_pure(a.value) for a in value.args):
+                return self._opaque(made.node, made.line, made.block)
+            made.kind, made.call, made.region = Kind.ALLOCATE, value, self._region(value)
+            return made
+        if not self._is_pure(value):
+            return self._opaque(made.node, made.line, made.block)
+        made.kind = Kind.DEFINE
+        return made
+
+    def _region(self, call: cst.Call) -> str:
+        for position, arg in enumerate(call.args):
+            keyword = arg.keyword.value if arg.keyword is not None else ""
+            if keyword == "buffer" or (not keyword and position == 2):
+                return self.qualified(arg.value).removeprefix("nki.language.")
+        return "sbuf"
+
+    def _is_pure(self, expression: cst.BaseExpression) -> bool:
+        """Indices, shapes, views and numbers: calls of known functions and view methods only."""
+        for node in _descendants(expression):
+            if isinstance(node, (cst.Lambda, cst.BaseComp, cst.NamedExpr, cst.Await, cst.Yield)):
+                return False
+            if isinstance(node, cst.Call):
+                name = self.qualified(node.func).removeprefix("builtins.")
+                method = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+                if name not in PURE_FUNCTIONS and not (not name and method in VIEW_METHODS):
+                    return False
+        return True
+
+    @staticmethod
+    def _opaque(node: cst.BaseStatement, line: int, block: Block) -> Statement:
+        inside = list(_descendants(node))
+        targets = [n.target for n in inside if isinstance(n, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign))]
+        names = loaded_names(node)
+        stored = frozenset().union(*(bound_names(target) for target in targets))
+        return Statement(
+            node,
+            Kind.OPAQUE,
+            line,
+            block,
+            binds=stored,
+            uses=names | stored,
+            contents=names,
+            stateful=True,
+            leaves=any(isinstance(n, (cst.Return, cst.Break, cst.Continue)) for n in inside),
+        )
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _names_in_inner_scopes(self) -> frozenset[str]:
+        """Names that nested functions, lambdas or comprehensions use, or that are declared global."""
+        scope = self._scopes[self.function.body.body[0]]
+        if scope is None:
+            raise NotAKernel("the kernel's body is empty")
+        names = {
+            assignment.name
+            for assignment in scope.assignments
+            if any(access.scope is not scope for access in assignment.references)
+        }
+        for node in _descendants(self.function.body):
+            if isinstance(node, (cst.Global, cst.Nonlocal)):
+                names |= {item.name.value for item in node.names}
+        return frozenset(names)
+
+    def _roots(self) -> dict[str, frozenset[str]]:
+        """Which buffers a name may stand for: itself, or what its definition or its list holds."""
+        roots: dict[str, frozenset[str]] = {name: frozenset({name}) for name in self.buffers | self.parameters}
+        links: list[tuple[str, frozenset[str]]] = []
+        for statement in self.statements():
+            if statement.kind is Kind.DEFINE or (statement.kind is Kind.OPAQUE and statement.binds):
+                links.extend((name, statement.contents) for name in statement.binds)
+            elif statement.kind is Kind.APPEND:
+                links.extend((name, statement.contents) for name in statement.written)
+        changed = True
+        while changed:
+            changed = False
+            for name, sources in links:
+                new = roots.get(name, frozenset()).union(*(roots.get(s, frozenset()) for s in sources))
+                if new != roots.get(name, frozenset()):
+                    roots[name], changed = new, True
+        return roots
+
+
+@dataclass(frozen=True)
+class _Named:
+    statement: Statement
+
+    @property
+    def is_buffer(self) -> bool:
+        return self.statement.kind is Kind.ALLOCATE
+
+    @property
+    def one_name(self) -> str:
+        (name,) = self.statement.binds
+        return name
+
+
+def _find_kernel(module: cst.Module) -> cst.FunctionDef:
+    functions = [node for node in module.body if isinstance(node, cst.FunctionDef)]
+    for name in ENTRY_POINTS:
+        found = [function for function in functions if function.name.value == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise NotAKernel(f"{name} is defined {len(found)} times")
+    raise NotAKernel(f"no function called {' or '.join(ENTRY_POINTS)} at the top level")
+
+
+def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _descendants(child)
+
+
+class _Names(cst.CSTVisitor):
+    """Name nodes that load a variable: not attribute names, keywords, annotations or assignment targets."""
+
+    def __init__(self, skip_static: bool) -> None:
+        self.skip_static = skip_static
+        self.found: list[cst.Name] = []
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        if not (self.skip_static and node.attr.value in STATIC_ATTRIBUTES):
+            node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        node.value.visit(self)
+        return False
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
+        if not isinstance(node.target, (cst.Name, cst.Tuple)):
+            node.target.visit(self)
+        return False
+
+    def visit_For(self, node: cst.For) -> bool:
+        node.iter.visit(self)
+        node.body.visit(self)
+        if node.orelse is not None:
+            node.orelse.visit(self)
+        return False
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self.found.append(node)
+
+
+def name_nodes(node: cst.CSTNode) -> list[cst.Name]:
+    visitor = _Names(skip_static=False)
+    node.visit(visitor)
+    return visitor.found
+
+
+def loaded_names(node: cst.CSTNode) -> frozenset[str]:
+    return frozenset(name.value for name in name_nodes(node))
+
+
+def content_names(node: cst.CSTNode) -> frozenset[str]:
+    visitor = _Names(skip_static=True)
+    node.visit(visitor)
+    return frozenset(name.value for name in visitor.found)
+
+
+def bound_names(target: cst.CSTNode) -> frozenset[str]:
+    """Names an assignment or loop target binds; empty for subscripts and attributes."""
+    if isinstance(target, cst.AssignTarget):
+        return bound_names(target.target)
+    if isinstance(target, cst.Name):
+        return frozenset({target.value})
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return frozenset().union(*(bound_names(element.value) for element in target.elements))
+    return frozenset()
+
+
+class _Replace(cst.CSTTransformer):
+    def __init__(self, changes: dict[cst.CSTNode, cst.CSTNode | Sequence[cst.BaseStatement]]) -> None:
+        self.changes = changes
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode | cst.RemovalSentinel:  # type: ignore[override]  # libcst types this per node class
+        change = self.changes.get(original_node)
+        if isinstance(change, cst.CSTNode):
+            return change
+        return updated_node
+
+
+def replace_nodes(root: cst.CSTNode, changes: dict[cst.CSTNode, cst.CSTNode]) -> cst.CSTNode:
+    """A copy of the tree with nodes, found by identity, replaced (whole, their insides with them)."""
+    result = root.visit(_Replace(dict(changes)))
+    assert isinstance(result, cst.CSTNode)
+    return result
+
+
+def operators_of(source: str) -> tuple[str, ...]:
+    """What a kernel computes with, sorted: its `nki.isa` calls, activations with their function.
+
+    Text that does not parse, or holds no kernel, has none.
+    """
+    try:
+        code = KernelCode(cst.parse_module(source))
+    except (cst.ParserSyntaxError, NotAKernel):
+        return ()
+    found: set[str] = set()
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.call is not None:
+            found.add(statement.operation)
+            for arg in statement.call.args:
+                if (
+                    statement.operation.startswith("activation")
+                    and arg.keyword is not None
+                    and arg.keyword.value == "op"
+                ):
+                    found.add(f"activation:{code.qualified(arg.value).removeprefix('nki.language.')}")
+    return tuple(sorted(found))

@@ -1,0 +1,20 @@
+"""The transforms there are. A new one is a file of its own and a line here."""
+
+from __future__ import annotations
+
+from accelopt_core.transforms.base import Transform
+from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
+from accelopt_core.transforms.retile import Retile
+
+TRANSFORMS: tuple[Transform, ...] = (
+    HoistInvariantLoads(),
+    Retile(),
+)
+
+
+def transform_named(name: str) -> Transform:
+    """Raises KeyError with the names there are."""
+    for transform in TRANSFORMS:
+        if transform.name == name:
+            return transform
+    raise KeyError(f"no transform is called {name}; there are: {', '.join(t.name for t in TRANSFORMS)}")
