@@ -2,6 +2,7 @@
 
     python -m infra.judge --job JOB.json --result RESULT.json [--cache FOLDER]
     python -m infra.judge --describe --toolchain simulator|auto
+    python -m infra.judge --arguments --job JOB.json
 
 Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
 presence means that the evaluation is complete. Runs on the laptop and, shipped, on the instance.
@@ -13,12 +14,13 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from accelopt_core.kernel_wrapper import judge
 from accelopt_core.ports import Step, TargetMisconfigured
 from accelopt_core.toolchain import ToolchainMissing
-from accelopt_core.verification import BadReference, ReferenceCache
+from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
 from infra import wire
 from infra.toolchains import open_toolchain
 
@@ -28,11 +30,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--job", type=Path)
     parser.add_argument("--result", type=Path)
     parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
+    parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
     options = parser.parse_args(argv)
     if options.describe:
         print(describe(options.toolchain))
+        return 0
+    if options.job is not None and options.arguments:
+        print(arguments(options.job.read_text(encoding="utf-8")))
         return 0
     if options.job is None or options.result is None:
         parser.error("--job and --result go together")
@@ -71,6 +77,17 @@ def describe(toolchain_name: str) -> str:
         )
     finally:
         toolchain.close()
+
+
+def arguments(job: str) -> str:
+    """Shapes, dtypes and constants at the job's full shape: the user's reference is run here, not in the client."""
+    request, _, _ = wire.decode_job(job)
+    try:
+        reference = Reference(request.task, request.task.full)
+        specs = argument_specs(reference.kernel_arguments(reference.inputs(request.task.seeds[0])))
+    except BadReference as error:
+        return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
+    return json.dumps({"arguments": [asdict(spec) for spec in specs]})
 
 
 if __name__ == "__main__":
