@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.errors import NkiValidationError
-from nki_sim.isa import numerics
+from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.constants import dge_mode as _dge_mode
 from nki_sim.isa.constants import oob_mode as _oob_mode
-from nki_sim.memory import MemoryRegion
+from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
 from nki_sim.opcodes import define
-from nki_sim.program import Engine, Template
+from nki_sim.program import Engine, Operand, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
+
+MAX_SOURCES = 16
+_TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 
 
 class DmaCopy(NamedTuple):
@@ -24,23 +27,45 @@ class DmaCopy(NamedTuple):
     oob_mode: _oob_mode
 
 
-def _check_copy(template: Template) -> None:
-    dst, src = template.operands[0], template.operand("src")
-    assert src is not None
-    for operand in (dst, src):
+def _no_psum(template: Template, *operands: Operand) -> None:
+    for operand in operands:
         if operand.region is MemoryRegion.psum:
             raise NkiValidationError(
-                f"dma_copy cannot touch PSUM ({operand.role} {list(operand.shape)}): copy it to SBUF "
-                "with tensor_copy first"
+                f"{template.opcode} cannot touch PSUM ({operand.role} {list(operand.shape)}): move it through SBUF "
+                "with nisa.tensor_copy"
             )
+        if operand.region.on_chip and operand.partition_start + operand.partitions > MAX_PARTITIONS:
+            raise NkiValidationError(
+                f"{template.opcode}: {operand.role} {list(operand.shape)} needs more than {MAX_PARTITIONS} partitions: "
+                "tile the first dimension"
+            )
+
+
+def _check_queue(template: Template, mode: _dge_mode, queue: Engine) -> None:
+    if queue is not Engine.unknown and mode is _dge_mode.hwdge and queue not in (Engine.sync, Engine.scalar):
+        raise NkiValidationError(
+            f"{template.opcode} with dge_mode.hwdge is issued by nisa.engine.sync or scalar, not {queue.name}"
+        )
+
+
+# --- dma_copy -------------------------------------------------------------------------------------
+
+
+def _check_copy(template: Template) -> None:
+    dst, src = rules.get(template, "dst"), rules.get(template, "src")
+    attrs: DmaCopy = template.attrs
+    rules.engine(template, (Engine.dma,))
+    _no_psum(template, dst, src)
     if dst.elements != src.elements:
         raise NkiValidationError(
             f"dma_copy moves {src.elements} elements of src {list(src.shape)} into {dst.elements} of "
-            f"dst {list(dst.shape)}: the counts must match"
+            f"dst {list(dst.shape)}: the counts must match; clip both slices the same way"
         )
-    attrs: DmaCopy = template.attrs
     if attrs.dge_mode is _dge_mode.hwdge and dst.dtype != src.dtype:
-        raise NkiValidationError(f"dma_copy with dge_mode.hwdge cannot cast {src.dtype} to {dst.dtype}")
+        raise NkiValidationError(
+            f"dma_copy with dge_mode.hwdge cannot cast {src.dtype} to {dst.dtype}: leave dge_mode unset or cast on chip"
+        )
+    _check_queue(template, attrs.dge_mode, attrs.queue)
 
 
 def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
@@ -65,8 +90,138 @@ def dma_copy(
     engine: Engine = Engine.unknown,
     name: str | None = None,
 ) -> Instruction:
-    """dst = src, between HBM and SBUF in any combination; a cast goes through float32.
+    """dst = src, between HBM and SBUF in any combination (never PSUM); a cast goes through float32.
 
-    `engine` names the queue that issues the transfer. Element counts must match; shapes need not.
+    Element counts must match; shapes need not. `engine` names the queue that issues the transfer (sync or
+    scalar with dge_mode.hwdge, which cannot cast). Views with .ap(scalar_offset= / vector_offset=) gather
+    or scatter; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
     """
     return current().emit(_DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), DmaCopy(engine, dge_mode, oob_mode))
+
+
+# --- dma_transpose --------------------------------------------------------------------------------
+
+
+class DmaTranspose(NamedTuple):
+    axes: tuple[int, ...]
+    dge_mode: _dge_mode
+    oob_mode: _oob_mode
+
+
+def _check_transpose(template: Template) -> None:
+    attrs: DmaTranspose = template.attrs
+    dst, src = rules.get(template, "dst"), rules.get(template, "src")
+    rules.engine(template, (Engine.dma,))
+    _no_psum(template, dst, src)
+    axes = _TRANSPOSES.get(len(src.pattern))
+    if axes is None or attrs.axes != axes:
+        legal = ", ".join(f"{a} for {n}-d" for n, a in _TRANSPOSES.items())
+        raise NkiValidationError(f"dma_transpose: axes {attrs.axes} of src {list(src.shape)}; supported: {legal}")
+    expected = tuple(src.shape[axis] for axis in axes)
+    if _squeezed(dst.shape) != _squeezed(expected):
+        raise NkiValidationError(
+            f"dma_transpose: dst {list(dst.shape)} must be {list(expected)} for src {list(src.shape)}"
+        )
+    rules.same_dtype(template, src, dst)
+    rules.region(template, dst, MemoryRegion.sbuf)
+    if src.indirection is not None and src.region.on_chip:
+        raise NkiValidationError("dma_transpose: an indirect src must be in HBM")
+    if attrs.dge_mode is _dge_mode.hwdge:
+        if src.dtype.itemsize != 2 or src.shape[-1] > 128:
+            raise NkiValidationError(
+                f"dma_transpose with hwdge needs a 2-byte dtype and src.shape[-1] <= 128, got {src.dtype} "
+                f"{list(src.shape)}: leave dge_mode unset or use nc_transpose"
+            )
+
+
+def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _compute_transpose(arrays: Sequence[np.ndarray], attrs: DmaTranspose) -> None:
+    dst, src = arrays[0], arrays[1]
+    dst[...] = src.transpose(attrs.axes).reshape(dst.shape)
+
+
+_DMA_TRANSPOSE = define("dma_transpose", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose)
+
+
+def dma_transpose(
+    dst: NkiTensor,
+    src: NkiTensor,
+    axes: Sequence[int] | None = None,
+    priority: int | None = None,
+    dge_mode: _dge_mode = _dge_mode.unknown,
+    oob_mode: _oob_mode = _oob_mode.error,
+    name: str | None = None,
+) -> Instruction:
+    """dst = src transposed by the DMA engines: axes (1, 0), (2, 1, 0) or (3, 1, 2, 0) by rank.
+
+    dst in SBUF with src's dtype; src in HBM or SBUF. An indirect src (.ap(vector_offset=...)) gathers rows
+    first. hwdge: 2-byte dtypes.
+    """
+    order = _TRANSPOSES.get(src.ndim, ()) if axes is None else tuple(int(a) for a in axes)
+    attrs = DmaTranspose(order, dge_mode, oob_mode)
+    return current().emit(_DMA_TRANSPOSE, Engine.dma, ("dst", "src"), "wr", (dst, src), attrs)
+
+
+# --- dma_compute ----------------------------------------------------------------------------------
+
+
+class DmaCompute(NamedTuple):
+    reduce_op: str
+    sources: int
+    unique_indices: bool
+    oob_mode: _oob_mode
+
+
+def _check_compute(template: Template) -> None:
+    attrs: DmaCompute = template.attrs
+    dst = rules.get(template, "dst")
+    rules.engine(template, (Engine.dma,))
+    if attrs.reduce_op != "add":
+        raise NkiValidationError(f"dma_compute only adds: reduce_op must be nl.add, not nl.{attrs.reduce_op}")
+    if not 1 <= attrs.sources <= MAX_SOURCES:
+        raise NkiValidationError(f"dma_compute takes 1 to {MAX_SOURCES} srcs, got {attrs.sources}")
+    sources = [rules.get(template, f"srcs[{i}]") for i in range(attrs.sources)]
+    _no_psum(template, dst, *sources)
+    for source in sources:
+        if source.elements != dst.elements:
+            raise NkiValidationError(
+                f"dma_compute: {source.role} {list(source.shape)} and dst {list(dst.shape)} differ in size"
+            )
+    if any(o.indirection is not None and o.indirection[0] == "vector" for o in (dst, *sources)):
+        if attrs.sources != 2 or not attrs.unique_indices:
+            raise NkiValidationError("dma_compute with a vector_offset takes exactly 2 srcs and unique_indices=True")
+
+
+def _compute_compute(arrays: Sequence[np.ndarray], attrs: DmaCompute) -> None:
+    dst = arrays[0]
+    total = numerics.read32(arrays[1]).reshape(dst.shape)
+    for source in arrays[2:]:
+        total = total + numerics.read32(source).reshape(dst.shape)
+    numerics.write(dst, total)
+
+
+_DMA_COMPUTE = define("dma_compute", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute)
+
+
+def dma_compute(
+    dst: NkiTensor,
+    srcs: Sequence[NkiTensor],
+    reduce_op: Any,
+    scales: Sequence[float] | None = None,
+    unique_indices: bool = True,
+    oob_mode: _oob_mode = _oob_mode.error,
+    name: str | None = None,
+) -> Instruction:
+    """dst = srcs[0] + srcs[1] + ... in float32 by the DMA engines (reduce_op nl.add, scales all 1.0).
+
+    Up to 16 sources in HBM or SBUF, as many elements as dst. Read-modify-write: pass dst, or its view with
+    a vector_offset, as one of the two sources.
+    """
+    if scales is not None and (len(scales) != len(srcs) or any(s != 1.0 for s in scales)):
+        raise NkiValidationError(f"dma_compute: scales must be 1.0 for each of {len(srcs)} srcs, not {list(scales)}")
+    roles = ("dst", *[f"srcs[{i}]" for i in range(len(srcs))])
+    attrs = DmaCompute(ops.name_of(reduce_op, "dma_compute"), len(srcs), bool(unique_indices), oob_mode)
+    return current().emit(_DMA_COMPUTE, Engine.dma, roles, "w" + "r" * len(srcs), (dst, *srcs), attrs)

@@ -1,0 +1,219 @@
+"""The functions of the Scalar engine, in float32 and in place: f(x, out), where out may be x.
+
+Hardware evaluates piecewise polynomials; these are the mathematical functions to float32 accuracy.
+Only `sin` differs from mathematics: the engine does not reduce its argument and extrapolates a cubic
+outside [-pi, pi] (SDK 2.32, nki.api.shared, activation table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+Array = np.ndarray
+Function = Callable[[Array, Array], None]
+
+_ONE = np.float32(1)
+_HALF = np.float32(0.5)
+_PI = np.float32(np.pi)
+
+
+def _copy(x: Array, out: Array) -> None:
+    if out is not x:
+        out[...] = x
+
+
+def _exp(x: Array, out: Array) -> None:
+    np.exp(x, out=out)
+
+
+def _log(x: Array, out: Array) -> None:
+    np.log(x, out=out)
+
+
+def _sqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out=out)
+
+
+def _rsqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out=out)
+    np.divide(_ONE, out, out=out)
+
+
+def _reciprocal(x: Array, out: Array) -> None:
+    np.divide(_ONE, x, out=out)
+
+
+def _square(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)
+
+
+def _relu(x: Array, out: Array) -> None:
+    np.maximum(x, np.float32(0), out=out)
+
+
+def _abs(x: Array, out: Array) -> None:
+    np.abs(x, out=out)
+
+
+def _sign(x: Array, out: Array) -> None:
+    np.sign(x, out=out)
+
+
+def _tanh(x: Array, out: Array) -> None:
+    np.tanh(x, out=out)
+
+
+def _arctan(x: Array, out: Array) -> None:
+    np.arctan(x, out=out)
+
+
+def _sin(x: Array, out: Array) -> None:
+    beyond = np.abs(x) > _PI
+    if not beyond.any():
+        np.sin(x, out=out)
+        return
+    distance = x - np.copysign(_PI, x)
+    extrapolated = distance * distance * distance / np.float32(6) - distance
+    out[...] = np.where(beyond, extrapolated, np.sin(x))
+
+
+def _sigmoid_of(x: Array) -> Array:
+    result: Array = np.multiply(x, np.float32(-1))
+    np.exp(result, out=result)  # overflow to inf gives the right limit, 0
+    np.add(result, _ONE, out=result)
+    np.divide(_ONE, result, out=result)
+    return result
+
+
+def _sigmoid(x: Array, out: Array) -> None:
+    out[...] = _sigmoid_of(x)
+
+
+def _silu(x: Array, out: Array) -> None:
+    # x / (1 + exp(-x)); the product form would give inf * 0 = NaN for large negative x
+    denominator = np.exp(-x)
+    np.add(denominator, _ONE, out=denominator)
+    np.divide(x, denominator, out=out)
+
+
+def _silu_dx(x: Array, out: Array) -> None:
+    gate = _sigmoid_of(x)
+    out[...] = gate * (_ONE + x * (_ONE - gate))
+
+
+def _softplus_of(x: Array) -> Array:
+    result: Array = np.maximum(x, np.float32(0)) + np.log1p(np.exp(-np.abs(x)))
+    return result
+
+
+def _softplus(x: Array, out: Array) -> None:
+    out[...] = _softplus_of(x)
+
+
+def _mish(x: Array, out: Array) -> None:
+    out[...] = x * np.tanh(_softplus_of(x))
+
+
+# Rational minimax approximation of erf on [-4, 4] (as used by Eigen and XLA), within 3 float32 ulp.
+_ERF_P = (
+    -2.72614225801306e-10,
+    2.77068142495902e-08,
+    -2.10102402082508e-06,
+    -5.69250639462346e-05,
+    -7.34990630326855e-04,
+    -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+_ERF_Q = (
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+)
+
+
+def _erf_of(x: Array) -> Array:
+    clamped = np.clip(x, np.float32(-4), np.float32(4))
+    square = clamped * clamped
+    top = np.full_like(square, _ERF_P[0])
+    for coefficient in _ERF_P[1:]:
+        top *= square
+        top += np.float32(coefficient)
+    bottom = np.full_like(square, _ERF_Q[0])
+    for coefficient in _ERF_Q[1:]:
+        bottom *= square
+        bottom += np.float32(coefficient)
+    result: Array = clamped * top / bottom
+    return result
+
+
+def _erf(x: Array, out: Array) -> None:
+    out[...] = _erf_of(x)
+
+
+def _erf_dx(x: Array, out: Array) -> None:
+    out[...] = np.float32(2 / np.sqrt(np.pi)) * np.exp(-x * x)
+
+
+def _normal_cdf(x: Array) -> Array:
+    result: Array = _HALF * (_ONE + _erf_of(x * np.float32(np.sqrt(0.5))))
+    return result
+
+
+def _gelu(x: Array, out: Array) -> None:
+    out[...] = x * _normal_cdf(x)
+
+
+def _gelu_dx(x: Array, out: Array) -> None:
+    out[...] = _normal_cdf(x) + x * np.float32(1 / np.sqrt(2 * np.pi)) * np.exp(-_HALF * x * x)
+
+
+def _gelu_tanh(x: Array, out: Array) -> None:
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    out[...] = _HALF * x * (_ONE + np.tanh(inner))
+
+
+_GELU_SLOPE = np.float32(1.702)
+
+
+def _gelu_sigmoid(x: Array, out: Array) -> None:
+    denominator = np.exp(-_GELU_SLOPE * x)
+    np.add(denominator, _ONE, out=denominator)
+    np.divide(x, denominator, out=out)
+
+
+def _gelu_sigmoid_dx(x: Array, out: Array) -> None:
+    gate = _sigmoid_of(_GELU_SLOPE * x)
+    out[...] = gate * (_ONE + _GELU_SLOPE * x * (_ONE - gate))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "copy": _copy,
+    "square": _square,
+    "sigmoid": _sigmoid,
+    "relu": _relu,
+    "gelu": _gelu,
+    "gelu_dx": _gelu_dx,
+    "gelu_apprx_tanh": _gelu_tanh,
+    "gelu_apprx_sigmoid": _gelu_sigmoid,
+    "gelu_apprx_sigmoid_dx": _gelu_sigmoid_dx,
+    "silu": _silu,
+    "silu_dx": _silu_dx,
+    "tanh": _tanh,
+    "softplus": _softplus,
+    "mish": _mish,
+    "erf": _erf,
+    "erf_dx": _erf_dx,
+    "exp": _exp,
+    "log": _log,
+    "sin": _sin,
+    "arctan": _arctan,
+    "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
+    "reciprocal": _reciprocal,
+    "sign": _sign,
+    "abs": _abs,
+}
