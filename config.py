@@ -68,7 +68,7 @@ class Run(Group):
                                 legal=Legal(choices=("nkibench",)))
     preset: str | None = setting(None, "The shape preset that counts. Without it: the task's full shape.",
                                  metavar="NAME")
-    rounds: int = setting(20, "Most rounds to run.", legal=_COUNT)
+    rounds: int = setting(10, "Most rounds to run.", legal=_COUNT)
     patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(None, "Name of the run. Without it: time, task and four random digits.",
@@ -205,9 +205,9 @@ class Guard(Group):
     noise: float = setting(0.01, "A new best must be faster by more than this fraction.",
                            legal=Legal(at_least=0, below=1))
     max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
-    reflexion_window: int = setting(8, "Reflexions that the planner is shown.", legal=_COUNT)
-    experiences: int = setting(5, "Experiences from memory that the planner is shown.", legal=_WHOLE)
-    stop_at_percent: float = setting(97.0, "Stop when the best kernel reaches this percentage of the bound.",
+    reflexion_window: int = setting(5, "Reflexions that the planner is shown.", legal=_COUNT)
+    experiences: int = setting(6, "Experiences from memory that the planner is shown.", legal=_WHOLE)
+    stop_at_percent: float = setting(99.0, "Stop when the best kernel reaches this percentage of the bound.",
                                      legal=Legal(above=0))
 
 

@@ -1,0 +1,127 @@
+"""optimization_memory/rewrites.json: every experience of every run, shared by runs that go on at the same time.
+
+The file is `{"format": 1, "experiences": [...], "recorded": [...]}`; a bare list of experiences, down to the old
+`{"title", "summary"}`, is read too. `recorded` names what was filed last, so that a resumed run files nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from accelopt_core.optimization_memory import Experience, OptimizationMemory
+from infra.journal import FileLock, explained, make_folder, replace_file, set_aside, utc_now
+from infra.records import first_complaint
+
+FORMAT = 1
+_REMEMBERED_TOKENS = 2000
+_EXPERIENCES = TypeAdapter(list[Experience])
+_EXPERIENCE = TypeAdapter(Experience)
+
+
+@dataclass(frozen=True)
+class _Contents:
+    memory: OptimizationMemory
+    recorded: tuple[str, ...] = ()
+
+
+class MemoryFile:
+    def __init__(
+        self,
+        path: Path,
+        notice: Callable[[str], None],
+        *,
+        lock_timeout_s: float = 30.0,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """`notice` is told, in one line, when a damaged file had to be set aside."""
+        self.path = path
+        self._notice = notice
+        self._now = now
+        self._lock_timeout_s = lock_timeout_s
+
+    def load(self) -> OptimizationMemory:
+        """Everything on file; empty where there is no file yet. Raises JournalError."""
+        make_folder(self.path.parent)
+        with self._locked():
+            return self._read().memory
+
+    def record(self, experience: Experience, token: str) -> OptimizationMemory:
+        """Files it beside what other runs filed meanwhile; returns all there is now. Raises JournalError.
+
+        `token` names the occasion, e.g. `<run-id>/<candidate-id>`: filed once, however often it is recorded.
+        """
+        make_folder(self.path.parent)
+        with self._locked():
+            contents = self._read()
+            if token in contents.recorded:
+                return contents.memory
+            contents.memory.add(experience)
+            self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
+            return contents.memory
+
+    def _locked(self) -> FileLock:
+        return FileLock(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s)
+
+    def _write(self, memory: OptimizationMemory, recorded: tuple[str, ...]) -> None:
+        document = {
+            "format": FORMAT,
+            "experiences": _EXPERIENCES.dump_python(list(memory.experiences), mode="json"),
+            "recorded": list(recorded),
+        }
+        replace_file(self.path, json.dumps(document, indent=1) + "\n")
+
+    def _read(self) -> _Contents:
+        with explained(self.path, "read"):
+            try:
+                text = self.path.read_bytes()
+            except FileNotFoundError:
+                return _Contents(OptimizationMemory())
+        try:
+            entries, recorded = _entries(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            reason = re.sub(r"\s+", " ", str(error))
+            aside = set_aside(self.path, self._now())
+            self._notice(f"{self.path} is damaged ({reason}): kept as {aside.name}, memory starts empty")
+            return _Contents(OptimizationMemory())
+        try:
+            return _Contents(OptimizationMemory(_EXPERIENCES.validate_python(entries)), recorded)
+        except ValidationError as error:
+            return self._salvage(entries, recorded, first_complaint(error))
+
+    def _salvage(self, entries: list[Any], recorded: tuple[str, ...], complaint: str) -> _Contents:
+        """Some entries are good: they go on in a new file, and the old one is kept whole."""
+        good = []
+        for entry in entries:
+            try:
+                good.append(_EXPERIENCE.validate_python(entry))
+            except ValidationError:
+                continue
+        aside = set_aside(self.path, self._now())
+        memory = OptimizationMemory(good)
+        self._write(memory, recorded)
+        self._notice(
+            f"{self.path}: {len(entries) - len(good)} of {len(entries)} entries are damaged ({complaint}): "
+            f"the file is kept as {aside.name}, the other {len(good)} are used"
+        )
+        return _Contents(memory, recorded)
+
+
+def _entries(document: Any) -> tuple[list[Any], tuple[str, ...]]:
+    if isinstance(document, list):
+        return document, ()
+    if not isinstance(document, dict) or not isinstance(document.get("experiences"), list):
+        raise ValueError("neither a list nor an object with a list of experiences")
+    if document.get("format") != FORMAT:
+        raise ValueError(f"format {document.get('format')!r} is not {FORMAT}")
+    recorded = document.get("recorded", [])
+    if not isinstance(recorded, list) or not all(isinstance(token, str) for token in recorded):
+        raise ValueError("`recorded` is not a list of texts")
+    return document["experiences"], tuple(recorded)
