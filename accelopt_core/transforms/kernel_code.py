@@ -474,26 +474,3 @@ def replace_nodes(root: cst.CSTNode, changes: dict[cst.CSTNode, cst.CSTNode]) ->
     result = root.visit(_Replace(dict(changes)))
     assert isinstance(result, cst.CSTNode)
     return result
-
-
-def operators_of(source: str) -> tuple[str, ...]:
-    """What a kernel computes with, sorted: its `nki.isa` calls, activations with their function.
-
-    Text that does not parse, or holds no kernel, has none.
-    """
-    try:
-        code = KernelCode(cst.parse_module(source))
-    except (cst.ParserSyntaxError, NotAKernel):
-        return ()
-    found: set[str] = set()
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.call is not None:
-            found.add(statement.operation)
-            for arg in statement.call.args:
-                if (
-                    statement.operation.startswith("activation")
-                    and arg.keyword is not None
-                    and arg.keyword.value == "op"
-                ):
-                    found.add(f"activation:{code.qualified(arg.value).removeprefix('nki.language.')}")
-    return tuple(sorted(found))
