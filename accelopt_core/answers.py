@@ -12,6 +12,9 @@ from typing import Any
 from accelopt_core.extraction import fenced_blocks, strip_thought
 
 _LONGEST_OBJECT = 100_000
+_MOST_UNCLOSED = 20
+_OPENING = re.compile(r"\{|\[\s*\{")
+_BRACKET_OR_QUOTE = re.compile(r'\\.|["{}\[\]]', re.S)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _LINE_COMMENT = re.compile(r"(?m)(^|[\s,{\[])//[^\n]*$")
 _NUMBER = re.compile(
@@ -112,47 +115,43 @@ def microseconds_field(answer: Mapping[str, Any], name: str) -> float:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Parts of the text that may be the JSON, each complete in itself, in order of appearance."""
+    """Parts of the text that may be the JSON: those in prose first, then those in fences, each in order."""
     blocks = [code.strip() for language, code in fenced_blocks(text) if language in ("", "json", "json5", "jsonc")]
-    yield from (block for block in blocks if block[:1] in ("{", "["))
     outside = text
     for block in blocks:
         outside = outside.replace(block, "")
     yield from _balanced(outside)
+    yield from (block for block in blocks if block[:1] in ("{", "["))
 
 
 def _balanced(text: str) -> Iterator[str]:
-    """Every outermost `{…}` or `[{…}]`, by counting brackets outside strings; an unclosed last one is completed."""
-    at = 0
-    while (begin := _begin(text, at)) is not None:
-        depth: list[str] = []
-        quoted = escaped = False
-        for end in range(begin, min(len(text), begin + _LONGEST_OBJECT)):
-            character = text[end]
-            if quoted:
-                if escaped:
-                    escaped = False
-                elif character == "\\":
-                    escaped = True
-                elif character == '"':
-                    quoted = False
-            elif character == '"':
-                quoted = True
-            elif character in "{[":
-                depth.append("}" if character == "{" else "]")
-            elif character in "}]" and depth:
-                depth.pop()
-                if not depth:
-                    yield text[begin : end + 1]
-                    at = end + 1
-                    break
+    """Every outermost `{…}` or `[{…}]`, by counting brackets outside strings."""
+    at, unclosed = 0, 0
+    while unclosed < _MOST_UNCLOSED and (match := _OPENING.search(text, at)) is not None:
+        end = _closing(text, match.start())
+        if end is None:
+            unclosed += 1
+            at = match.start() + 1
         else:
-            at = begin + 1
+            yield text[match.start() : end]
+            at = end
 
 
-def _begin(text: str, at: int) -> int | None:
-    match = re.compile(r"\{|\[\s*\{").search(text, at)
-    return match.start() if match else None
+def _closing(text: str, begin: int) -> int | None:
+    """The end of the object or list that begins there."""
+    depth = 0
+    quoted = False
+    for match in _BRACKET_OR_QUOTE.finditer(text, begin, begin + _LONGEST_OBJECT):
+        character = match.group()
+        if character == '"':
+            quoted = not quoted
+        elif not quoted and character in "{[":
+            depth += 1
+        elif not quoted and character in "}]":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+    return None
 
 
 def _parse(piece: str) -> Any:

@@ -47,7 +47,7 @@ def extract_kernel(reply: str, *, bases: Sequence[str], truncated: bool = False)
     for code in _from_json(text):
         if defines_entry(code):
             return _tidy(code, reply)
-    bare = _bare_code(text)
+    bare = _bare_code(text) if not blocks and not truncated else None
     if bare is not None:
         return _tidy(bare, reply)
     raise UnusableReply(_why_unusable(text, blocks, truncated), reply)
@@ -164,25 +164,26 @@ def _from_json(text: str) -> Iterator[str]:
 
 
 def _bare_code(text: str) -> str | None:
-    """Code without a fence: from the first line that can begin a file to the last that still parses."""
+    """Code without a fence: from the first line that can begin a file up to the prose after it.
+
+    Only unindented lines are cut off, so that a kernel that breaks off in the middle is never taken for
+    a shorter one.
+    """
     lines = [line for line in text.split("\n") if not _FENCE.match(line)]
     starts = [number for number, line in enumerate(lines) if _CODE_START.match(line)]
     for start in starts[:5]:
         chunk = lines[start:]
         for _ in range(_PARSE_TRIES):
-            tree = _parse_error("\n".join(chunk))
-            if tree is None:
+            failing_line = _parse_error("\n".join(chunk))
+            if failing_line is None:
                 code = "\n".join(chunk)
                 if defines_entry(code):
                     return code
                 break
-            # The error is in the prose after the code: cut there, back to a line that may end a statement.
-            cut = min(tree, len(chunk)) - 1
-            while cut > 0 and not chunk[cut - 1].strip():
-                cut -= 1
-            chunk = chunk[:cut]
-            if not chunk:
+            cut = min(failing_line, len(chunk)) - 1
+            if chunk[cut][:1].isspace() or not chunk[cut]:
                 break
+            chunk = chunk[:cut]
     return None
 
 

@@ -171,9 +171,9 @@ def test_the_server_says_how_long_to_wait(provider: str, headers: dict[str, str]
 @BOTH
 def test_a_server_that_asks_for_too_much_patience_is_reported_at_once(provider: str) -> None:
     clock = Clockwork()
-    with WireServer([HttpFault(429, "rate_limit_error", headers={"retry-after": "86400"})]) as server:
-        with pytest.raises(ModelBusy, match="asks to wait 86400 s"):
-            connect(provider, server, clock).complete(REQUEST)
+    fault = HttpFault(429, "rate_limit_error", headers={"retry-after": "86400"})
+    with WireServer([fault]) as server, pytest.raises(ModelBusy, match="asks to wait 86400 s"):
+        connect(provider, server, clock).complete(REQUEST)
     assert clock.slept == []
 
 
@@ -259,9 +259,9 @@ def test_tokens_of_attempts_that_came_to_nothing_are_counted() -> None:
         reply = connect("anthropic", server, Clockwork()).complete(REQUEST)
     assert reply.usage == Usage(input_tokens=20, output_tokens=7)
 
-    with WireServer(lambda body: Says("", input_tokens=10, output_tokens=5)) as server:
-        with pytest.raises(ModelEmptyReply) as raised:
-            connect("openai", server, Clockwork(), empty_attempts=3).complete(REQUEST)
+    empty = Says("", input_tokens=10, output_tokens=5)
+    with WireServer(lambda body: empty) as server, pytest.raises(ModelEmptyReply) as raised:
+        connect("openai", server, Clockwork(), empty_attempts=3).complete(REQUEST)
     assert raised.value.usage == Usage(input_tokens=30, output_tokens=15)
 
 
