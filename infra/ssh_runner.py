@@ -508,6 +508,6 @@ def _far_side_program() -> bytes:
 def _plain(name: str) -> str:
     """A relative POSIX path that stays below its base. Raises ValueError otherwise."""
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or str(path) != name or ".." in path.parts or "\0" in name:
+    if not path.parts or path.is_absolute() or str(path) != name or ".." in path.parts or "\0" in name:
         raise ValueError(f"'{name}' is not a plain relative path")
     return name

@@ -138,8 +138,8 @@ class SshTarget:
                               bool(said["simulated"]))
         except (IndexError, ValueError, KeyError, TypeError) as error:
             raise TargetMisconfigured(f"the judge on {self._runner.where} gives no account of itself (status "
-                                      f"{answer.status}: {_last_line(answer.stderr_tail)}); run `orchestrator.py doctor`"
-                                      ) from error
+                                      f"{answer.status}: {_last_line(answer.stderr_tail)}); run "
+                                      f"`orchestrator.py doctor`") from error
 
     def _misconfigured(self, message: str) -> TargetMisconfigured:
         hint = "" if self._toolchain == "simulator" or "--remote-simulator" in message else \

@@ -24,6 +24,9 @@ from infra.far_side.wire import Refused, Wire, take
 ACKNOWLEDGE_S = 60.0
 """How long a finished job's follower waits to hear what to do with the files."""
 _NO_SIGN_OF_LIFE_S = 5.0
+"""For a job that is about to start."""
+_GONE_S = 0.5
+"""For one that had started."""
 _CHUNK = 65536
 _SMALL_FILE_BYTES = 1 << 20
 
@@ -66,7 +69,7 @@ def follow(request: dict[str, Any], wire: Wire) -> None:
     wire.listen()
     wire.say("started")
     offset, since = request["offset"], time.monotonic()
-    last_seen = since
+    last_seen, began = since, os.path.exists(os.path.join(job, "supervisor.json"))
     while not wire.gone:
         ending = _ending_of(job, request["secret"])
         offset = _pass_on(job, offset, wire)
@@ -74,8 +77,9 @@ def follow(request: dict[str, Any], wire: Wire) -> None:
             _hand_over(job, ending, request, wire)
             return
         if supervisor_of(job) is not None:
-            last_seen = time.monotonic()
-        elif time.monotonic() - last_seen > _NO_SIGN_OF_LIFE_S:
+            last_seen, began = time.monotonic(), True
+        elif time.monotonic() - last_seen > (_GONE_S if began else _NO_SIGN_OF_LIFE_S):
+            _kill_strays(job)
             raise Refused("lost", f"job {request['job']} vanished; the host was restarted, or out of memory or disk")
         wire.beat()
         wire.pause(0.02 if time.monotonic() - since < 60 else 0.2)
@@ -156,6 +160,7 @@ def _supervise(job: str, request: dict[str, Any]) -> None:
 
             argv = [word.replace(request["job_dir_word"], job) for word in request["argv"]]
             extra = {name: value.replace(request["job_dir_word"], job) for name, value in request["env"].items()}
+            extra["NKI_OPTIMIZER_JOB"] = job
             child = Watched(argv, environment(extra, request["path_first"]), request["cwd"] or job, keep)
             status = child.wait(request["timeout_s"], should_stop=lambda: bool(stopped))
         outcome = {"status": status, "ended": child.ended, "message": child.stderr_tail.decode("utf-8", "replace")}
@@ -208,13 +213,32 @@ def _hand_over(job: str, outcome: dict[str, Any], request: dict[str, Any], wire:
 
 def _stop(job: str, wire: Wire) -> None:
     pid = supervisor_of(job)
-    if pid is None:
-        return
     deadline = time.monotonic() + 15.0
-    send(signal.SIGTERM, [pid])
+    if pid is not None:
+        send(signal.SIGTERM, [pid])
     while supervisor_of(job) is not None:
         if time.monotonic() > deadline:
-            send(signal.SIGKILL, [*descendants(pid), pid])
-            return
+            send(signal.SIGKILL, [*descendants(pid or 0), pid or 0])
         wire.beat()
         time.sleep(0.02)
+    _kill_strays(job)
+
+
+def _kill_strays(job: str) -> None:
+    """End what still runs of a job whose supervisor is gone; it is known by its directory or its environment."""
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        strays = [pid for pid in process_table() or {} if pid != os.getpid() and _belongs_to(pid, job)]
+        if not strays:
+            return
+        send(signal.SIGKILL, strays)
+        time.sleep(0.02)
+
+
+def _belongs_to(pid: int, job: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            variables = stream.read()
+        return job.encode() in variables or f"{os.readlink(f'/proc/{pid}/cwd')}/".startswith(f"{job}/")
+    except OSError:
+        return False  # gone, or somebody else's

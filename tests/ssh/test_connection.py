@@ -21,7 +21,7 @@ from accelopt_core.ports import TargetUnreachable
 from infra.ssh_config import SshSettings, resolve
 from infra.ssh_host_keys import HostKeyRejected
 from infra.ssh_runner import SshRunner
-from tests.ssh.conftest import Sshd, free_port, make_sshd, processes_mentioning, wait_until
+from tests.ssh.server import Sshd, free_port, make_sshd, processes_mentioning, wait_until
 
 
 class Person:
@@ -72,7 +72,8 @@ def test_given_a_trusted_host_when_a_command_is_run_then_its_output_comes_back(s
     assert echo(sshd.destination, sshd.settings, work) == "through\n"
 
 
-def test_given_an_unknown_host_and_no_terminal_then_the_error_shows_fingerprint_and_flag(sshd: Sshd, work: Path) -> None:
+def test_given_an_unknown_host_and_no_terminal_then_the_error_shows_fingerprint_and_flag(
+        sshd: Sshd, work: Path) -> None:
     (sshd.home / "known_hosts").unlink()
     shown = subprocess.run(["ssh-keygen", "-lf", str(sshd.home / "host_key.pub")], capture_output=True, text=True,
                            check=True).stdout.split()[1]
@@ -155,7 +156,8 @@ def test_known_hosts_forms_that_do_not_trust(sshd: Sshd, work: Path, name: Calla
     assert "not in known_hosts" in refusal(sshd.destination, sshd.settings, work)
 
 
-@pytest.mark.parametrize(("answer", "trusted"), [("yes", True), ("YES \n", True), ("no", False), ("", False), ("y", False)])
+@pytest.mark.parametrize(("answer", "trusted"), [
+    ("yes", True), ("YES \n", True), ("no", False), ("", False), ("y", False)])
 def test_given_a_terminal_then_the_person_decides(sshd: Sshd, work: Path, answer: str, trusted: bool) -> None:
     (sshd.home / "known_hosts").unlink()
     person = Person(answer)
@@ -271,7 +273,8 @@ def test_given_a_host_that_accepts_and_says_nothing_then_it_is_given_up_in_time(
     assert "does not complete an SSH greeting" in message
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-odd\r\n\xff\xff\xff\xff", b"\0" * 5000])
+@pytest.mark.parametrize("said", [
+    b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-odd\r\n\xff\xff\xff\xff", b"\0" * 5000])
 def test_given_something_that_is_no_ssh_server_then_one_line_says_so(
         listener: socket.socket, tmp_path: Path, work: Path, said: bytes) -> None:
     def answer() -> None:

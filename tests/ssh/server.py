@@ -1,0 +1,150 @@
+"""A real OpenSSH server on the loopback interface, with keys, known_hosts and configuration of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from infra.ssh_config import SshSettings
+
+
+def _sshd_program() -> str | None:
+    return shutil.which("sshd", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Sshd:
+    """One server process. `home` plays the part of the user's ~/.ssh on this side."""
+
+    program: str
+    home: Path
+    port: int
+    options: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    settings: SshSettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = SshSettings(config_file=self.home / "config", connect_timeout_s=10.0, silence_limit_s=20.0,
+                                    reconnect_for_s=30.0)
+
+    @property
+    def destination(self) -> str:
+        return f"{getpass.getuser()}@127.0.0.1:{self.port}"
+
+    @property
+    def user_key(self) -> Path:
+        return self.home / "id_ed25519"
+
+    def host_key_line(self, name: str | None = None) -> str:
+        kind, blob = (self.home / "host_key.pub").read_text().split()[:2]
+        return f"{name or f'[127.0.0.1]:{self.port}'} {kind} {blob}\n"
+
+    def trust(self) -> None:
+        (self.home / "known_hosts").write_text(self.host_key_line())
+
+    def start(self) -> None:
+        config = self.home / "sshd_config"
+        config.write_text("\n".join([
+            f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {self.home / 'host_key'}",
+            f"AuthorizedKeysFile {self.home / 'authorized_keys'}", f"PidFile {self.home / 'sshd.pid'}",
+            "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
+            "Subsystem sftp internal-sftp", "PermitRootLogin prohibit-password", "MaxSessions 30",
+            *self.options, ""]))
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.process = subprocess.Popen([self.program, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=(self.home / "sshd.log").open("ab"))
+        deadline = time.monotonic() + 20
+        while True:
+            with socket.socket() as sock:
+                if sock.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"sshd does not start: {(self.home / 'sshd.log').read_text()[-500:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self.cut()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+            self.process = None
+
+    def connections(self) -> list[int]:
+        """The server's processes for connections that are open now."""
+        if self.process is None:
+            return []
+        found, pending = [], [self.process.pid]
+        while pending:
+            parent = pending.pop()
+            for name in os.listdir("/proc"):
+                try:
+                    stat = Path(f"/proc/{name}/stat").read_text() if name.isdigit() else ""
+                    command = Path(f"/proc/{name}/cmdline").read_text() if stat else ""
+                except OSError:
+                    continue
+                if stat and int(stat.rpartition(")")[2].split()[1]) == parent and "sshd" in command:
+                    found.append(int(name))
+                    pending.append(int(name))
+        return found
+
+    def cut(self) -> None:
+        """Drop every connection as a failing network would: without a word."""
+        for pid in self.connections():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
+    program = _sshd_program()
+    keygen = shutil.which("ssh-keygen")
+    if program is None or keygen is None:
+        pytest.skip("OpenSSH's sshd and ssh-keygen are not installed here (apt-get install openssh-server)")
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("these tests watch processes through /proc, which this system has not")
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("host_key", "id_ed25519", "other_key"):
+        subprocess.run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(home / name)], check=True)
+    shutil.copy(home / "id_ed25519.pub", home / "authorized_keys")
+    return Sshd(program, home, free_port(), options)
+
+
+def processes_mentioning(text: str) -> list[str]:
+    """Command lines of living processes that contain `text`."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ") if name.isdigit() else b""
+        except OSError:
+            continue
+        if text.encode() in command and int(name) != os.getpid():
+            found.append(command.decode("utf-8", "replace"))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+    """Give an asynchronous effect time to happen; the test then asserts what this returns."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
