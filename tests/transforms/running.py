@@ -1,0 +1,60 @@
+"""Runs kernel text on the simulator, at small shapes, in this process (the kernels are the tests' own)."""
+
+from __future__ import annotations
+
+import linecache
+import types
+
+import libcst as cst
+import numpy as np
+
+import nki_sim
+from accelopt_core.transforms.base import AnalysisContext, Site, Transform
+
+nki_sim.install()
+
+HEADER = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n"
+_count = 0
+
+
+def kernel_of(source: str):
+    global _count
+    _count += 1
+    name = f"<test kernel {_count}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    module = types.ModuleType("test_kernel")
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module.kernel
+
+
+def run(source: str, *arrays: np.ndarray):
+    import nki
+
+    return nki.simulate(kernel_of(source))(*arrays)
+
+
+def trace(source: str, *arrays: np.ndarray):
+    return nki_sim.trace(kernel_of(source), *arrays)
+
+
+def count(source: str, opcode: str, *arrays: np.ndarray) -> int:
+    """How often the traced kernel issues an instruction."""
+    program = trace(source, *arrays)
+    return sum(program.templates[number].opcode == opcode for number in program.template_ids)
+
+
+def sites(transform: Transform, source: str) -> dict[str, Site]:
+    return {site.key: site for site in transform.analyze(cst.parse_module(source), AnalysisContext())}
+
+
+def applied(transform: Transform, source: str, key: str) -> str:
+    site = Site(transform.name, key, key, 0, "", "")
+    return transform.apply(cst.parse_module(source), site).code
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
