@@ -82,7 +82,7 @@ PROFILE = Profile(
     },
     bounds=Bounds(matmul_us=0.0, vector_us=71.0, memory_us=168.0, source="declared"),
     hot_lines=(HotLine(18, "vector", 80.5, 32, "nisa.tensor_scalar(dst=y, data=t, op0=nl.multiply, operand0=s)"),),
-    gaps=(Gap("repeated loads", 61.5, "hoist the load", "line 13 loads the same 512 B 32 times"),),
+    gaps=(Gap("repeated loads", 61.5, "hoist the load", "line 14 loads the same 512 B 32 times"),),
 )
 
 
@@ -99,7 +99,7 @@ PLAN = Plan(
     technique="hoist-invariant-load",
     bottleneck=Bottleneck.UNDERUTILIZED,
     expected_gain_us=60.0,
-    rationale="the repeated load on line 13 costs 61.5 µs",
+    rationale="the repeated load on line 14 costs 61.5 µs",
 )
 
 WIN = Experience(

@@ -1,0 +1,300 @@
+"""The four roles over the real Claude client and a scripted server: what they ask, and what they make of answers."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from accelopt_core.candidate import Bottleneck, Candidate
+from accelopt_core.evaluation import CompileFailed
+from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.ports import ModelContextOverflow, Role
+from accelopt_core.prompting import PromptSettings
+from accelopt_core.proposer import Feedback, Proposer, UnusablePlan, UnusableReply
+from infra.llm.registry import ModelSettings, build_model
+from ka_extensions.attempt_history import Attempt
+from ka_extensions.divergence_guard import DivergenceGuard
+from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
+from tests.llm.wire_server import HttpFault, Says, Script, SeenRequest, WireServer
+
+GOOD_PLAN = json.dumps(
+    {
+        "title": "Load the scale once",
+        "technique": "hoist-invariant-load",
+        "bottleneck": "underutilized",
+        "expected_gain_us": 60,
+        "rationale": "the repeated load",
+        "details": "above the loop",
+    }
+)
+API = "nisa.dma_copy(dst, src): moves a tile"
+
+
+@dataclass
+class Stage:
+    server: WireServer
+    proposer: Proposer
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        return self.server.requests
+
+
+@contextmanager
+def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[Stage]:
+    with WireServer(script) as server:
+        model = build_model("anthropic", ModelSettings("test-model", server.url, "test-key", 20.0))
+        yield Stage(
+            server,
+            proposer_from_model(
+                {role: model for role in Role},
+                lambda source: API,
+                lambda: datetime.date(2026, 3, 1),
+                settings or PromptSettings(),
+            ),
+        )
+
+
+# --- planner ------------------------------------------------------------------------------------------
+
+
+def test_the_planner_is_shown_the_problem_the_profile_and_the_history() -> None:
+    with stage([GOOD_PLAN]) as given:
+        plan = given.proposer.planner.plan(context())
+
+    assert (plan.id, plan.bottleneck, plan.expected_gain_us) == ("plan-004", Bottleneck.UNDERUTILIZED, 60.0)
+    prompt = given.requests[0].last_user_message
+    for shown in (
+        "14          nisa.dma_copy(dst=s, src=scale)",  # the kernel, with line numbers
+        "M4096 N2048",
+        "def get_inputs(rng)",
+        "800.0 µs",
+        "repeated loads: 61.5 µs",  # the priced gap
+        "| 18 | vector | 80.5 µs | 32 |",  # the hot line
+        "hbm_read_bytes = 32.02 MiB",
+        "memory 168.0 µs",
+        "worked, 1.42x on rmsnorm",
+        "measured and rejected (0.80x) on bmm",
+        "round 1, Load two tiles [widen-dma-rows]: incorrect",
+        "expected 30.0 µs gained, measured -1 µs",
+        "tails of odd sizes",
+        "resident scale",
+    ):
+        assert shown in prompt
+    assert "a_field_nobody_listed" not in prompt
+
+
+def test_what_every_round_shares_is_in_the_system_text_and_never_changes() -> None:
+    with stage([GOOD_PLAN, GOOD_PLAN]) as given:
+        given.proposer.planner.plan(context())
+        given.proposer.planner.plan(context(round=5, baseline_us=900.0, history=()))
+    first, second = given.requests
+    assert first.system == second.system
+    assert "Trainium2" in first.system and "PSUM" in first.system
+    assert "row_silu" not in first.system
+
+
+def test_a_malformed_plan_is_asked_for_once_more_with_the_complaint() -> None:
+    with stage([GOOD_PLAN.replace("underutilized", "slow"), f"Sorry.\n```json\n{GOOD_PLAN}\n```"]) as given:
+        assert given.proposer.planner.plan(context()).title == "Load the scale once"
+
+    again = given.requests[1].body["messages"]
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert "the field 'bottleneck' is 'slow'" in given.requests[1].last_user_message
+
+
+def test_two_malformed_plans_are_unusable() -> None:
+    with stage(["I would hoist it.", "As I said: hoist it."]) as given:
+        with pytest.raises(UnusablePlan, match="answered twice without a usable plan: the answer holds no JSON object"):
+            given.proposer.planner.plan(context())
+        assert len(given.requests) == 2
+
+
+# --- executor -----------------------------------------------------------------------------------------
+
+
+def test_the_executor_is_shown_plan_kernel_api_and_policy() -> None:
+    with stage([f"```python\n{BETTER}```"]) as given:
+        assert given.proposer.executor.execute(context(), PLAN, ()) == BETTER
+
+    prompt = given.requests[0].last_user_message
+    for shown in (PLAN.title, PLAN.rationale, KERNEL.strip(), API, "2e-05", "float32-faithful", "tails of odd sizes"):
+        assert shown in prompt
+
+
+def test_failed_tries_come_back_with_line_numbers_and_message() -> None:
+    failed = BETTER.replace("nl.silu", "nl.slu")
+    feedback = (Feedback("no code here", "the reply holds no code block"),
+                Feedback(failed, "does not compile (line 18): nl has no name slu"))  # fmt: skip
+    with stage([f"```python\n{BETTER}```"]) as given:
+        given.proposer.executor.execute(context(), PLAN, feedback)
+
+    prompt = given.requests[0].last_user_message
+    assert "try 1: the reply holds no code block" in prompt
+    assert "18          nisa.activation(dst=y, op=nl.slu, data=t, scale=s)" in prompt
+    assert "does not compile (line 18): nl has no name slu" in prompt
+    assert "This same failure" not in prompt
+
+
+def test_the_same_failure_again_changes_the_instruction() -> None:
+    feedback = tuple(
+        Feedback(BETTER + f"# {line}\n", f"does not compile (line {line}): tile `t{line}` has 256 partitions")
+        for line in (3, 9)
+    )
+    with stage([f"```python\n{BETTER.replace('nl.silu', 'nl.gelu')}```"]) as given:
+        given.proposer.executor.execute(context(), PLAN, feedback)
+    assert "This same failure has now come 2 times" in given.requests[0].last_user_message
+
+
+UNUSABLE = {
+    "no code block": ("I would move the load up.", (), "no code block"),
+    "the parent again": (f"```python\n{KERNEL}```", (), "same code as the current kernel"),
+    "the failed try again": (f"```python\n{BETTER}```", (Feedback(BETTER, "wrong"),), "a try that just failed"),
+    "an old attempt": (f"```python\n{BETTER}\nX = 1\n```", (), "attempt of round 2"),
+    "cut at the limit": (Says(f"```python\n{BETTER[:300]}", stop="max_tokens"), (), "cut off at its length limit"),
+}
+
+
+@pytest.mark.parametrize(("reply", "feedback", "advice"), UNUSABLE.values(), ids=UNUSABLE.keys())
+def test_a_reply_without_a_new_kernel_is_refused_with_advice(
+    reply: str | Says, feedback: tuple[Feedback, ...], advice: str
+) -> None:
+    with stage([reply]) as given, pytest.raises(UnusableReply) as raised:
+        given.proposer.executor.execute(context(), PLAN, feedback)
+    assert advice in str(raised.value)
+    assert raised.value.reply
+
+
+# --- summarizer ---------------------------------------------------------------------------------------
+
+GUARD = DivergenceGuard()
+GOOD_SUMMARY = '{"title": "Hoist loads of constants", "summary": "A load in the loop repeats its latency."}'
+
+
+def test_a_win_is_filed_with_the_models_words_and_our_numbers() -> None:
+    with stage([GOOD_SUMMARY]) as given:
+        experience = given.proposer.summarizer.summarize(
+            context(), PLAN, Candidate("c4", BETTER), measured(320.0), GUARD.decide(320.0, 400.0)
+        )
+    assert experience.title == "Hoist loads of constants"
+    assert experience.speedup == pytest.approx(1.25)
+    assert (experience.technique, experience.bottleneck) == ("hoist-invariant-load", "underutilized")
+    assert experience.operators == ("activation:silu", "dma_copy", "tensor_scalar:multiply")
+    assert "operand0=s" in experience.slow and "operand0=s" not in experience.fast
+    assert "scale=s" in experience.fast
+    assert (experience.kernel, experience.machine, experience.toolchain, experience.date) == (
+        "row_silu", "simulated trn2", "nki_sim 0.1", "2026-03-01"
+    )  # fmt: skip
+    prompt = given.requests[0].last_user_message
+    assert "400.0 µs before, 320.0 µs after: 1.250x" in prompt
+    assert "+        nisa.activation(dst=y, op=nl.silu, data=t, scale=s)" in prompt
+
+
+def test_without_a_usable_summary_the_facts_are_filed_and_it_says_so() -> None:
+    with stage(["It was great.", "Truly great."]) as given:
+        experience = given.proposer.summarizer.summarize(
+            context(), PLAN, Candidate("c4", BETTER), measured(440.0), GUARD.decide(440.0, 400.0)
+        )
+    assert experience.title == PLAN.title
+    assert "400.0 µs became 440.0 µs (0.909x)" in experience.summary
+    assert "not kept" in experience.summary
+    assert "gave no usable summary" in experience.summary
+    assert not experience.is_win
+
+
+# --- reflexion ----------------------------------------------------------------------------------------
+
+GOOD_REVIEW = json.dumps(
+    {"lesson": "The load was on the way.", "diagnosis_right": True, "avoid": [], "build_on": ["resident scale"]}
+)
+
+
+def test_the_review_holds_the_models_judgement_and_our_numbers() -> None:
+    with stage([GOOD_REVIEW]) as given:
+        note = given.proposer.reflector.reflect(
+            context(), PLAN, Candidate("c4", BETTER), measured(320.0), GUARD.decide(320.0, 400.0)
+        )
+    assert (note.expected_gain_us, note.actual_gain_us, note.outcome) == (60.0, 80.0, "improved")
+    assert note.diagnosis_right and note.build_on == ("resident scale",)
+    prompt = given.requests[0].last_user_message
+    assert "80.0 µs gained" in prompt and "The profile after the change" in prompt
+
+
+@pytest.mark.parametrize(("candidate", "result", "outcome", "shown"), [
+    (None, None, "no_kernel", "No usable kernel was written."),
+    (Candidate("c4", BETTER), CompileFailed("unknown name slu", 18), "compile_failed",
+     "does not compile (line 18): unknown name slu"),
+])  # fmt: skip
+def test_a_failed_round_is_reviewed_too(
+    candidate: Candidate | None, result: CompileFailed | None, outcome: str, shown: str
+) -> None:
+    with stage([GOOD_REVIEW]) as given:
+        note = given.proposer.reflector.reflect(context(), PLAN, candidate, result, GUARD.decide(None, 400.0))
+    assert (note.actual_gain_us, note.outcome) == (None, outcome)
+    assert shown in given.requests[0].last_user_message
+
+
+def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> None:
+    with stage(["{}", "{}"]) as given:
+        note = given.proposer.reflector.reflect(
+            context(), PLAN, Candidate("c4", BETTER), measured(390.0), GUARD.decide(390.0, 400.0)
+        )
+    assert "expected to gain 60.0 µs, gained 10.0 µs" in note.lesson
+    assert "gave no usable review" in note.lesson
+    assert note.diagnosis_right
+
+
+# --- size ---------------------------------------------------------------------------------------------
+
+
+def long_run() -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(n, f"c{n}", f"{n:016x}", "c0", "widen-dma-rows", f"Idea {n}", "incorrect", None, "wrong " * 100)
+        for n in range(200)
+    )
+
+
+def test_a_long_history_is_cut_and_the_prompt_says_so() -> None:
+    with stage([GOOD_PLAN]) as given:
+        given.proposer.planner.plan(context(history=long_run()))
+    prompt = given.requests[0].last_user_message
+    assert "Idea 199 " in prompt and "Idea 3 " not in prompt
+    assert "184 older attempts left out; techniques they used: widen-dma-rows" in prompt
+
+
+def test_details_go_before_the_prompt_exceeds_its_limit() -> None:
+    settings = PromptSettings(longest=16_000)
+    with stage([GOOD_PLAN], settings) as given:
+        given.proposer.planner.plan(context(history=long_run()))
+    seen = given.requests[0]
+    assert len(seen.system) + len(seen.last_user_message) <= 16_000
+    assert "nisa.tensor_scalar" in seen.last_user_message
+
+
+def test_a_model_with_a_short_context_gets_a_shorter_prompt() -> None:
+    def overflows_above(body: dict[str, object]) -> HttpFault | str:
+        if len(json.dumps(body)) > 19_000:
+            return HttpFault(400, "invalid_request_error", "prompt is too long: 9000 tokens > 8000 maximum")
+        return GOOD_PLAN
+
+    with stage(overflows_above) as given:
+        given.proposer.planner.plan(context(history=long_run()))
+    sizes = [len(seen.last_user_message) for seen in given.requests]
+    assert len(sizes) > 1 and sizes == sorted(sizes, reverse=True)
+
+
+def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
+    huge = Candidate("c0", KERNEL + "# filler\n" * 5_000)
+    with stage([], PromptSettings(longest=20_000)) as given, pytest.raises(ModelContextOverflow, match="20,000"):
+        given.proposer.planner.plan(context(parent=huge))
+    assert given.requests == []
+
+
+def test_every_role_needs_a_model() -> None:
+    with pytest.raises(ValueError, match="no model for the planner, executor, summarizer, reflexion role"):
+        proposer_from_model({}, lambda source: API)
