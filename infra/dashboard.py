@@ -1,0 +1,256 @@
+"""What a person sees while a run goes on: a live view on a terminal, plain lines in a pipe or in CI.
+
+Each view is an `accelopt_core.events.RunObserver`. `open_view` chooses one; close it before printing the result.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from accelopt_core.evaluation import Measured
+from accelopt_core.events import BASELINE_ROUND, Event, Notice, RunObserver
+from accelopt_core.ports import Step
+from infra import wording
+from infra.plain_progress import PlainProgress
+from infra.run_state import RunState
+from infra.wording import LatencyRow, latency_table, one_line
+
+STEPS = tuple(Step)
+WIDEST = 100
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN_FRAMES = "|/-\\"
+
+
+class View(RunObserver, Protocol):
+    def close(self) -> None: ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """While a question is asked on the terminal: `with view.paused(): ...`."""
+        ...
+
+
+def open_view(kind: str = "auto", console: Console | None = None, environment: Mapping[str, str] = os.environ) -> View:
+    """`kind`: auto, live, plain or quiet (config.VIEWS); auto is live only where somebody can watch."""
+    console = console or Console()
+    if kind == "auto":
+        watched = console.is_terminal and not console.is_dumb_terminal and not environment.get("CI")
+        kind = "live" if watched else "plain"
+    if kind == "live":
+        return LiveDashboard(console)
+    return PlainProgress(console, quiet=kind == "quiet")
+
+
+# --- live -----------------------------------------------------------------------------------------
+
+
+class LiveDashboard:
+    """Redraws itself in place; disappears when closed, so that the final report stands alone."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._state = RunState()
+        self._lock = threading.Lock()
+        self._live = Live(
+            get_renderable=self._frame, console=console, refresh_per_second=5, transient=True, vertical_overflow="crop"
+        )
+        self._live.start()
+
+    def tell(self, event: Event) -> None:
+        with self._lock:
+            self._state.apply(event, self._clock())
+        if isinstance(event, Notice) and event.level == "warning":
+            self._console.print(Text(f"! {event.message}", style="yellow"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
+
+    def _frame(self) -> RenderableType:
+        return Frame(self._state, self._clock(), self._lock)
+
+
+class Frame:
+    """One picture of a state, made for the size of the terminal it is drawn on."""
+
+    def __init__(self, state: RunState, now: float, lock: threading.Lock | None = None) -> None:
+        self._state = state
+        self._now = now
+        self._lock = lock or threading.Lock()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = options.height or console.height
+        with self._lock:
+            yield draw(
+                self._state, self._now, width=min(options.max_width, WIDEST), height=height,
+                ascii_only=options.ascii_only,
+            )  # fmt: skip
+
+
+def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bool = False) -> RenderableType:
+    started = state.started
+    if started is None:
+        return Text(" starting ...", style="dim")
+    inside = width - 4
+    dot = "-" if ascii_only else "·"
+    title = Text.assemble((f" {started.task} ", "bold"), (f"{dot} {one_line(started.shape, 34)} ", "dim"))
+    subtitle = Text(f" {one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)} ", style="dim")
+    parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
+    if state.baseline is not None:
+        parts += ["", _latencies(state)]
+        note = wording.bound_note(state.baseline)
+        if note:
+            parts += [Text(note, style="dim")]
+    room = height - 17
+    if state.rounds and room >= 1:
+        parts += ["", _rounds(state, min(room, 10), inside, ascii_only)]
+    gaps = _gaps(state, inside, ascii_only)
+    if gaps is not None and height - 17 - len(state.rounds) >= 6:
+        parts += ["", gaps]
+    parts += ["", _spent(state, now, dot)]
+    for notice in state.notices[-1:]:
+        style = "yellow" if notice.level == "warning" else "dim"
+        parts += [Text(one_line(notice.message, inside, ascii_only=ascii_only), style=style)]
+    body = Padding(Group(*parts), (0, 1))
+    return Panel(body, title=title, subtitle=subtitle, title_align="left", subtitle_align="left", width=width,
+                 border_style="dim", padding=(0, 0))  # fmt: skip
+
+
+def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> RenderableType:
+    """Round, plan and step: three lines that keep their place, and one that says what is going on."""
+    assert state.started is not None
+    total = state.started.rounds
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", width=5, no_wrap=True)
+    grid.add_column(no_wrap=True)
+    if state.round == BASELINE_ROUND:
+        grid.add_row("Round", Text.assemble("measuring the input kernel", (f"  of {total} rounds to come", "dim")))
+    else:
+        line = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(total=total, completed=min(len(state.rounds), total), width=max(10, width - 46))
+        place = Text.assemble((f"{state.round}", "bold"), f" of {total}")
+        line.add_row(place, bar, Text(_left(state, now), style="dim"))
+        grid.add_row("Round", line)
+    plan = Text("-", style="dim")
+    if state.plan is not None:
+        gain = f"  expects {wording.latency(state.plan.expected_gain_us)} less"
+        plan = Text.assemble(
+            one_line(state.plan.title, width - 7 - len(gain), ascii_only=ascii_only), (gain, "dim")
+        )  # fmt: skip
+    grid.add_row("Plan", plan)
+    grid.add_row("Step", _steps(state, now, ascii_only))
+    grid.add_row("", Text(one_line(state.detail, width - 7, ascii_only=ascii_only) or " ", style="dim"))
+    return grid
+
+
+def _steps(state: RunState, now: float, ascii_only: bool) -> Text:
+    done_mark, open_mark = ("#", ".") if ascii_only else ("●", "○")
+    frames = _PLAIN_FRAMES if ascii_only else _FRAMES
+    at = STEPS.index(state.step) if state.step is not None else -1
+    text = Text()
+    for number in range(len(STEPS)):
+        if number == at:
+            text.append(frames[int(now * 5) % len(frames)], style="bold cyan")
+        else:
+            text.append(done_mark if number < at else open_mark, style="cyan" if number < at else "dim")
+    if state.step is not None:
+        text.append(f"  {at + 1} of {len(STEPS)}  ", style="dim")
+        text.append(state.step.value, style="bold")
+        text.append(f"  {wording.duration(now - state.step_began_at)}", style="dim")
+    return text
+
+
+def _left(state: RunState, now: float) -> str:
+    elapsed = wording.duration(now - state.started_at)
+    left = state.seconds_left(now)
+    return f"{elapsed}, at most {wording.roughly(left)} left" if left is not None else elapsed
+
+
+def _latencies(state: RunState) -> Table:
+    assert state.baseline is not None
+    best_remark = f"round {state.best_round}" if state.best_round != BASELINE_ROUND else "the input"
+    current = state.current if isinstance(state.current, Measured) else None
+    remark = ""
+    if state.current is not None:
+        remark = f"round {state.current_round}" + ("" if current else f", {_kind(state)}")
+    rows = [
+        LatencyRow("input", state.baseline),
+        LatencyRow("best", state.best, best_remark, "bold green" if state.best_round != BASELINE_ROUND else "bold"),
+        LatencyRow("current", current, remark),
+    ]
+    return latency_table(rows, state.baseline)
+
+
+def _kind(state: RunState) -> str:
+    return wording.outcome_words(state.current.kind).label if state.current is not None else ""
+
+
+def _rounds(state: RunState, most: int, width: int, ascii_only: bool) -> Table:
+    """The last rounds, newest first."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="dim", width=5, no_wrap=True)
+    table.add_column(width=18, no_wrap=True)
+    table.add_column(justify="right", width=14, no_wrap=True)
+    table.add_column(no_wrap=True)
+    for ended in reversed(state.rounds[-most:]):
+        attempt = ended.attempt
+        words = wording.outcome_words(attempt.outcome)
+        mark = words.plain_mark if ascii_only else words.mark
+        table.add_row(
+            str(attempt.round),
+            Text(f"{mark} {words.label}", style=words.style),
+            wording.latency(attempt.latency_us),
+            Text(one_line(attempt.title or attempt.summary, max(8, width - 43), ascii_only=ascii_only)),
+        )
+    return table
+
+
+def _gaps(state: RunState, width: int, ascii_only: bool) -> Table | None:
+    """Where the best kernel's time could still be won."""
+    if state.best is None or not state.best.profile.gaps:
+        return None
+    gaps = sorted(state.best.profile.gaps, key=lambda gap: -gap.cost_us)[:3]
+    widest = max(gap.cost_us for gap in gaps)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True, max_width=width - 46)
+    table.add_column(justify="right", width=14, no_wrap=True)
+    table.add_column(no_wrap=True)
+    for gap in gaps:
+        length = max(1, round(24 * gap.cost_us / widest)) if widest > 0 else 0
+        table.add_row(gap.name, wording.latency(gap.cost_us), Text(("=" if ascii_only else "▬") * length, style="cyan"))
+    return table
+
+
+def _spent(state: RunState, now: float, dot: str) -> Text:
+    budget = state.budget
+    parts = []
+    if budget.usage.total_tokens or budget.unpriced_calls:
+        parts.append(f"tokens {wording.tokens(budget.usage)}")
+        parts.append(f"cost {wording.cost(budget.cost_usd, budget.unpriced_calls)}")
+    else:
+        parts.append("no model calls")
+    if budget.device_s:
+        parts.append(f"target {wording.duration(budget.device_s)}")
+    if state.round == BASELINE_ROUND:
+        parts.append(wording.duration(now - state.started_at))
+    return Text(f" {dot} ".join(parts), style="dim")

@@ -1,0 +1,99 @@
+"""A run as plain lines, one per event, with the time of day: for pipes, CI and logs. Quiet: warnings only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from accelopt_core.evaluation import explain
+from accelopt_core.events import (
+    BASELINE_ROUND,
+    BaselineMeasured,
+    BudgetUpdate,
+    Event,
+    Notice,
+    PlanMade,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+    RunStarted,
+    StepBegan,
+    StepNote,
+)
+from accelopt_core.ports import Step
+from infra import wording
+from infra.run_state import RunState
+
+STEPS = tuple(Step)
+
+
+class PlainProgress:
+    def __init__(self, console: Console, *, quiet: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._now = now
+        self._state = RunState()
+
+    def tell(self, event: Event) -> None:
+        self._state.apply(event, 0.0)
+        line = self._line(event)
+        if line is None or (self._quiet and not (isinstance(event, Notice) and event.level == "warning")):
+            return
+        # One event is one line of any length: a log that is wrapped at 80 columns cannot be searched.
+        text = Text(f"{self._now():%H:%M:%S}  {' '.join(line.split())}")
+        self._console.print(text, soft_wrap=True, highlight=False)
+        self._console.file.flush()
+
+    def close(self) -> None:
+        self._console.file.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        yield
+
+    def _line(self, event: Event) -> str | None:
+        match event:
+            case RunStarted():
+                return (
+                    f"run {event.run_id}: {event.task} ({event.shape}) on {event.target.name}, proposed by "
+                    f"{event.proposer}, at most {event.rounds} rounds, {event.experiences} experiences in memory"
+                )
+            case BaselineMeasured(result=result):
+                return f"input kernel: {explain(result)}"
+            case RoundStarted(round=number, parent_id=parent, parent_us=us):
+                return f"{self._where(number)}: from {parent} at {self._label()}{wording.latency(us)}"
+            case StepBegan(round=number, step=step):
+                return f"{self._where(number)} [{STEPS.index(step) + 1}/{len(STEPS)}] {step.value}"
+            case StepNote(round=number, step=step, detail=detail):
+                return f"{self._where(number)} {step.value}: {detail}"
+            case PlanMade():
+                return None  # the plan step's own note says it
+            case RoundEnded(attempt=attempt):
+                label = wording.outcome_words(attempt.outcome).label
+                best = self._state.best
+                standing = f"; best {self._label()}{wording.latency(best.latency_us)}" if best else ""
+                if best and self._state.baseline:
+                    standing += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
+                measured = f" at {self._label()}{wording.latency(attempt.latency_us)}" if attempt.latency_us else ""
+                return f"{self._where(attempt.round)}: {label}{measured}{standing}"
+            case BudgetUpdate(usage=usage) if usage.total_tokens or event.unpriced_calls:
+                return f"tokens {wording.tokens(usage)}; cost {wording.cost(event.cost_usd, event.unpriced_calls)}"
+            case BudgetUpdate():
+                return None
+            case Notice(message=message, level=level):
+                return f"{'warning: ' if level == 'warning' else ''}{message}"
+            case RunEnded(outcome=outcome, reason=reason):
+                return f"{outcome}: {reason}"
+
+    def _where(self, number: int) -> str:
+        if number == BASELINE_ROUND:
+            return "input"
+        total = self._state.started.rounds if self._state.started else number
+        return f"round {number}/{total}" if number <= total else "final check"
+
+    def _label(self) -> str:
+        return "simulated " if self._state.baseline is not None and self._state.baseline.simulated else ""

@@ -1,0 +1,128 @@
+"""How numbers and outcomes are said to a person, the same in every view: short, with a unit, never a bare zero."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from accelopt_core.evaluation import Measured
+from accelopt_core.ports import Usage
+from ka_extensions.attempt_history import Attempt
+
+
+@dataclass(frozen=True)
+class OutcomeWords:
+    label: str
+    style: str
+    mark: str
+    plain_mark: str
+
+
+OUTCOMES = {
+    "improved": OutcomeWords("improved", "green", "✓", "+"),
+    "no_improvement": OutcomeWords("no improvement", "dim", "·", "."),
+    "reverted": OutcomeWords("reverted", "yellow", "↩", "<"),
+    "failed": OutcomeWords("failed", "red", "✗", "x"),
+    "compile_failed": OutcomeWords("does not compile", "red", "✗", "x"),
+    "incorrect": OutcomeWords("wrong", "red", "✗", "x"),
+    "implausible": OutcomeWords("implausible", "red", "✗", "x"),
+    "timed_out": OutcomeWords("timed out", "red", "✗", "x"),
+    "crashed": OutcomeWords("crashed", "red", "✗", "x"),
+    "no_kernel": OutcomeWords("no kernel", "red", "✗", "x"),
+    "no_plan": OutcomeWords("no plan", "red", "✗", "x"),
+}
+"""By `Attempt.outcome`; an outcome that is not listed is shown by its own name."""
+
+
+def outcome_words(outcome: str) -> OutcomeWords:
+    return OUTCOMES.get(outcome) or OutcomeWords(outcome.replace("_", " "), "red", "?", "?")
+
+
+def latency(us: float | None) -> str:
+    return "-" if us is None else f"{us:,.1f} µs"
+
+
+def speedup(baseline_us: float, us: float | None) -> str:
+    return "-" if us is None else f"{baseline_us / us:.2f}x"
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:34`, `1:02:03`."""
+    whole = max(0, int(seconds))
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def roughly(seconds: float) -> str:
+    """For an estimate: `under a minute`, `6 min`, `2.5 h`."""
+    if seconds < 60:
+        return "under a minute"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def cost(cost_usd: float, unpriced_calls: int) -> str:
+    """Unknown is said, never shown as zero."""
+    if not unpriced_calls:
+        return f"${cost_usd:.2f}"
+    calls = f"{unpriced_calls} call{'' if unpriced_calls == 1 else 's'} of unknown price"
+    return f"${cost_usd:.2f} + {calls}" if cost_usd else f"unknown ({calls})"
+
+
+def tokens(usage: Usage) -> str:
+    read = usage.input_tokens + usage.cached_input_tokens + usage.cache_write_tokens
+    cached = f" ({usage.cached_input_tokens:,} from cache)" if usage.cached_input_tokens else ""
+    return f"{read:,} in{cached}, {usage.output_tokens:,} out"
+
+
+def tally(attempts: Iterable[Attempt]) -> str:
+    """`3 improved, 2 no improvement, 1 wrong`: the rounds by what came of them."""
+    last = {attempt.round: attempt for attempt in attempts}
+    counted = Counter(outcome_words(attempt.outcome).label for attempt in last.values())
+    return ", ".join(f"{count} {label}" for label, count in counted.most_common()) or "none"
+
+
+def one_line(text: str, width: int, *, ascii_only: bool = False) -> str:
+    flat = " ".join(text.split())
+    if len(flat) <= width:
+        return flat
+    dots = "..." if ascii_only else "…"
+    return flat[: max(0, width - len(dots))].rstrip() + dots
+
+
+@dataclass(frozen=True)
+class LatencyRow:
+    name: str
+    result: Measured | None
+    remark: str = ""
+    style: str = ""
+
+
+def latency_table(rows: Iterable[LatencyRow], baseline: Measured) -> Table:
+    """Latency, speed-up and percent of the bound; says so when latencies are simulated or the bound is derived."""
+    derived = baseline.profile.bounds.source == "trace"
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
+    table.add_column("", min_width=7, no_wrap=True)
+    table.add_column("simulated latency" if baseline.simulated else "latency", justify="right", no_wrap=True)
+    table.add_column("speed-up", justify="right", no_wrap=True)
+    table.add_column("% of bound*" if derived else "% of bound", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, style="dim")
+    for row in rows:
+        us = row.result.latency_us if row.result else None
+        percent = f"{baseline.profile.bounds.percent_of_peak(us):.1f} %" if us is not None else "-"
+        table.add_row(
+            Text(row.name, style=row.style), Text(latency(us), style=row.style),
+            Text(speedup(baseline.latency_us, us), style=row.style), Text(percent, style=row.style), row.remark,
+        )  # fmt: skip
+    return table
+
+
+def bound_note(baseline: Measured) -> str:
+    """For the line below a latency table; empty when there is nothing to explain."""
+    if baseline.profile.bounds.source == "trace":
+        return "* bound derived from what the input kernel itself computes and moves"
+    return ""
