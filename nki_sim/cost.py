@@ -1,0 +1,358 @@
+"""What one instruction costs on a machine, in isolation: computed once per template.
+
+Order and waiting are the scheduler's business (`nki_sim.schedule`); here is only how long an engine is
+busy, how long until the result may be used, and what is moved and computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from nki_sim.errors import NotSupported
+from nki_sim.machine import Machine
+from nki_sim.memory import MemoryRegion
+from nki_sim.program import Engine, Operand, Template
+
+OPERATIONS = {
+    "tensor_tensor": 1,
+    "tensor_scalar": 1,
+    "scalar_tensor_tensor": 2,
+    "tensor_tensor_scan": 2,
+    "tensor_scalar_cumulative": 2,
+    "tensor_scalar_reduce": 2,
+    "tensor_reduce": 1,
+    "tensor_partition_reduce": 1,
+    "activation": 1,
+    "activation_reduce": 2,
+    "activate2": 1,
+    "reciprocal": 1,
+    "exponential": 1,
+    "select_reduce": 1,
+    "range_select": 1,
+    "affine_select": 1,
+    "dropout": 1,
+}
+"""Arithmetic per element, for useful work; moving, filling and transposing count as none."""
+
+_EVERY_TABLE = frozenset({"copy", "identity", "square", "relu", "abs", "sign", "add", "multiply", "subtract"})
+_TABLES = {"rsqrt": "sqrt", "reciprocal_sqrt": "sqrt"}
+"""Functions known to share a table under another's name; any other function has a table of its own."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A DMA: descriptors issued on a queue, rows moved by a range of engines."""
+
+    queue: str
+    """`dma.sync`, `dma.scalar` or `dma.gpsimd`."""
+    first_engine: int
+    last_engine: int
+    """Inclusive."""
+    engine_ns: float
+    """Time the busiest of them spends on it."""
+    rows: int
+    row_bytes: int
+    nbytes: int
+
+    @property
+    def engines(self) -> int:
+        return self.last_engine - self.first_engine + 1
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes by memory."""
+
+    hbm_read: int = 0
+    hbm_write: int = 0
+    sbuf_read: int = 0
+    sbuf_write: int = 0
+    psum_read: int = 0
+    psum_write: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    resource: str
+    """The engine that is busy, or the DMA queue."""
+    busy_ns: float
+    """For a transfer: issuing it."""
+    latency_ns: float
+    """From the end of busy until a dependent instruction may start."""
+    traffic: Traffic
+    flops: int = 0
+    """All of TensorE's multiply-adds times two, transposes included."""
+    transpose_flops: int = 0
+    operations: int = 0
+    """Elementwise arithmetic."""
+    table: str = ""
+    """Activation function table it needs; empty if any will do."""
+    port: bool = field(default=False)
+    """It holds the SBUF port that Vector and GpSimd share."""
+    transfer: Transfer | None = None
+
+
+def cost(template: Template, machine: Machine) -> Cost:
+    """Raises NotSupported for an opcode that has no price."""
+    opcode = template.opcode
+    if template.engine is Engine.dma or opcode.startswith("dma_") or opcode == "sendrecv":
+        return _dma(template, machine)
+    if opcode in ("nc_matmul", "nc_matmul_mx") or (opcode == "nc_transpose" and template.engine is Engine.tensor):
+        return _tensor(template, machine)
+    if opcode.startswith("register_") or opcode in ("tensor_load", "tensor_store"):
+        engine = template.engine.name if template.engine is not Engine.unknown else "sync"
+        return Cost(engine, machine.register_access_ns, 0.0, _traffic(template))
+    if opcode in ("core_barrier", "no_reorder", "device_print"):
+        return Cost("sync", machine.barrier_ns if opcode == "core_barrier" else 0.0, 0.0, _traffic(template))
+    return _elementwise(template, machine)
+
+
+# --- TensorE --------------------------------------------------------------------------------------
+
+
+def _tensor(template: Template, machine: Machine) -> Cost:
+    transposes = template.opcode == "nc_transpose" or bool(getattr(template.attrs, "is_transpose", False))
+    if template.opcode == "nc_transpose":
+        data = template.operands[1]
+        rows, stationary_columns, columns = data.partitions, data.free_size, data.partitions
+        inputs = [data]
+        cycles = max(data.partitions, min(machine.tensor_min_cycles, data.free_size))
+        share = 1.0
+    else:
+        stationary, moving = _role(template, "stationary"), _role(template, "moving")
+        inputs = [stationary, moving]
+        doubled = getattr(getattr(template.attrs, "perf_mode", None), "name", "none").startswith("double")
+        if doubled and not machine.tensor_double_row:
+            raise NotSupported(f"nc_matmul perf_mode double_row does not exist on {machine.name}")
+        rows = stationary.partitions * (2 if doubled else 1)
+        stationary_columns = stationary.free_size // (2 if doubled else 1)
+        columns = moving.free_size // (2 if doubled else 1)
+        cycles = max(columns, machine.tensor_min_cycles)
+        share = _array_share(getattr(template.attrs, "tile_size", ()), machine)
+    passes = 1
+    if any(operand.dtype == "float32" for operand in inputs):
+        passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
+    moving_ns = passes * cycles / machine.tensor_clock_ghz
+    loading_ns = passes * stationary_columns / (machine.stationary_columns_per_cycle * machine.tensor_clock_ghz)
+    flops = 2 * rows * stationary_columns * columns
+    return Cost(
+        "tensor",
+        max(moving_ns, loading_ns) * share,
+        machine.tensor_latency_ns,
+        _traffic(template),
+        flops=flops,
+        transpose_flops=flops if transposes else 0,
+    )
+
+
+def _array_share(tile_size: tuple[int, ...], machine: Machine) -> float:
+    """Fraction of the array a tiled matmul occupies; independent tiles run side by side."""
+    if not tile_size:
+        return 1.0
+    share = tile_size[0] / machine.tensor_rows
+    if len(tile_size) > 1:
+        share *= tile_size[1] / machine.tensor_columns
+    return min(1.0, share)
+
+
+# --- VectorE, ScalarE, GpSimdE --------------------------------------------------------------------
+
+
+def _elementwise(template: Template, machine: Machine) -> Cost:
+    engine = template.engine.name
+    if engine not in ("vector", "scalar", "gpsimd"):
+        raise NotSupported(f"{template.describe()}: no price for {template.opcode} on {engine}")
+    operands = [operand for operand in template.operands if operand.region.on_chip]
+    elements = max((operand.free_size for operand in operands), default=1)
+    lanes = max((operand.partitions for operand in operands), default=1)
+    op = str(getattr(template.attrs, "op", "") or "")
+    rates = machine.rates
+    opcode = template.opcode
+    reduces = any(operand.role in ("accumulators", "reduce_res") for operand in template.operands)
+    rate = rates.get(f"{op}@{engine}") or rates.get(f"{opcode}@{engine}")
+    if rate is None and opcode == "activation" and reduces:
+        rate = rates.get("activation+reduce")
+    rate = rate or rates.get(opcode)
+    if rate is None:
+        raise NotSupported(f"{template.describe()}: no price for {opcode}; add its rate to nki_sim.machine")
+    speedup = _vector_speedup(template, operands, machine) if engine == "vector" else 1.0
+    stride = max((_inner_stride_bytes(operand) for operand in operands if operand.region.value == "sbuf"), default=0)
+    slowdown = machine.sbuf_stride_slowdown if stride > machine.sbuf_stride_limit_bytes else 1.0
+    if slowdown > 1:
+        speedup = 1.0
+    cycles = rate.fixed + max(rate.per_element * elements * slowdown / speedup, rate.minimum)
+    issue = {
+        "vector": machine.vector_issue_cycles,
+        "scalar": machine.scalar_issue_cycles,
+        "gpsimd": machine.gpsimd_issue_cycles,
+    }[engine]
+    function = opcode in ("activation", "activation_reduce", "activate2")
+    latency = {
+        "vector": machine.vector_latency_ns,
+        "scalar": machine.scalar_function_latency_ns if function else machine.scalar_latency_ns,
+        "gpsimd": machine.gpsimd_latency_ns,
+    }[engine]
+    shares = machine.vector_gpsimd_share_port
+    uses_sbuf = any(operand.region is MemoryRegion.sbuf for operand in operands)
+    port = uses_sbuf and (engine == "gpsimd" or (engine == "vector" and (shares == "always" or speedup > 1)))
+    return Cost(
+        engine,
+        (cycles + issue) / machine.clock_ghz(engine),
+        latency,
+        _traffic(template),
+        operations=OPERATIONS.get(opcode, 0) * elements * lanes + _second_operation(template) * elements * lanes,
+        table=_table(op) if engine == "scalar" and function else "",
+        port=port,
+    )
+
+
+def _second_operation(template: Template) -> int:
+    return int(template.opcode == "tensor_scalar" and bool(getattr(template.attrs, "op1", None)))
+
+
+def _table(op: str) -> str:
+    return "" if not op or op in _EVERY_TABLE else _TABLES.get(op, op)
+
+
+def _vector_speedup(template: Template, operands: list[Operand], machine: Machine) -> float:
+    """Vector's performance modes; the hardware enters them by itself."""
+    tiles = [operand for operand in operands if operand.role in ("dst", "data", "src", "data1", "data2")]
+    if not tiles:
+        return 1.0
+    in_sbuf = all(operand.region is MemoryRegion.sbuf for operand in tiles)
+    narrow = all(operand.dtype in ("bfloat16", "float16") for operand in tiles)
+    contiguous = all(_contiguous_elements(operand) == operand.free_size for operand in tiles)
+    if template.opcode in ("tensor_copy", "tensor_scalar", "memset"):
+        if narrow and in_sbuf and contiguous:
+            return machine.vector_perf_copy_16bit
+        if narrow and (in_sbuf or contiguous):
+            return machine.vector_perf_copy_16bit_slow
+        if in_sbuf and contiguous and all(operand.dtype.itemsize <= 4 for operand in tiles):
+            return machine.vector_perf_copy_32bit
+    elif template.opcode == "tensor_tensor" and narrow and all(o.region is MemoryRegion.sbuf for o in tiles[1:]):
+        return machine.vector_perf_tensor_16bit
+    return 1.0
+
+
+def _inner_stride_bytes(operand: Operand) -> int:
+    for stride, size in reversed(operand.pattern[1:]):
+        if size > 1:
+            return abs(stride) * operand.dtype.itemsize
+    return 0
+
+
+def _contiguous_elements(operand: Operand) -> int:
+    """Elements in the innermost contiguous run; on chip, within a partition."""
+    run = 1
+    for stride, size in reversed(operand.pattern[1:] if operand.region.on_chip else operand.pattern):
+        if size == 1:
+            continue
+        if stride != run:
+            break
+        run *= size
+    return run
+
+
+# --- DMA ------------------------------------------------------------------------------------------
+
+
+def _dma(template: Template, machine: Machine) -> Cost:
+    tensors = [operand for operand in template.operands if not operand.role.endswith(".index")]
+    written = [operand for operand in tensors if operand.access != "r"]
+    read = [operand for operand in tensors if operand.access != "w"]
+    if not written or not read:
+        raise NotSupported(f"{template.describe()}: a transfer needs a source and a destination")
+    dst = written[0]
+    nbytes = max(dst.nbytes, *(operand.nbytes for operand in read))
+    item = max(operand.dtype.itemsize for operand in tensors)
+    row_elements = min(_contiguous_elements(operand) for operand in tensors)
+    efficiency = 1.0
+    if template.opcode == "dma_transpose":
+        efficiency = (
+            machine.dma_transpose_onchip_efficiency
+            if all(operand.region.on_chip for operand in tensors)
+            else machine.dma_transpose_efficiency
+        )
+        if item >= 4:
+            efficiency /= machine.dma_transpose_4byte_slowdown
+        row_elements = max(_contiguous_elements(operand) for operand in read)
+    elif template.opcode == "dma_compute":
+        efficiency = machine.dma_accumulate_efficiency
+        nbytes = sum(operand.nbytes for operand in read)
+    rows = max(1, nbytes // (row_elements * item))
+    first, last, rows_on_busiest, rows = _deal_rows(tensors, rows, nbytes, machine)
+    bytes_on_busiest = nbytes * rows_on_busiest / rows
+    engine_ns = rows_on_busiest * machine.dma_row_ns + bytes_on_busiest / (machine.dma_engine_bytes_per_ns * efficiency)
+    queue, issue_ns = _queue(template, machine)
+    spread = machine.dma_spread_ns if last > first else 0.0
+    return Cost(
+        queue,
+        issue_ns,
+        machine.dma_completion_ns + spread,
+        _traffic(template),
+        transfer=Transfer(queue, first, last, engine_ns, rows, nbytes // rows, nbytes),
+    )
+
+
+def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine) -> tuple[int, int, int, int]:
+    """Which engines move the rows: (first, last, rows on the busiest, rows in all).
+
+    A partition belongs to an engine; between HBM tensors, rows are cut and dealt to all engines.
+    """
+    on_chip = [operand for operand in tensors if operand.region.on_chip]
+    if not on_chip:
+        engines = machine.dma_engines
+        if rows < engines:
+            rows = max(rows, min(engines, nbytes // 512))
+        used = min(rows, engines)
+        return 0, used - 1, ceil(rows / used), rows
+    widest = max(on_chip, key=lambda operand: operand.partitions)
+    start, partitions = widest.partition_start, widest.partitions
+    per_engine = machine.partitions_per_dma_engine
+    first, last = start // per_engine, (start + partitions - 1) // per_engine
+    rows_per_partition = ceil(rows / partitions)
+    return first, min(last, machine.dma_engines - 1), rows_per_partition * min(per_engine, partitions), rows
+
+
+def _queue(template: Template, machine: Machine) -> tuple[str, float]:
+    """The queue that issues the transfer, and how long the next one has to wait behind it.
+
+    Scalar has a descriptor generator of its own, GpSimd generates in software, all else is Sync's.
+    """
+    engine = getattr(template.attrs, "queue", None) or getattr(template.attrs, "engine", None)
+    mode = getattr(getattr(template.attrs, "dge_mode", None), "name", "unknown")
+    if engine is Engine.gpsimd or mode == "swdge":
+        return "dma.gpsimd", machine.dma_software_issue_ns
+    if engine is Engine.scalar:
+        return "dma.scalar", machine.dma_hardware_issue_ns
+    return "dma.sync", machine.dma_hardware_issue_ns
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def _traffic(template: Template) -> Traffic:
+    totals = dict.fromkeys(("hbm_read", "hbm_write", "sbuf_read", "sbuf_write", "psum_read", "psum_write"), 0)
+    for operand in template.operands:
+        region = operand.region.value
+        memory = "hbm" if region in ("private_hbm", "shared_hbm") else region
+        if memory == "register":
+            continue
+        if operand.access != "w" and not _overwrites(template, operand):
+            totals[f"{memory}_read"] += operand.nbytes
+        if operand.access != "r":
+            totals[f"{memory}_write"] += operand.nbytes
+    return Traffic(**totals)
+
+
+def _overwrites(template: Template, operand: Operand) -> bool:
+    """A matmul's destination is accumulated in place, inside PSUM: nothing is read out."""
+    return template.opcode.startswith("nc_matmul") and operand.role == "dst"
+
+
+def _role(template: Template, role: str) -> Operand:
+    operand = template.operand(role)
+    if operand is None:
+        raise NotSupported(f"{template.describe()}: operand {role} is missing")
+    return operand

@@ -1,0 +1,338 @@
+"""Trainium generations as data: every hardware number, once, with where it comes from.
+
+A `Machine` holds plain floats, so that the cost model and the scheduler read them at full speed; beside
+each number stands a `Source`. To ask "what if", copy a machine: `dataclasses.replace(TRN2, dma_engines=32)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+Confidence = Literal["documented", "measured", "fitted", "prior"]
+"""documented: AWS says so; measured: someone with hardware did; fitted: chosen to match calibration rows;
+prior: an informed guess that no row constrains."""
+
+
+@dataclass(frozen=True)
+class Source:
+    text: str
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Cycles one elementwise instruction keeps its engine busy: `fixed + per_element * max(n, minimum)`.
+
+    n counts elements per partition; the engine's own overhead comes on top.
+    """
+
+    per_element: float = 1.0
+    fixed: float = 0.0
+    minimum: int = 64
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One physical NeuronCore of one generation. Times in ns, rates in bytes/ns (= GB/s), clocks in GHz."""
+
+    name: str
+
+    # memories
+    partitions: int
+    sbuf_partition_bytes: int
+    """What a kernel may use of a partition of SBUF."""
+    psum_banks: int
+    psum_bank_bytes: int
+    """Per partition."""
+    hbm_bytes_per_ns: float
+    """What the profiler divides by for MBU."""
+
+    # TensorE
+    tensor_clock_ghz: float
+    tensor_rows: int
+    tensor_columns: int
+    stationary_fmax: int
+    moving_fmax: int
+    tensor_min_cycles: int
+    """Least issue interval of a matmul."""
+    tensor_fp32_passes: int
+    tensor_fp32_transpose_passes: int
+    tensor_double_row: bool
+    """fp8 with twice the rows."""
+    stationary_columns_per_cycle: float
+    """Loading weights; hidden behind the previous matmul unless that one is shorter."""
+    tensor_latency_ns: float
+    """From the last column in to the result readable in PSUM by another engine."""
+    throttle_factor: float
+    """Slowdown while cold. 1 turns the state machine off."""
+    throttle_window_ns: float
+    throttle_utilization: float
+    """Busy fraction of one window that keeps the next at full speed."""
+
+    # VectorE, ScalarE, GpSimdE
+    vector_clock_ghz: float
+    scalar_clock_ghz: float
+    gpsimd_clock_ghz: float
+    vector_issue_cycles: float
+    scalar_issue_cycles: float
+    gpsimd_issue_cycles: float
+    """*_issue_cycles: added to every instruction; the engine is busy."""
+    vector_latency_ns: float
+    scalar_latency_ns: float
+    scalar_function_latency_ns: float
+    gpsimd_latency_ns: float
+    """*_latency_ns: until a dependent instruction may start; the engine is free."""
+    vector_perf_copy_16bit: float
+    """Speed-up of copy and tensor_scalar, SBUF to SBUF, contiguous, 2-byte types."""
+    vector_perf_copy_16bit_slow: float
+    """The same when not contiguous, or with one side in PSUM."""
+    vector_perf_copy_32bit: float
+    """The same instructions on 4-byte types, SBUF to SBUF."""
+    vector_perf_tensor_16bit: float
+    """tensor_tensor with everything 2-byte and both inputs in SBUF."""
+    sbuf_stride_limit_bytes: int
+    """An innermost stride above this halves the rate (`sbuf_stride_slowdown`)."""
+    sbuf_stride_slowdown: float
+    activation_table_load_ns: float
+    vector_gpsimd_share_port: Literal["always", "perf modes"]
+    vector_scalar_share_psum: bool
+
+    # DMA
+    dma_engines: int
+    partitions_per_dma_engine: int
+    dma_engine_bytes_per_ns: float
+    dma_row_ns: float
+    """Per contiguous run that an engine moves."""
+    dma_start_ns: float
+    """From issue to the first byte."""
+    dma_spread_ns: float
+    """Between the first and the last engine starting on the same transfer."""
+    dma_completion_ns: float
+    """From the last byte to a consumer starting."""
+    dma_hardware_issue_ns: float
+    """Interval between transfers issued to one hardware queue."""
+    dma_software_issue_ns: float
+    """The same when GpSimd generates the descriptors."""
+    dma_transpose_efficiency: float
+    dma_transpose_onchip_efficiency: float
+    dma_transpose_4byte_slowdown: float
+    dma_accumulate_efficiency: float
+    """Read-add-write transfers (dma_compute)."""
+
+    # the rest
+    register_access_ns: float
+    barrier_ns: float
+
+    rates: Mapping[str, Rate] = field(repr=False)
+    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`."""
+    sources: Mapping[str, Source] = field(repr=False, compare=False)
+    """By field name; for rates, `rates`."""
+
+    def clock_ghz(self, engine: str) -> float:
+        return {
+            "tensor": self.tensor_clock_ghz,
+            "vector": self.vector_clock_ghz,
+            "scalar": self.scalar_clock_ghz,
+            "gpsimd": self.gpsimd_clock_ghz,
+        }[engine]
+
+    # What follows is NKIBench's "peak", the numbers a percent of peak is computed from.
+
+    @property
+    def matmul_bf16_flops_per_ns(self) -> float:
+        """78.6 TFLOP/s on trn2; multiply and add counted separately."""
+        return 2 * self.tensor_rows * self.tensor_columns * self.tensor_clock_ghz
+
+    @property
+    def matmul_fp32_flops_per_ns(self) -> float:
+        """19.66 TFLOP/s on trn2."""
+        return self.matmul_bf16_flops_per_ns / self.tensor_fp32_passes
+
+    @property
+    def vector_pool_ops_per_ns(self) -> float:
+        """276.5 G operations/s on trn2: one per lane and cycle on Vector and on Scalar."""
+        return self.partitions * (self.vector_clock_ghz + self.scalar_clock_ghz)
+
+    @property
+    def dma_bytes_per_ns(self) -> float:
+        """435 GB/s on trn2: all engines together."""
+        return self.dma_engines * self.dma_engine_bytes_per_ns
+
+
+# --- instruction rates ----------------------------------------------------------------------------
+
+_RATES_V2_26 = {
+    # SDK v2.26.1 nki.isa pages: "max(64, N) cycles" unless said
+    "tensor_copy": Rate(),
+    "tensor_scalar": Rate(),
+    "tensor_tensor": Rate(),
+    "scalar_tensor_tensor": Rate(),
+    "tensor_reduce": Rate(),
+    "tensor_scalar_reduce": Rate(fixed=64),
+    "tensor_scalar_cumulative": Rate(),
+    "tensor_tensor_scan": Rate(per_element=2),
+    "select_reduce": Rate(per_element=2),
+    "tensor_copy_predicated": Rate(per_element=2),
+    "range_select": Rate(),
+    "memset": Rate(),
+    "reciprocal": Rate(per_element=8),
+    "bn_stats": Rate(),
+    "bn_aggr": Rate(per_element=13 / 3),
+    "max8": Rate(),
+    "nc_find_index8": Rate(),
+    "nc_match_replace8": Rate(),
+    "nc_stream_shuffle": Rate(),
+    "nc_transpose": Rate(),
+    "dropout": Rate(),
+    "rng": Rate(),
+    "exponential": Rate(per_element=0.25),
+    "quantize_mx": Rate(),
+    "activation": Rate(),
+    "activate2": Rate(),
+    "activation_reduce": Rate(fixed=64),
+    "activation+reduce": Rate(fixed=64),
+    "affine_select": Rate(fixed=150, minimum=1),
+    "iota": Rate(fixed=150, minimum=1),
+    # not published; 150 cycles to start a GpSimd program, then one element per cycle
+    "local_gather": Rate(fixed=150, minimum=1),
+    "nc_n_gather": Rate(fixed=150, minimum=1),
+    "tensor_partition_reduce": Rate(fixed=150, minimum=1),
+    "nonzero_with_count": Rate(fixed=150, minimum=1),
+    "sequence_bounds": Rate(fixed=150, minimum=1),
+    "topk": Rate(per_element=4, minimum=1),
+    "set_rng_seed": Rate(),
+    "rand_set_state": Rate(),
+    "rand_get_state": Rate(),
+    "rand2": Rate(per_element=0.25),
+    "tensor_copy@gpsimd": Rate(fixed=150, minimum=1),
+    "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1),
+    "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1),
+    "memset@gpsimd": Rate(fixed=150, minimum=1),
+    "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1),
+}
+
+_RATES_TRN1 = {
+    **_RATES_V2_26,
+    "tensor_tensor": Rate(per_element=2),
+    "scalar_tensor_tensor": Rate(per_element=2),
+}
+
+
+# --- constants, each with its source --------------------------------------------------------------
+
+_ARCH2 = "Trainium2 architecture guide"
+_TABLE = ("NKI isa pages of SDK v2.26.1, last published cycle formulas", "documented")
+
+_TRN2: dict[str, tuple[object, str, Confidence]] = {
+    "partitions": (128, _ARCH2, "documented"),
+    "sbuf_partition_bytes": (212_984, "nkipy HardwareConstants.h: 224 KiB less the compiler's share", "documented"),
+    "psum_banks": (8, _ARCH2, "documented"),
+    "psum_bank_bytes": (2048, _ARCH2, "documented"),
+    "hbm_bytes_per_ns": (716.0, "profiler MBU of the matmul tutorial (C01: 272 GB/s = 38.06 %)", "measured"),
+    "tensor_clock_ghz": (2.4, _ARCH2, "documented"),
+    "tensor_rows": (128, _ARCH2, "documented"),
+    "tensor_columns": (128, _ARCH2, "documented"),
+    "stationary_fmax": (128, "NKI language guide, tile_size", "documented"),
+    "moving_fmax": (512, "NKI language guide, tile_size", "documented"),
+    "tensor_min_cycles": (64, _TABLE[0], "documented"),
+    "tensor_fp32_passes": (4, _ARCH2 + "; M17: 859 ns for 512 columns", "documented"),
+    "tensor_fp32_transpose_passes": (2, _ARCH2 + ", transpose mode; M26: 271 ns for 128 columns", "documented"),
+    "tensor_double_row": (True, _ARCH2, "documented"),
+    "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
+    "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
+    "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
+    "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),
+    "throttle_utilization": (0.5, "Neuron Explorer guide: below 50 % the throttle returns", "documented"),
+    "vector_clock_ghz": (0.96, _ARCH2, "documented"),
+    "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
+    "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
+    "vector_issue_cycles": (64.0, "least issue interval in the published formulas; C04: 553 ns per 512", "fitted"),
+    "scalar_issue_cycles": (64.0, "least issue interval in the published formulas", "prior"),
+    "gpsimd_issue_cycles": (0.0, "contained in the 150 cycles of its programs", "prior"),
+    "vector_latency_ns": (90.0, "M22, M23: 157 ns beside one element per cycle, less issue", "fitted"),
+    "scalar_latency_ns": (104.0, "M21: 157 ns beside one element per cycle, less issue", "fitted"),
+    "scalar_function_latency_ns": (232.0, "M01, M02, M19, M20: 285 ns beside one element per cycle", "fitted"),
+    "gpsimd_latency_ns": (100.0, "like Vector", "prior"),
+    "vector_perf_copy_16bit": (4.0, _ARCH2 + ", Vector performance mode", "documented"),
+    "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
+    "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
+    "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
+    "sbuf_stride_limit_bytes": (16, "NKI performance guide", "documented"),
+    "sbuf_stride_slowdown": (2.0, "NKI performance guide", "documented"),
+    "activation_table_load_ns": (1283.0, "M03", "measured"),
+    "vector_gpsimd_share_port": ("perf modes", _ARCH2 + ", data movement updates", "documented"),
+    "vector_scalar_share_psum": (False, _ARCH2 + ", data movement updates", "documented"),
+    "dma_engines": (16, "NKI DMA bandwidth guide", "documented"),
+    "partitions_per_dma_engine": (8, "NKI DMA bandwidth guide", "documented"),
+    "dma_engine_bytes_per_ns": (27.2, "profiler metadata dma_ddr_bandwidth, 435 GB/s over 16; M27", "documented"),
+    "dma_row_ns": (7.0, "M27: 8 ns for 4 bytes, 157 ns for 4096", "fitted"),
+    "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
+    "dma_spread_ns": (386.0, "M04: 468 ns for two rows of 1 KiB per engine", "fitted"),
+    "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
+    "dma_hardware_issue_ns": (604.0, "C01: 66,048 transfers in 39.9 ms; Trainium2 guide: about 600 ns", "fitted"),
+    "dma_software_issue_ns": (729.0, "M08-M12: one transfer per 729 ns whatever its rows", "fitted"),
+    "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
+    "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
+    "dma_transpose_4byte_slowdown": (4.0, "documented only as slow", "prior"),
+    "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
+    "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
+    "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
+    "rates": (_RATES_V2_26, _TABLE[0] + "; tensor_tensor and scalar_tensor_tensor at N per C06-C18", "documented"),
+}
+
+_ARCH1 = "Trainium architecture guide"
+_TRN1: dict[str, tuple[object, str, Confidence]] = {
+    **_TRN2,
+    "sbuf_partition_bytes": (180_224, "nkipy HardwareConstants.h", "documented"),
+    "hbm_bytes_per_ns": (410.0, _ARCH1 + ": 820 GB/s for two cores", "documented"),
+    "tensor_clock_ghz": (2.8, _ARCH1, "documented"),
+    "vector_clock_ghz": (1.12, _ARCH1, "documented"),
+    "scalar_clock_ghz": (1.4, _ARCH1, "documented"),
+    "gpsimd_clock_ghz": (1.4, _ARCH1, "documented"),
+    "tensor_fp32_transpose_passes": (4, _ARCH1 + ": no transpose mode", "documented"),
+    "tensor_double_row": (False, _ARCH1, "documented"),
+    "throttle_factor": (1.0, "none documented", "documented"),
+    "vector_perf_copy_16bit": (1.0, _ARCH1 + ": no performance mode", "documented"),
+    "vector_perf_copy_16bit_slow": (1.0, _ARCH1 + ": no performance mode", "documented"),
+    "vector_perf_copy_32bit": (1.0, _ARCH1 + ": no performance mode", "documented"),
+    "vector_perf_tensor_16bit": (2.0, "published formulas: N instead of 2N when all is bf16", "documented"),
+    "vector_gpsimd_share_port": ("always", _ARCH1, "documented"),
+    "vector_scalar_share_psum": (True, _ARCH1, "documented"),
+    "dma_engine_bytes_per_ns": (17.0, "NKI DMA bandwidth guide", "documented"),
+    "rates": (_RATES_TRN1, _TABLE[0], "documented"),
+}
+
+_ARCH3 = "Trainium3 architecture guide"
+_TRN3: dict[str, tuple[object, str, Confidence]] = {
+    **_TRN2,
+    "sbuf_partition_bytes": (245_752, "nkipy HardwareConstants.h", "documented"),
+    "hbm_bytes_per_ns": (1175.0, _ARCH3 + ": 4.7 TB/s for eight cores, two per stack", "documented"),
+    "vector_clock_ghz": (1.2, _ARCH3, "documented"),
+    "dma_engine_bytes_per_ns": (33.0, "NKI DMA bandwidth guide", "documented"),
+    "dma_accumulate_efficiency": (1.0, _ARCH3 + ": near-memory accumulation", "documented"),
+}
+
+
+def _machine(name: str, table: Mapping[str, tuple[object, str, Confidence]]) -> Machine:
+    wanted = {f.name for f in fields(Machine)} - {"name", "sources"}
+    if wanted != set(table):
+        raise ValueError(f"machine {name}: constants {sorted(wanted ^ set(table))} are missing or unknown")
+    sources = {key: Source(text, confidence) for key, (_, text, confidence) in table.items()}
+    values = {key: value for key, (value, _, _) in table.items()}
+    return Machine(name=name, sources=sources, **values)  # type: ignore[arg-type]  # names checked above
+
+
+TRN1 = _machine("trn1", _TRN1)
+TRN2 = _machine("trn2", _TRN2)
+TRN3 = _machine("trn3", _TRN3)
+
+MACHINES: Mapping[str, Machine] = {machine.name: machine for machine in (TRN1, TRN2, TRN3)}
+
+
+def machine(name: str) -> Machine:
+    """Raises KeyError naming the known generations."""
+    if name not in MACHINES:
+        raise KeyError(f"no machine {name!r}: one of {', '.join(MACHINES)}")
+    return MACHINES[name]

@@ -1,0 +1,298 @@
+"""Which operands touch the same bytes, and which buffers must share room: the program's dependences.
+
+Every distinct (buffer, offset, pattern) is a region. Regions of one buffer are compared as boxes in the
+coordinates that the buffer's own strides span (for a tile of a matrix: rows and columns), so disjoint
+tiles do not conflict although their byte ranges interleave. A box contains all that is touched, never less.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nki_sim.errors import CapacityExceeded
+from nki_sim.machine import Machine
+from nki_sim.memory import Allocation
+from nki_sim.program import Operand, Program
+
+NO_REGION = -1
+_MAX_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class Regions:
+    region_of: list[int]
+    """By operand row of the program; NO_REGION where no dependence is possible (never written)."""
+    overlaps: list[tuple[int, ...] | None]
+    """By region: the other regions that share bytes with it."""
+    of_buffer: dict[int, list[int]]
+    """Buffer number to its regions."""
+
+    def __len__(self) -> int:
+        return len(self.overlaps)
+
+
+def find_regions(program: Program) -> Regions:
+    operands = [operand for template in program.templates for operand in template.operands]
+    bases = np.cumsum([0] + [len(template.operands) for template in program.templates])[:-1]
+    starts = program.operand_starts
+    counts = np.diff(starts)
+    if not len(counts) or not operands:
+        return Regions([], [], {})
+    rows = np.repeat(np.arange(len(program)), counts)
+    number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
+    buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
+
+    written = np.zeros(len(program.allocations), np.bool_)
+    writes = np.array([operand.access != "r" for operand in operands])
+    written[buffers[writes[number]]] = True
+    on_chip = np.array([allocation.region.on_chip for allocation in program.allocations])
+    tracked = (written | on_chip)[buffers]
+
+    shapes: dict[tuple[object, ...], int] = {}
+    shape_of = np.array([shapes.setdefault(_shape_key(operand), len(shapes)) for operand in operands])
+    example: dict[int, Operand] = {}
+    for operand, shape in zip(operands, shape_of.tolist()):
+        example.setdefault(shape, operand)
+
+    coarse = buffers * len(shapes) + shape_of[number]
+    _, coarse_ids = np.unique(coarse[tracked], return_inverse=True)
+    span = int(offsets.max()) + 1
+    fine = coarse_ids.astype(np.int64) * span + offsets[tracked]
+    _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
+    region_of = np.full(len(rows), NO_REGION, np.int64)
+    region_of[tracked] = ids.reshape(-1)
+
+    region_buffer = buffers[tracked][first].tolist()
+    region_shape = shape_of[number][tracked][first].tolist()
+    region_offset = offsets[tracked][first].tolist()
+    of_buffer: dict[int, list[int]] = {}
+    for region, buffer in enumerate(region_buffer):
+        of_buffer.setdefault(buffer, []).append(region)
+
+    overlaps: list[tuple[int, ...] | None] = [None] * len(region_buffer)
+    known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
+    for buffer, regions in of_buffer.items():
+        if len(regions) == 1 or not written[buffer]:
+            continue
+        allocation = program.allocations[buffer]
+        members = [(region_shape[region], region_offset[region]) for region in regions]
+        key = (allocation.partition_bytes, allocation.nbytes, tuple(members))
+        pairs = known.get(key)
+        if pairs is None:
+            pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members])
+        for region, others in zip(regions, pairs):
+            if others:
+                overlaps[region] = tuple([regions[other] for other in others])
+    return Regions(region_of.tolist(), overlaps, of_buffer)
+
+
+def _shape_key(operand: Operand) -> tuple[object, ...]:
+    return (operand.pattern, operand.dtype.itemsize, operand.indirection is not None)
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+
+def _overlapping(allocation: Allocation, members: Sequence[tuple[Operand, int]]) -> list[tuple[int, ...] | None]:
+    """For each member, the indices of the others it shares bytes with."""
+    levels = _levels(allocation, [operand for operand, _ in members])
+    low, high = _boxes(allocation, members, levels)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    components = np.stack([_components(low[:, k], high[:, k]) for k in range(len(levels))], axis=1)
+    for index, component in enumerate(map(tuple, components.tolist())):
+        groups.setdefault(component, []).append(index)
+    found: list[tuple[int, ...] | None] = [None] * len(members)
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        some = np.array(group)
+        for index in group:
+            hit = np.all((low[some] < high[index]) & (low[index] < high[some]), axis=1)
+            others = tuple(int(other) for other in some[hit] if other != index)
+            found[index] = others or None
+    return found
+
+
+def _levels(allocation: Allocation, operands: Sequence[Operand]) -> list[int]:
+    """Byte strides that span the buffer's coordinates, coarsest first, each a multiple of the next."""
+    strides = {1}
+    for operand in operands:
+        strides.update(abs(s) * operand.dtype.itemsize for s, n in operand.pattern if n > 1 and s)
+    if allocation.region.on_chip:
+        strides = {s for s in strides if s < allocation.partition_bytes} | {allocation.partition_bytes, 1}
+    chain: list[int] = []
+    for stride in sorted(strides, reverse=True):
+        if not chain or chain[-1] % stride == 0:
+            chain.append(stride)
+    if len(chain) > _MAX_LEVELS:
+        chain = chain[: _MAX_LEVELS - 1] + [1]
+    return chain
+
+
+def _boxes(
+    allocation: Allocation, members: Sequence[tuple[Operand, int]], levels: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """[low, high) of every member along every level; int64 [members, levels]."""
+    low = np.zeros((len(members), len(levels)), np.int64)
+    high = np.zeros((len(members), len(levels)), np.int64)
+    for index, (operand, offset) in enumerate(members):
+        low[index], high[index] = _box(allocation, operand, offset, levels)
+    return low, high
+
+
+def _box(allocation: Allocation, operand: Operand, offset: int, levels: list[int]) -> tuple[list[int], list[int]]:
+    item = operand.dtype.itemsize
+    if operand.indirection is not None:
+        return [0] * len(levels), [1 << 62] * len(levels)
+    start = offset * item
+    extent = [0] * len(levels)
+    extent[-1] = item - 1
+    for stride, size in operand.pattern:
+        step = stride * item
+        if step < 0:
+            start += step * (size - 1)
+            step = -step
+        if step == 0 or size == 1:
+            continue
+        if step in levels:
+            extent[levels.index(step)] += size - 1
+        else:
+            extent[-1] += step * (size - 1)
+    low = []
+    rest = start
+    for stride in levels:
+        low.append(rest // stride)
+        rest %= stride
+    high = [at + more + 1 for at, more in zip(low, extent)]
+    for k in range(len(levels) - 1, 0, -1):
+        radix = levels[k - 1] // levels[k]
+        if high[k] > radix:
+            high[k - 1] += (high[k] - 1) // radix
+            low[k], high[k] = 0, radix
+    return low, high
+
+
+def _components(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """A number per interval; intervals with different numbers are disjoint."""
+    order = np.argsort(low, kind="stable")
+    reach = np.maximum.accumulate(high[order])
+    starts = np.ones(len(order), np.int64)
+    starts[1:] = low[order][1:] >= reach[:-1]
+    component = np.empty(len(order), np.int64)
+    component[order] = np.cumsum(starts)
+    return component
+
+
+# --- room -----------------------------------------------------------------------------------------
+
+
+def find_gates(program: Program, machine: Machine) -> dict[int, tuple[int, ...]]:
+    """Instruction number to the buffers that must be dead before it, because its own takes their room.
+
+    Every buffer is fresh while there is room; then it takes over from the ones that died first. What is
+    alive at once must fit: raises CapacityExceeded otherwise.
+    """
+    counts = np.diff(program.operand_starts)
+    rows = np.repeat(np.arange(len(program)), counts)
+    touched, first_at = np.unique(program.operand_data[:, 0], return_index=True)
+    first_use = dict(zip(touched.tolist(), rows[first_at].tolist()))
+    last_use = program.last_use.tolist()
+    gates: dict[int, tuple[int, ...]] = {}
+    for region, capacity in (
+        ("sbuf", machine.sbuf_partition_bytes),
+        ("psum", machine.psum_banks * machine.psum_bank_bytes),
+    ):
+        members = sorted(
+            (first_use[allocation.id], allocation.id)
+            for allocation in program.allocations
+            if allocation.region.value == region and allocation.id in first_use
+        )
+        placed = [buffer for _, buffer in members if program.allocations[buffer].address is not None]
+        if placed:
+            _gate_placed(program, [pair for pair in members if pair[1] in set(placed)], last_use, gates)
+        free_members = [pair for pair in members if program.allocations[pair[1]].address is None]
+        _gate_rotating(program, free_members, last_use, capacity, region, gates)
+    return gates
+
+
+def _gate_rotating(
+    program: Program,
+    members: list[tuple[int, int]],
+    last_use: list[int],
+    capacity: int,
+    region: str,
+    gates: dict[int, tuple[int, ...]],
+) -> None:
+    """Room is handed on in the order in which it fell free."""
+    allocations = program.allocations
+    fresh = capacity
+    dead: deque[tuple[int, int]] = deque()
+    """(buffer that left the room, bytes), oldest first."""
+    sizes: dict[int, int] = {}
+    deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
+    next_death = 0
+    for at, buffer in members:
+        while next_death < len(deaths) and deaths[next_death][0] < at:
+            gone = deaths[next_death][1]
+            dead.append((gone, sizes[gone]))
+            next_death += 1
+        need = sizes[buffer] = allocations[buffer].partition_bytes
+        if need <= fresh:
+            fresh -= need
+            continue
+        need -= fresh
+        fresh = 0
+        waits: list[int] = []
+        while need > 0 and dead:
+            gone, room = dead.popleft()
+            waits.append(gone)
+            if room > need:
+                dead.appendleft((gone, room - need))
+            need -= room
+        if need > 0:
+            _raise_capacity(program, members, last_use, at, buffer, capacity, region)
+        gates[at] = gates.get(at, ()) + tuple(waits)
+
+
+def _gate_placed(
+    program: Program, members: list[tuple[int, int]], last_use: list[int], gates: dict[int, tuple[int, ...]]
+) -> None:
+    """Buffers with addresses wait for the earlier ones whose bytes they take."""
+    spans: list[tuple[int, int, int, int, int]] = []
+    for at, buffer in members:
+        allocation = program.allocations[buffer]
+        address = allocation.address or (0, 0)
+        partition, byte = (address[0], address[1]) if len(address) > 1 else (0, address[0])
+        span = (partition, partition + allocation.partitions, byte, byte + allocation.partition_bytes, buffer)
+        waits = tuple(
+            old[4]
+            for old in spans
+            if old[0] < span[1] and span[0] < old[1] and old[2] < span[3] and span[2] < old[3] and last_use[old[4]] < at
+        )
+        if waits:
+            gates[at] = gates.get(at, ()) + waits
+        spans = [old for old in spans if old[4] not in waits] + [span]
+
+
+def _raise_capacity(
+    program: Program,
+    members: list[tuple[int, int]],
+    last_use: list[int],
+    at: int,
+    buffer: int,
+    capacity: int,
+    region: str,
+) -> None:
+    live = [b for first, b in members if first <= at <= last_use[b]]
+    total = sum(program.allocations[b].partition_bytes for b in live)
+    largest = max(live, key=lambda b: program.allocations[b].partition_bytes)
+    error = CapacityExceeded(
+        f"{region} is too small: {total:,} bytes per partition are alive at once in {len(live)} tensors, "
+        f"{capacity:,} exist; the largest is {program.allocations[largest].describe()}: use smaller or fewer tiles"
+    )
+    error.line = program.allocations[buffer].line
+    raise error

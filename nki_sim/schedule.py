@@ -1,0 +1,355 @@
+"""When every instruction runs: in-order engines, dependences through memory, and room for buffers.
+
+Two schedules of the same instructions, and a bound:
+
+* program order: every engine and DMA queue works in the order of the trace;
+* scheduled: an instruction may fill an idle gap that earlier ones left on its engine, as the compiler's
+  scheduler would arrange it. No instruction is later than in program order. This is the time that ranks;
+* resource bound: the busiest engine with everything else hidden behind it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+import numpy as np
+
+from nki_sim.cost import Cost, cost
+from nki_sim.dma_pool import Backfilling, FirstComeFirstServed
+from nki_sim.machine import Machine
+from nki_sim.program import Program, Template
+from nki_sim.regions import Regions, find_gates, find_regions
+
+RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
+_TENSOR, _VECTOR, _GPSIMD = 0, 1, 3
+
+_READ, _WRITE, _ACCUMULATE = 0, 1, 2
+_PLAIN, _MATMUL, _FUNCTION, _TRANSFER, _PORT = 0, 1, 2, 3, 4
+
+_GAPS_KEPT = 64
+"""Idle gaps an engine remembers: how far the scheduler looks back."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The scheduled order, instruction by instruction, and the three times."""
+
+    program: Program
+    machine: Machine
+    costs: tuple[Cost, ...]
+    """By template."""
+    latency_us: float
+    """Scheduled."""
+    program_order_us: float
+    resource_bound_us: float
+    resource_us: dict[str, float]
+    """Time each resource is busy; `dma` is the busiest DMA engine."""
+    start_ns: np.ndarray
+    """float64 [instructions]; of a transfer: first byte."""
+    end_ns: np.ndarray
+    """float64 [instructions]; of a transfer: last byte."""
+    ready_ns: np.ndarray
+    """float64 [instructions]: when its operands were ready."""
+    cause: np.ndarray
+    """int64 [instructions]: the instruction it waited for last; -1 if none."""
+    table_loads: int
+    throttled_us: float
+    """Time TensorE lost to its throttle."""
+
+
+def schedule(program: Program, machine: Machine) -> Timeline:
+    """Raises CapacityExceeded when what is alive at once does not fit, NotSupported for an unknown opcode."""
+    costs = tuple(cost(template, machine) for template in program.templates)
+    bound_ns, busy = resource_bound(program, costs, machine)
+    if not len(program):
+        none = np.zeros(0)
+        return Timeline(program, machine, costs, 0.0, 0.0, 0.0, busy, none, none, none, none.astype(np.int64), 0, 0.0)
+    regions = find_regions(program)
+    gates = find_gates(program, machine)
+    in_order = _run(program, machine, costs, regions, gates, backfill=False)
+    filled = _run(program, machine, costs, regions, gates, backfill=True)
+    best = filled if filled.latency_ns <= in_order.latency_ns else in_order
+    return Timeline(
+        program,
+        machine,
+        costs,
+        max(best.latency_ns, bound_ns) / 1e3,
+        max(in_order.latency_ns, bound_ns) / 1e3,
+        bound_ns / 1e3,
+        busy,
+        np.array(best.start),
+        np.array(best.end),
+        np.array(best.ready),
+        np.array(best.cause, np.int64),
+        best.table_loads,
+        best.throttled_ns / 1e3,
+    )
+
+
+def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) -> tuple[float, dict[str, float]]:
+    """(ns of the busiest resource, µs by resource): no waiting, no throttling, no table loads."""
+    counts = np.bincount(program.template_ids, minlength=len(costs)).tolist()
+    busy = dict.fromkeys((*RESOURCES, "dma"), 0.0)
+    engines = np.zeros(machine.dma_engines)
+    for price, count in zip(costs, counts):
+        busy[price.resource] += price.busy_ns * count
+        if price.transfer is not None:
+            move = price.transfer
+            engines[move.first_engine : move.last_engine + 1] += move.engine_ns * count
+    busy["dma"] = float(engines.max()) if len(engines) else 0.0
+    return max(busy.values()), {name: ns / 1e3 for name, ns in busy.items()}
+
+
+# --- one pass over the instructions ---------------------------------------------------------------
+
+
+@dataclass
+class _Pass:
+    latency_ns: float
+    start: list[float]
+    end: list[float]
+    ready: list[float]
+    cause: list[int]
+    table_loads: int
+    throttled_ns: float
+
+
+def _access_codes(template: Template) -> tuple[int, ...]:
+    codes = []
+    for operand in template.operands:
+        if operand.access == "r":
+            codes.append(_READ)
+        elif operand.access == "u" and template.opcode.startswith("nc_matmul"):
+            codes.append(_ACCUMULATE)
+        else:
+            codes.append(_WRITE)
+    return tuple(codes)
+
+
+def _kind(price: Cost) -> int:
+    if price.transfer is not None:
+        return _TRANSFER
+    if price.resource == "tensor":
+        return _MATMUL
+    if price.table:
+        return _FUNCTION
+    return _PORT if price.port else _PLAIN
+
+
+def _run(
+    program: Program,
+    machine: Machine,
+    costs: Sequence[Cost],
+    regions: Regions,
+    gates: dict[int, tuple[int, ...]],
+    backfill: bool,
+) -> _Pass:
+    prepared = [
+        (
+            RESOURCES.index(price.resource),
+            price.busy_ns,
+            price.latency_ns,
+            _kind(price),
+            price.table if price.table else price.transfer,
+            _access_codes(template),
+        )
+        for price, template in zip(costs, program.templates)
+    ]
+    region_of, overlaps, of_buffer = regions.region_of, regions.overlaps, regions.of_buffer
+    size = len(regions)
+    visible = [0.0] * size  # when the last write may be read
+    visible_to_tensor = [0.0] * size  # the same for TensorE, which forwards its own results
+    read_until = [0.0] * size  # when the last reader is done
+    writer = [-1] * size
+    reader = [-1] * size
+    tails = [0.0] * len(RESOURCES)
+    gap_low: list[list[float]] = [[] for _ in RESOURCES]
+    gap_high: list[list[float]] = [[] for _ in RESOURCES]
+    smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
+    edges: dict[int, list[int]] = {}
+    for edge in program.edges:
+        edges.setdefault(edge.after, []).append(edge.before)
+
+    moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
+    pool: Union[Backfilling, FirstComeFirstServed]
+    if backfill:
+        mean = sum(moves) / len(moves) if moves else 1000.0
+        pool = Backfilling(machine.dma_engines, min(20_000.0, max(200.0, mean)))
+    else:
+        pool = FirstComeFirstServed(machine.dma_engines)
+    book = pool.book
+    dma_start = machine.dma_start_ns
+
+    window, busy_share = machine.throttle_window_ns, machine.throttle_utilization * machine.throttle_window_ns
+    throttle = machine.throttle_factor
+    tensor_busy: dict[int, float] = {}
+    throttled = 0.0
+    table = ""
+    table_ns, table_loads = machine.activation_table_load_ns, 0
+    port_from = [0.0] * len(RESOURCES)  # last time each of Vector and GpSimd held the shared port
+    port_until = [0.0] * len(RESOURCES)
+
+    starts: list[float] = []
+    ends: list[float] = []
+    readies: list[float] = []
+    causes: list[int] = []
+    latest = 0.0
+    row = 0
+    for i, number in enumerate(program.template_ids.tolist()):
+        resource, busy, latency, kind, extra, codes = prepared[number]
+        ready = 0.0
+        cause = -1
+        # what it waits for
+        at = row
+        for code in codes:
+            region = region_of[at]
+            at += 1
+            if region < 0:
+                continue
+            if code == 0:
+                when = visible[region]
+                if when > ready:
+                    ready = when
+                    cause = writer[region]
+                others = overlaps[region]
+                if others is not None:
+                    for other in others:
+                        when = visible[other]
+                        if when > ready:
+                            ready = when
+                            cause = writer[other]
+            else:
+                when = visible_to_tensor[region] if code == 2 else visible[region]
+                if when > ready:
+                    ready = when
+                    cause = writer[region]
+                when = read_until[region]
+                if when > ready:
+                    ready = when
+                    cause = reader[region]
+                others = overlaps[region]
+                if others is not None:
+                    for other in others:
+                        when = visible_to_tensor[other] if code == 2 else visible[other]
+                        if when > ready:
+                            ready = when
+                            cause = writer[other]
+                        when = read_until[other]
+                        if when > ready:
+                            ready = when
+                            cause = reader[other]
+        if i in gates:
+            for buffer in gates[i]:
+                for other in of_buffer[buffer]:
+                    when = visible[other]
+                    if when > ready:
+                        ready = when
+                        cause = writer[other]
+                    when = read_until[other]
+                    if when > ready:
+                        ready = when
+                        cause = reader[other]
+        if i in edges:
+            for before in edges[i]:
+                if ends[before] > ready:
+                    ready = ends[before]
+                    cause = before
+
+        # what its engine adds
+        tail = tails[resource]
+        may_fill = backfill
+        earliest = ready
+        if kind == _MATMUL:
+            if throttle != 1.0:
+                when = ready if ready > tail else tail
+                if tensor_busy.get(int(when / window) - 1, 0.0) < busy_share:
+                    throttled += busy * (throttle - 1.0)
+                    busy *= throttle
+        elif kind == _FUNCTION:
+            if extra != table:
+                table = extra
+                table_loads += 1
+                tail += table_ns
+                may_fill = False
+        elif kind == _PORT:
+            rival = _GPSIMD if resource == _VECTOR else _VECTOR
+            when = ready if ready > tail else tail
+            if when < port_until[rival] and when + busy > port_from[rival]:
+                earliest = port_until[rival]
+
+        # where it fits
+        if earliest >= tail:
+            start = earliest
+            if backfill and start - tail > smallest[resource]:
+                low, high = gap_low[resource], gap_high[resource]
+                low.append(tail)
+                high.append(start)
+                if len(low) > 2 * _GAPS_KEPT:
+                    del low[:_GAPS_KEPT], high[:_GAPS_KEPT]
+            tails[resource] = start + busy
+        else:
+            start = tail
+            if may_fill:
+                low, high = gap_low[resource], gap_high[resource]
+                for k in range(bisect_left(high, earliest + busy), len(high)):
+                    begin = low[k]
+                    if begin < earliest:
+                        begin = earliest
+                    if begin + busy <= high[k]:
+                        start = begin
+                        _split_gap(low, high, k, begin, begin + busy, smallest[resource])
+                        break
+                else:
+                    tails[resource] = start + busy
+            else:
+                tails[resource] = start + busy
+        done = start + busy
+        if kind == _MATMUL:
+            slot = int(start / window)
+            tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
+        elif kind == _PORT:
+            port_from[resource], port_until[resource] = start, done
+        elif kind == _TRANSFER:
+            move = extra
+            start, done = book(start + dma_start, move.first_engine, move.last_engine, move.engine_ns)
+        seen = done + latency
+
+        # who waits for it
+        for code in codes:
+            region = region_of[row]
+            row += 1
+            if region < 0:
+                continue
+            if code == 0:
+                if done > read_until[region]:
+                    read_until[region] = done
+                    reader[region] = i
+            else:
+                visible[region] = seen
+                visible_to_tensor[region] = done if kind == _MATMUL else seen
+                writer[region] = i
+        starts.append(start)
+        ends.append(done)
+        readies.append(ready)
+        causes.append(cause)
+        if seen > latest:
+            latest = seen
+    return _Pass(latest, starts, ends, readies, causes, table_loads, throttled)
+
+
+def _split_gap(low: list[float], high: list[float], k: int, begin: float, end: float, smallest: float) -> None:
+    """Take [begin, end) out of gap k; what is left stays a gap if anything could fit."""
+    before = begin - low[k] >= smallest > 0
+    after = high[k] - end >= smallest > 0
+    if before and after:
+        low.insert(k + 1, end)
+        high.insert(k, begin)
+    elif before:
+        high[k] = begin
+    elif after:
+        low[k] = end
+    else:
+        del low[k], high[k]
