@@ -75,12 +75,7 @@ def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
         "reply": asdict(exchange.reply) if exchange.reply is not None else None,
         "error": exchange.error,
     }
-    kept = [secret for secret in secrets if secret]
-    return (
-        json.dumps(_cleaned(document, kept), ensure_ascii=False, indent=1)
-        if kept
-        else json.dumps(document, ensure_ascii=False, indent=1)
-    )
+    return json.dumps(_cleaned(document, [secret for secret in secrets if secret]), ensure_ascii=False, indent=1)
 
 
 def exchange_from_json(text: str) -> tuple[str, Exchange]:

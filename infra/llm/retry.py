@@ -223,5 +223,5 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     return _ECHOED_KEY.sub("[key]", text)
 
 
-_ECHOED_KEY = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_\-*]{6,}")
+_ECHOED_KEY = re.compile(r"\bsk-[A-Za-z0-9_\-*]{8,}")
 """Servers quote a wrong key, often with its middle starred out."""

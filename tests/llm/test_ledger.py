@@ -1,0 +1,208 @@
+"""What calls cost, what is unknown, and a budget that is kept before it is exceeded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.ports import Message, ModelBusy, ModelError, ModelReply, ModelRequest, Role, Usage
+from infra.llm.ledger import Budget, BudgetExhausted, Ledger, LedgerEntry, estimated_tokens
+from infra.llm.prices import BadPriceFile, load_prices
+from infra.llm.recording import (
+    BadRecording,
+    Exchange,
+    RecordingModel,
+    exchange_from_json,
+    exchange_to_json,
+    request_key,
+)
+from infra.llm.registry import default_model
+
+PRICES = load_prices()
+MILLION = 1_000_000
+
+
+class Scripted:
+    """A model in this process: the ledger never looks at how a reply is made."""
+
+    def __init__(self, name: str, *outcomes: ModelReply | ModelError) -> None:
+        self.name = name
+        self._outcomes = list(outcomes)
+        self.asked: list[ModelRequest] = []
+
+    def complete(self, request: ModelRequest) -> ModelReply:
+        self.asked.append(request)
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, ModelError):
+            raise outcome
+        return outcome
+
+
+def request(role: Role = Role.PLANNER, text: str = "hi", max_tokens: int = 100) -> ModelRequest:
+    return ModelRequest(role, "system", (Message("user", text),), max_tokens)
+
+
+def reply(model: str, usage: Usage) -> ModelReply:
+    return ModelReply("ok", model, usage)
+
+
+@pytest.mark.parametrize(("model", "usage", "cost_usd"), [
+    ("claude-opus-5-5", Usage(MILLION, 0, 0, 0), 4.0),
+    ("claude-opus-5-5", Usage(0, MILLION, 0, 0), 20.0),
+    ("claude-opus-5-5", Usage(0, 0, MILLION, 0), 0.2),
+    ("claude-opus-5-5", Usage(0, 0, 0, MILLION), 5.0),
+    ("claude-haiku-4-5-20251001", Usage(MILLION, MILLION), 6.0),
+    ("gpt-6.1-sol-2026-09-29", Usage(100_000, 0), 0.2),
+    ("gpt-6.1-sol", Usage(100_000, 0, 200_000), 0.44),  # above 272,000 input tokens everything costs more
+    ("anthropic/claude-sonnet-5-5", Usage(MILLION), 2.0),
+])  # fmt: skip
+def test_list_prices(model: str, usage: Usage, cost_usd: float) -> None:
+    assert PRICES.cost_usd(model, usage) == pytest.approx(cost_usd)
+
+
+@pytest.mark.parametrize("model", ["gpt-6.1-sol-turbo", "claude-opus", "qwen3-coder", "claude-opus-5-50"])
+def test_an_unlisted_model_has_no_price(model: str) -> None:
+    assert PRICES.cost_usd(model, Usage(1)) is None
+
+
+def test_the_default_models_have_prices() -> None:
+    for provider in ("anthropic", "openai"):
+        assert PRICES.price_of(default_model(provider)) is not None
+
+
+BROKEN = {
+    "not there": (None, "No such file"),
+    "not TOML": ("models = [", "correct it"),
+    "no date": ("[models.x]\ninput = 1\noutput = 1", "needs as_of"),
+    "a typo": ('as_of = "2026"\n[models.x]\ninput = 1\noutput = 1\ncashed = 1', "unknown field cashed"),
+    "no output": ('as_of = "2026"\n[models.x]\ninput = 1', "needs both input and output"),
+    "negative": ('as_of = "2026"\n[models.x]\ninput = -1\noutput = 1', "input = -1 is not a number >= 0"),
+    "text": ('as_of = "2026"\n[models.x]\ninput = "1"\noutput = 1', "is not a number"),
+    "not finite": ('as_of = "2026"\n[models.x]\ninput = inf\noutput = 1', "is not a number"),
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_price_file_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
+    path = tmp_path / "prices.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadPriceFile) as raised:
+        load_prices(path)
+    assert complaint in str(raised.value) and "prices.toml" in str(raised.value)
+
+
+def test_every_call_is_counted_by_role_failed_ones_included() -> None:
+    told: list[LedgerEntry] = []
+    ledger = Ledger(PRICES, on_entry=told.append)
+    busy = ModelBusy("busy")
+    busy.usage = Usage(10, 1)
+    model = ledger.wrap(
+        Scripted("anthropic:claude-opus-5-5", reply("claude-opus-5-5", Usage(1000, 100)), busy,
+                 reply("claude-opus-5-5", Usage(1000, 100)))
+    )  # fmt: skip
+    model.complete(request())
+    with pytest.raises(ModelBusy):
+        model.complete(request(Role.EXECUTOR))
+    model.complete(request(Role.EXECUTOR))
+
+    assert ledger.by_role()[Role.PLANNER].usage == Usage(1000, 100)
+    executor = ledger.by_role()[Role.EXECUTOR]
+    assert (executor.calls, executor.failed_calls, executor.usage) == (2, 1, Usage(1010, 101))
+    assert ledger.total.cost_usd == pytest.approx((2010 * 4 + 201 * 20) / MILLION)
+    assert tuple(told) == ledger.entries
+
+
+def test_an_unknown_price_is_said_and_never_zero() -> None:
+    ledger = Ledger(PRICES)
+    ledger.wrap(Scripted("openai:qwen3", reply("qwen3", Usage(10, 10)))).complete(request())
+    assert ledger.total.cost_text() == "unknown"
+    ledger.wrap(Scripted("a:claude-opus-5-5", reply("claude-opus-5-5", Usage(MILLION)))).complete(request())
+    assert ledger.total.cost_text() == "$4.00 + unknown (1 calls)"
+
+
+def test_a_resumed_run_goes_on_from_what_was_spent() -> None:
+    spent = LedgerEntry(Role.PLANNER, "claude-opus-5-5", Usage(MILLION), 4.0)
+    assert Ledger(PRICES, entries=[spent]).total.cost_text() == "$4.00"
+
+
+def test_the_cost_budget_stops_before_the_call_that_could_exceed_it() -> None:
+    inner = Scripted("a:claude-opus-5-5", *[reply("claude-opus-5-5", Usage(100, 1000))] * 3)
+    model = Ledger(PRICES, Budget(max_cost_usd=0.05)).wrap(inner)
+    model.complete(request(max_tokens=1000))  # up to 2 cents each
+    model.complete(request(max_tokens=1000))
+    with pytest.raises(BudgetExhausted, match=r"\$0.04 spent and this call may cost \$0.02, of \$0.05"):
+        model.complete(request(max_tokens=1000))
+    assert len(inner.asked) == 2
+
+
+def test_the_token_budget_stops_too_and_counts_calls_in_flight() -> None:
+    ledger = Ledger(PRICES, Budget(max_tokens=250))
+    refused: list[str] = []
+
+    class AsksAgainWhileAnswering:
+        name = "a:claude-opus-5-5"
+
+        def complete(self, outer: ModelRequest) -> ModelReply:
+            try:
+                ledger.wrap(Scripted("a:claude-opus-5-5")).complete(request(max_tokens=200))
+            except BudgetExhausted as error:
+                refused.append(str(error))
+            return reply("claude-opus-5-5", Usage(5, 5))
+
+    ledger.wrap(AsksAgainWhileAnswering()).complete(request(max_tokens=200))
+    assert refused and "of 250" in refused[0]
+    assert ledger.total.usage.total_tokens == 10
+
+
+def test_a_cost_budget_needs_a_known_price() -> None:
+    with pytest.raises(BudgetExhausted, match="price is unknown"):
+        Ledger(PRICES, Budget(max_cost_usd=1.0)).wrap(Scripted("openai:qwen3")).complete(request())
+
+
+def test_an_interrupted_call_releases_its_reservation() -> None:
+    class Interrupted:
+        name = "a:claude-opus-5-5"
+
+        def complete(self, request: ModelRequest) -> ModelReply:
+            raise KeyboardInterrupt
+
+    ledger = Ledger(PRICES, Budget(max_tokens=250))
+    with pytest.raises(KeyboardInterrupt):
+        ledger.wrap(Interrupted()).complete(request(max_tokens=200))
+    ledger.wrap(Scripted("a:x", reply("x", Usage(1)))).complete(request(max_tokens=200))
+
+
+def test_the_estimate_covers_the_longest_reply() -> None:
+    assert estimated_tokens(request(text="x" * 3000, max_tokens=500)) >= 1500
+
+
+def test_exchanges_are_recorded_with_their_outcome_and_read_back() -> None:
+    seen: list[Exchange] = []
+    inner = Scripted("a:m", reply("m", Usage(1, 2, 3, 4)), ModelBusy("a:m: rate limit: wait"))
+    ticks = iter([0.0, 1.5, 2.0, 2.25])
+    model = RecordingModel(inner, seen.append, clock=lambda: next(ticks))
+    model.complete(request())
+    with pytest.raises(ModelBusy):
+        model.complete(request(Role.EXECUTOR))
+
+    assert [exchange.elapsed_s for exchange in seen] == [1.5, 0.25]
+    for exchange in seen:
+        key, again = exchange_from_json(exchange_to_json(exchange))
+        assert again == exchange and key == request_key(exchange.request)
+
+
+def test_secrets_never_reach_a_recording() -> None:
+    secret = 'p"ss\nword-123'
+    exchange = Exchange(request(text=f"key {secret} and sk-ant-api03-abcdefghijkl"), "a:m", 0.1, error=secret)
+    text = exchange_to_json(exchange, [secret])
+    assert secret not in text and json.dumps(secret)[1:-1] not in text and "abcdefghijkl" not in text
+    assert json.loads(text)["error"] == "[key]"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": 1}', '{"key": "k", "request": {}, "reply": null}'])
+def test_a_damaged_recording_is_refused(text: str) -> None:
+    with pytest.raises(BadRecording):
+        exchange_from_json(text)

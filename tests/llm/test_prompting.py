@@ -1,0 +1,122 @@
+"""Templates: found from anywhere, versioned by content, strict about names, bounded in size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jinja2
+import pytest
+
+import accelopt_core.prompting as prompting
+from accelopt_core.machine_facts import TRN2
+from accelopt_core.planner import planner_prompt
+from accelopt_core.prompting import (
+    PROMPTS,
+    Detail,
+    microseconds,
+    numbered,
+    profile_fields,
+    prompts_version,
+    render,
+    shortened,
+)
+from tests.llm.scenes import PROFILE, context, measured
+
+SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
+
+
+def test_templates_are_found_from_any_directory(tmp_path: Path) -> None:
+    root = PROMPTS.parent
+    code = "from accelopt_core.prompting import prompts_version; print(prompts_version())"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True
+    )
+    assert result.stdout.strip() == prompts_version(), result.stderr
+
+
+def test_the_version_changes_with_any_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version_of(folder: Path) -> str:
+        monkeypatch.setattr(prompting, "PROMPTS", folder)
+        prompting._prompt_files.cache_clear()
+        return prompts_version.__wrapped__()
+
+    before = version_of(PROMPTS)
+    for path in PROMPTS.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert version_of(tmp_path) == before
+    with (tmp_path / "trainium2.j2").open("a") as file:
+        file.write(" ")
+    assert version_of(tmp_path) != before
+    monkeypatch.undo()
+    prompting._prompt_files.cache_clear()
+
+
+def test_a_missing_prompt_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompting, "PROMPTS", tmp_path / "nowhere")
+    prompting._prompt_files.cache_clear()
+    with pytest.raises(prompting.PromptsMissing, match="nowhere"):
+        prompting._prompt_files()
+    monkeypatch.undo()
+    prompting._prompt_files.cache_clear()
+
+
+def test_a_name_that_nobody_gave_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        render("planner_system.j2")
+
+
+@pytest.mark.parametrize("template", SYSTEMS)
+def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
+    text = render(template, machine=replace(TRN2, name="Imaginium9"))
+    assert "Imaginium9" in text and "{{" not in text and "{%" not in text
+
+
+def test_the_shared_text_teaches_the_machine_in_its_own_numbers() -> None:
+    text = render("planner_system.j2", machine=replace(TRN2, psum_banks=77, dma_full_row_bytes=8191))
+    assert "77 banks" in text and "8191 bytes saturates" in text
+    for subject in ("Tensor engine", "Vector engine", "Scalar engine", "GpSimd engine", "Sync engine", "stationary",
+                    "memory-bound", "compute-bound", "underutilized", "nc_transpose", "throttles"):  # fmt: skip
+        assert subject in text
+
+
+def test_bounds_from_a_trace_are_not_called_absolute() -> None:
+    traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
+    declared = planner_prompt(context(), Detail())
+    derived = planner_prompt(context(parent_result=measured(400.0, traced)), Detail())
+    assert "no plan can gain more than 232.0 µs" in declared
+    assert "no plan can gain more" not in derived and "may go below" in derived
+
+
+def test_kernel_text_is_passed_on_untouched() -> None:
+    odd = "def kernel(x):\n    return x  # {{ not a template }} <b> & µ\n"
+    parent = replace(context().parent, source=odd)
+    assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), Detail())
+
+
+def test_profile_fields_come_in_listed_order_with_units() -> None:
+    shown = [(field.name, field.text) for field in profile_fields(PROFILE, 10)]
+    assert shown == [
+        ("total_time", "400.0 µs"),
+        ("dma_active_time_percent", "41.0 %"),
+        ("hbm_read_bytes", "32.02 MiB"),
+        ("vector_engine_instruction_count", "32"),
+    ]
+    assert len(profile_fields(PROFILE, 2)) == 2
+
+
+def test_line_numbers_are_those_of_the_file() -> None:
+    assert numbered("\n\na\nb\n") == "3  a\n4  b"
+    assert numbered("a\n" * 11).splitlines()[0] == " 1  a"
+
+
+def test_shortening_says_what_is_missing() -> None:
+    assert shortened("short", 10) == "short"
+    assert "[… 900 characters left out …]" in shortened("x" * 1000, 100)
+
+
+@pytest.mark.parametrize(("value", "text"), [(12345.6, "12,345.6 µs"), (0.01234, "0.0123 µs"), (-3.0, "-3 µs")])
+def test_microseconds(value: float, text: str) -> None:
+    assert microseconds(value) == text
