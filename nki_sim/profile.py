@@ -1,0 +1,235 @@
+"""A timeline as the Neuron profiler would summarise it, and where the time goes, line by line.
+
+`measure(program)` is the one call most users need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nki_sim.machine import Machine, machine
+from nki_sim.program import Program
+from nki_sim.schedule import RESOURCES, Timeline, schedule
+
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+
+
+@dataclass(frozen=True)
+class LineCost:
+    """What one source line keeps its busiest engine (or `dma`) occupied with."""
+
+    line: int
+    engine: str
+    active_us: float
+    instructions: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Time an engine stood idle before instructions that waited for a result of another."""
+
+    engine: str
+    waiting_on: str
+    """An engine, or `dma`; `order` when nothing but its own queue held it."""
+    us: float
+    instructions: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A simulated run. `latency_us` is the scheduled time, the one to compare kernels by."""
+
+    latency_us: float
+    program_order_us: float
+    resource_bound_us: float
+    fields: dict[str, float]
+    """Names and units of the Neuron profiler's summary: seconds, bytes, fractions of 1 (also where the name
+    says percent). `latency` is NKIBench's, in ms."""
+    lines: tuple[LineCost, ...]
+    """Most expensive first."""
+    stalls: tuple[Stall, ...]
+    """Longest first."""
+    machine: str
+    resource_us: dict[str, float] = field(default_factory=dict)
+    """Time each engine and queue, and `dma` (the busiest DMA engine), must be busy at least."""
+    exact: bool = True
+    error_percent: float = 0.0
+    """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
+
+
+def measure(program: Program, machine_name: str = "", timeline: Timeline | None = None) -> Measurement:
+    """Time a program on a generation; by default the one it was traced for.
+
+    Raises KeyError for an unknown machine, CapacityExceeded and NotSupported as `schedule` does.
+    """
+    core = machine(machine_name or program.machine)
+    line = timeline if timeline is not None else schedule(program, core)
+    return Measurement(
+        line.latency_us,
+        line.program_order_us,
+        line.resource_bound_us,
+        profile(line),
+        line_costs(line),
+        stalls(line),
+        core.name,
+        dict(line.resource_us),
+    )
+
+
+def profile(timeline: Timeline) -> dict[str, float]:
+    """The summary's fields."""
+    program, core, costs = timeline.program, timeline.machine, timeline.costs
+    counts = np.bincount(program.template_ids, minlength=len(costs)).tolist() if len(program) else [0] * len(costs)
+    total_s = timeline.latency_us / 1e6
+    out: dict[str, float] = {"total_time": total_s, "latency": total_s * 1e3}
+
+    def total(name: str) -> int:
+        return sum(int(getattr(price.traffic, name)) * count for price, count in zip(costs, counts))
+
+    busy_until = _active_us(timeline)
+    for engine in ENGINES:
+        active_s = busy_until[engine] / 1e6
+        out[f"{engine}_engine_active_time"] = active_s
+        out[f"{engine}_engine_active_time_percent"] = _share(active_s, total_s)
+        out[f"{engine}_engine_instruction_count"] = sum(
+            count for price, count in zip(costs, counts) if price.resource == engine
+        )
+    moved = [(price.transfer, count) for price, count in zip(costs, counts) if price.transfer is not None]
+    transfers = sum(count for _, count in moved)
+    nbytes = sum(move.nbytes * count for move, count in moved)
+    software = sum(count for move, count in moved if move.queue == "dma.gpsimd")
+    out["dma_active_time"] = busy_until["dma"] / 1e6
+    out["dma_active_time_percent"] = _share(out["dma_active_time"], total_s)
+    out["dma_transfer_count"] = transfers
+    out["dma_transfer_total_bytes"] = nbytes
+    out["dma_transfer_average_bytes"] = nbytes / transfers if transfers else 0.0
+    out["software_dynamic_dma_count"] = software
+    out["hardware_dynamic_dma_count"] = transfers - software
+    out["total_active_time"] = busy_until["any"] / 1e6
+    for name in ("hbm_read", "hbm_write", "sbuf_read", "sbuf_write", "psum_read", "psum_write"):
+        out[f"{name}_bytes"] = total(name)
+    out["spill_save_bytes"] = out["spill_reload_bytes"] = 0
+
+    flops = sum(price.flops * count for price, count in zip(costs, counts))
+    transposes = sum(price.transpose_flops * count for price, count in zip(costs, counts))
+    hbm = out["hbm_read_bytes"] + out["hbm_write_bytes"]
+    peak = core.matmul_bf16_flops_per_ns * 1e9 * total_s
+    out["hardware_flops"] = flops
+    out["transpose_flops"] = transposes
+    out["model_flops"] = flops - transposes
+    out["hfu_estimated_percent"] = _share(flops, peak)
+    out["mfu_estimated_percent"] = _share(flops - transposes, peak)
+    out["mbu_estimated_percent"] = _share(hbm, core.hbm_bytes_per_ns * 1e9 * total_s)
+    out["mm_arithmetic_intensity"] = _share(flops - transposes, hbm)
+    out["peak_flops_bandwidth_ratio"] = core.matmul_bf16_flops_per_ns / core.hbm_bytes_per_ns
+    out["matmul_instruction_count"] = sum(
+        count for price, count in zip(costs, counts) if price.resource == "tensor" and price.flops
+    )
+    out["activate_instruction_count"] = sum(
+        count for template, count in zip(program.templates, counts) if template.opcode.startswith("activat")
+    )
+    out["activation_table_load_count"] = timeline.table_loads
+    out["throttle_time"] = timeline.throttled_us / 1e6
+    return out
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _active_us(timeline: Timeline) -> dict[str, float]:
+    """Time at least one instruction of each engine runs; `dma`: data moves; `any`: anything happens."""
+    program = timeline.program
+    active = dict.fromkeys((*ENGINES, "dma", "any"), 0.0)
+    if not len(program):
+        return active
+    resources = resource_numbers(timeline)[program.template_ids]
+    for number, engine in enumerate(ENGINES):
+        chosen = resources == number
+        active[engine] = _union_us(timeline.start_ns[chosen], timeline.end_ns[chosen])
+    chosen = resources >= len(ENGINES)
+    active["dma"] = _union_us(timeline.start_ns[chosen], timeline.end_ns[chosen])
+    active["any"] = _union_us(timeline.start_ns, timeline.end_ns)
+    return active
+
+
+def resource_numbers(timeline: Timeline) -> np.ndarray:
+    """Index into RESOURCES, by template."""
+    return np.array([RESOURCES.index(price.resource) for price in timeline.costs], np.int64)
+
+
+def _union_us(start: np.ndarray, end: np.ndarray) -> float:
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    begin, reach = start[order], np.maximum.accumulate(end[order])
+    covered = reach[-1] - begin[0] - np.maximum(0.0, begin[1:] - reach[:-1]).sum()
+    return float(covered) / 1e3
+
+
+def line_costs(timeline: Timeline) -> tuple[LineCost, ...]:
+    """Every source line that issues instructions."""
+    program = timeline.program
+    if not len(program):
+        return ()
+    counts = np.bincount(program.template_ids, minlength=len(program.templates)).tolist()
+    spent: dict[int, dict[str, float]] = {}
+    issued: dict[int, int] = {}
+    for template, price, count in zip(program.templates, timeline.costs, counts):
+        engines = spent.setdefault(template.line, {})
+        issued[template.line] = issued.get(template.line, 0) + count
+        engine = "dma" if price.transfer is not None else price.resource
+        ns = max(price.busy_ns, price.transfer.engine_ns) if price.transfer is not None else price.busy_ns
+        engines[engine] = engines.get(engine, 0.0) + ns * count / 1e3
+    lines = []
+    for line, engines in spent.items():
+        engine, active = max(engines.items(), key=lambda pair: pair[1])
+        lines.append(LineCost(line, engine, active, issued[line]))
+    return tuple(sorted(lines, key=lambda cost: (-cost.active_us, cost.line)))
+
+
+def stalls(timeline: Timeline) -> tuple[Stall, ...]:
+    """Why engines were idle, from the first instruction to the last of each."""
+    program = timeline.program
+    if not len(program):
+        return ()
+    resources = resource_numbers(timeline)[program.template_ids]
+    found: list[Stall] = []
+    for number, engine in enumerate(ENGINES):
+        chosen = np.flatnonzero(resources == number)
+        if not len(chosen):
+            continue
+        chosen = chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
+        start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
+        idle = start.copy()
+        idle[1:] -= np.maximum.accumulate(end)[:-1]
+        idle = np.maximum(idle, 0.0)
+        cause = timeline.cause[chosen]
+        held = np.where(cause >= 0, resources[np.maximum(cause, 0)], -1)
+        held = np.where(timeline.ready_ns[chosen] >= start - 1e-6, held, -1)
+        for other in np.unique(held[idle > 0]).tolist():
+            here = (held == other) & (idle > 0)
+            name = "order" if other < 0 else RESOURCES[other] if other < len(ENGINES) else "dma"
+            found.append(Stall(engine, name, float(idle[here].sum()) / 1e3, int(here.sum())))
+    merged: dict[tuple[str, str], Stall] = {}
+    for stall in found:
+        key = (stall.engine, stall.waiting_on)
+        old = merged.get(key)
+        merged[key] = (
+            stall
+            if old is None
+            else Stall(stall.engine, stall.waiting_on, old.us + stall.us, old.instructions + stall.instructions)
+        )
+    return tuple(sorted(merged.values(), key=lambda stall: (-stall.us, stall.engine, stall.waiting_on)))
+
+
+def describe_machine(core: Machine) -> str:
+    """One line of peak rates, for prompts and reports."""
+    return (
+        f"{core.name}: matmul {core.matmul_bf16_flops_per_ns / 1e3:.1f} TFLOP/s bf16, "
+        f"{core.matmul_fp32_flops_per_ns / 1e3:.2f} fp32; vector pool {core.vector_pool_ops_per_ns:.1f} Gop/s; "
+        f"DMA {core.dma_bytes_per_ns:.0f} GB/s over {core.dma_engines} engines; "
+        f"SBUF {core.sbuf_partition_bytes:,} B and PSUM {core.psum_banks} x {core.psum_bank_bytes:,} B per partition"
+    )
