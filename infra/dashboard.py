@@ -73,7 +73,7 @@ class LiveDashboard:
         with self._lock:
             self._state.apply(event, self._clock())
         if isinstance(event, Notice) and event.level == "warning":
-            self._console.print(Text(f"! {event.message}", style="yellow"))
+            self._console.print(Text(f"! {one_line(event.message)}", style="yellow"))
 
     def close(self) -> None:
         self._live.stop()
@@ -113,8 +113,8 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
         return Text(" starting ...", style="dim")
     inside = width - 4
     dot = "-" if ascii_only else "·"
-    title = Text.assemble((f" {started.task} ", "bold"), (f"{dot} {one_line(started.shape, 34)} ", "dim"))
-    subtitle = Text(f" {one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)} ", style="dim")
+    title = Text.assemble((one_line(started.task, 30), "bold"), (f" {dot} {one_line(started.shape, 34)}", "dim"))
+    subtitle = Text(f"{one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)}", style="dim")
     parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
     if state.baseline is not None:
         parts += ["", _latencies(state)]
@@ -125,8 +125,8 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     if state.rounds and room >= 1:
         parts += ["", _rounds(state, min(room, 10), inside, ascii_only)]
     gaps = _gaps(state, inside, ascii_only)
-    if gaps is not None and height - 17 - len(state.rounds) >= 6:
-        parts += ["", gaps]
+    if gaps is not None and room - len(state.rounds) >= 6:
+        parts += ["", Text("Time still to be won in the best kernel", style="dim"), gaps]
     parts += ["", _spent(state, now, dot)]
     for notice in state.notices[-1:]:
         style = "yellow" if notice.level == "warning" else "dim"
@@ -147,7 +147,10 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
         grid.add_row("Round", Text.assemble("measuring the input kernel", (f"  of {total} rounds to come", "dim")))
     else:
         line = Table.grid(padding=(0, 2, 0, 0))
-        bar = ProgressBar(total=total, completed=min(len(state.rounds), total), width=max(10, width - 46))
+        bar = ProgressBar(
+            total=total, completed=min(len(state.rounds), total), width=max(10, width - 46), complete_style="cyan",
+            finished_style="green",
+        )  # fmt: skip
         place = Text.assemble((f"{state.round}", "bold"), f" of {total}")
         line.add_row(place, bar, Text(_left(state, now), style="dim"))
         grid.add_row("Round", line)
@@ -232,12 +235,12 @@ def _gaps(state: RunState, width: int, ascii_only: bool) -> Table | None:
     gaps = sorted(state.best.profile.gaps, key=lambda gap: -gap.cost_us)[:3]
     widest = max(gap.cost_us for gap in gaps)
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True, max_width=width - 46)
+    table.add_column(no_wrap=True, max_width=width - 46)
     table.add_column(justify="right", width=14, no_wrap=True)
     table.add_column(no_wrap=True)
     for gap in gaps:
         length = max(1, round(24 * gap.cost_us / widest)) if widest > 0 else 0
-        table.add_row(gap.name, wording.latency(gap.cost_us), Text(("=" if ascii_only else "▬") * length, style="cyan"))
+        table.add_row(one_line(gap.name), wording.latency(gap.cost_us), Text(("=" if ascii_only else "▬") * length, style="cyan"))
     return table
 
 

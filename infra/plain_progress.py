@@ -44,7 +44,7 @@ class PlainProgress:
         if line is None or (self._quiet and not (isinstance(event, Notice) and event.level == "warning")):
             return
         # One event is one line of any length: a log that is wrapped at 80 columns cannot be searched.
-        text = Text(f"{self._now():%H:%M:%S}  {' '.join(line.split())}")
+        text = Text(f"{self._now():%H:%M:%S}  {wording.one_line(line)}")
         self._console.print(text, soft_wrap=True, highlight=False)
         self._console.file.flush()
 

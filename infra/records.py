@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from infra.journal import JournalDamaged
+
 T = TypeVar("T")
 
 
-class BadRecord(Exception):
+class BadRecord(JournalDamaged):
     """A document does not fit the type it is read as; the line names the first field that does not."""
 
 
@@ -25,7 +27,7 @@ def from_document(kind: type[T], document: Mapping[str, Any], source: str) -> T:
     try:
         result: T = _adapter(kind).validate_python(document)
     except ValidationError as error:
-        raise BadRecord(f"{source}: {first_complaint(error)}") from error
+        raise BadRecord(f"{source}: {first_complaint(error)}: repair it, or move the file away") from error
     return result
 
 

@@ -40,7 +40,7 @@ from infra.journal import (
     utc_now,
 )
 from infra.memory_file import MemoryFile
-from infra.records import BadRecord, from_document, to_document
+from infra.records import from_document, to_document
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ class RunFolder:
     def tries(self) -> tuple[Try, ...]:
         records = self._experiments.read()
         return tuple(
-            _decoded(Try, record, f"{self._experiments.path} line {number}") for number, record in enumerate(records, 1)
+            from_document(Try, record, f"{self._experiments.path} line {number}") for number, record in enumerate(records, 1)
         )
 
     def usage(self) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ class RunFolder:
         return best
 
     def _read(self, kind: type[T], name: str) -> T:
-        return _decoded(kind, _load(self.path / name), str(self.path / name))
+        return from_document(kind, _load(self.path / name), str(self.path / name))
 
 
 def find_run(checkpoints: Path, run_id: str) -> RunFolder:
@@ -293,13 +293,6 @@ class RunJournal:
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()
-
-
-def _decoded(kind: type[T], document: Mapping[str, Any], source: str) -> T:
-    try:
-        return from_document(kind, document, source)
-    except BadRecord as error:
-        raise JournalDamaged(f"{error}: repair it, or move the run's folder away") from error
 
 
 def _load(path: Path) -> dict[str, Any]:

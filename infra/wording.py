@@ -86,8 +86,15 @@ def tally(attempts: Iterable[Attempt]) -> str:
     return ", ".join(f"{count} {label}" for label, count in counted.most_common()) or "none"
 
 
-def one_line(text: str, width: int, *, ascii_only: bool = False) -> str:
-    flat = " ".join(text.split())
+def printable(text: str) -> str:
+    """Kernels, compilers and models write what they like; none of it may steer the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
+
+
+def one_line(text: str, width: int | None = None, *, ascii_only: bool = False) -> str:
+    flat = printable(" ".join(text.split()))
+    if width is None:
+        return flat
     if len(flat) <= width:
         return flat
     dots = "..." if ascii_only else "…"

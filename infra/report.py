@@ -1,0 +1,208 @@
+"""What a run came to: the closing table, the difference to the input, the list of all runs.
+
+All of it is made from the run's folder, so that `show` says the same a month later as the run did when it ended.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from accelopt_core.ports import Try
+from infra import wording
+from infra.journal import JournalError
+from infra.llm.ledger import LedgerEntry, Totals
+from infra.records import from_document
+from infra.run_folder import Manifest, Measurement, RunFolder, run_ids
+from infra.wording import LatencyRow, latency_table, one_line
+
+DIFF_LINES_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    manifest: Manifest
+    folder: RunFolder
+    baseline: Measurement | None
+    """None: the run ended before its input kernel was measured."""
+    best: Measurement | None
+    tries: tuple[Try, ...]
+    model_calls: Totals
+    under_way: bool
+    """Some process is at work on it now."""
+
+    @property
+    def improved(self) -> bool:
+        return self.best is not None and self.baseline is not None and self.best.candidate.id != (
+            self.baseline.candidate.id
+        )  # fmt: skip
+
+    @property
+    def status(self) -> str:
+        if self.manifest.status == "running" and not self.under_way:
+            return "interrupted: its process is gone; go on with --resume"
+        return f"{self.manifest.status}: {self.manifest.reason}" if self.manifest.reason else self.manifest.status
+
+    @property
+    def seconds(self) -> float:
+        """From its creation to its last word."""
+        begin, end = (datetime.fromisoformat(text) for text in (self.manifest.created, self.manifest.updated))
+        return (end - begin).total_seconds()
+
+
+def summary_of(folder: RunFolder) -> RunSummary:
+    """Raises JournalError when a file of the run is missing or damaged."""
+    totals = Totals()
+    for number, entry in enumerate(folder.usage(), 1):
+        totals = totals.plus(from_document(LedgerEntry, entry, f"{folder.path / 'usage.jsonl'} line {number}"))
+    return RunSummary(
+        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.tries(), totals, folder.is_held
+    )
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def print_report(console: Console, summary: RunSummary, *, with_diff: bool = True) -> None:
+    """The end of a run: what it reached, what it tried, where the winner lies and how it differs from the input."""
+    manifest = summary.manifest
+    console.print()
+    console.print(Text.assemble((manifest.task, "bold"), f"  {manifest.shape}  on {manifest.target.name}"))
+    console.print(Text(summary.status, style="dim"))
+    if summary.baseline is not None and summary.best is not None:
+        console.print()
+        remark = summary.best.candidate.id if summary.improved else "the input; nothing faster was found"
+        style = "bold green" if summary.improved else "bold"
+        rows = [LatencyRow("input", summary.baseline.result), LatencyRow("best", summary.best.result, remark, style)]
+        console.print(latency_table(rows, summary.baseline.result))
+        note = wording.bound_note(summary.baseline.result)
+        if note:
+            console.print(Text(note, style="dim"))
+    console.print()
+    console.print(_facts(summary))
+    if summary.tries:
+        console.print()
+        print_rounds(console, summary.tries)
+    if with_diff and summary.improved:
+        console.print()
+        print_diff(console, summary, limit=DIFF_LINES_SHOWN)
+
+
+def _facts(summary: RunSummary) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", min_width=7, no_wrap=True)
+    table.add_column(overflow="fold")
+    rounds = len({entry.round for entry in summary.tries})
+    table.add_row("rounds", f"{rounds}: {wording.tally(entry.attempt for entry in summary.tries)}")
+    calls = summary.model_calls
+    if calls.calls:
+        table.add_row("cost", f"{wording.cost(calls.cost_usd, calls.unpriced_calls)}, {wording.tokens(calls.usage)}")
+    else:
+        table.add_row("cost", f"no model calls ({summary.manifest.proposer})")
+    table.add_row("time", wording.duration(summary.seconds))
+    if summary.best is not None:
+        table.add_row("kernel", Text(str(summary.folder.best_kernel), style="bold"))
+    table.add_row("run", str(summary.folder.path))
+    return table
+
+
+def print_rounds(console: Console, tries: Sequence[Try]) -> None:
+    """One line per round: its last try."""
+    last = {entry.round: entry for entry in tries}
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("round", justify="right", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("latency", justify="right", no_wrap=True)
+    table.add_column("tries", justify="right", no_wrap=True)
+    table.add_column("change", no_wrap=True)
+    ascii_only = console.options.ascii_only
+    room = max(20, min(console.width, 120) - 54)
+    for number, entry in sorted(last.items()):
+        words = wording.outcome_words(entry.attempt.outcome)
+        mark = words.plain_mark if ascii_only else words.mark
+        change = entry.attempt.title or entry.attempt.summary
+        table.add_row(
+            str(number), Text(f"{mark} {words.label}", style=words.style), wording.latency(entry.attempt.latency_us),
+            str(entry.number), Text(one_line(change, room, ascii_only=ascii_only)),
+        )  # fmt: skip
+    console.print(table)
+
+
+# --- the difference -------------------------------------------------------------------------------
+
+
+def diff_of(summary: RunSummary) -> list[str]:
+    """Unified, from the input to the best kernel; empty when they are the same or there is none."""
+    if summary.baseline is None or summary.best is None:
+        return []
+    before, after = summary.baseline.candidate.source, summary.best.candidate.source
+    names = (summary.manifest.kernel, str(summary.folder.best_kernel))
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm=""))
+
+
+def print_diff(console: Console, summary: RunSummary, *, limit: int | None = None) -> None:
+    """Coloured on a terminal; at most `limit` lines, and then a pointer to the rest."""
+    lines = diff_of(summary)
+    for line in lines[:limit]:
+        console.print(Text(wording.printable(line), style=_diff_style(line)), soft_wrap=True)
+    if limit is not None and len(lines) > limit:
+        path = summary.folder.path / "best.diff"
+        console.print(Text(f"... {len(lines) - limit} more lines in {path}", style="dim"), soft_wrap=True)
+
+
+def write_diff(summary: RunSummary) -> Path | None:
+    """best.diff in the run's folder; None when there is no difference. Raises JournalError."""
+    lines = diff_of(summary)
+    return summary.folder.keep("best.diff", "\n".join(lines) + "\n") if lines else None
+
+
+def _diff_style(line: str) -> str:
+    if line.startswith(("+++", "---")):
+        return "bold"
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+
+
+# --- all runs -------------------------------------------------------------------------------------
+
+
+def print_runs(console: Console, checkpoints: Path) -> None:
+    """Newest first. A run whose files are damaged is listed with what is wrong. Raises JournalError."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("run", "status"):
+        table.add_column(name, no_wrap=True)
+    for name in ("rounds", "input", "best", "speed-up"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("on")
+    known = run_ids(checkpoints)
+    for run_id in reversed(known):
+        try:
+            summary = summary_of(RunFolder(checkpoints / run_id))
+        except JournalError as error:
+            table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", "-", one_line(str(error), 60))
+            continue
+        table.add_row(*_run_row(run_id, summary))
+    if not known:
+        console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
+        return
+    console.print(table)
+
+
+def _run_row(run_id: str, summary: RunSummary) -> list[str]:
+    baseline = summary.baseline.result.latency_us if summary.baseline else None
+    best = summary.best.result.latency_us if summary.best else None
+    return [
+        run_id,
+        "under way" if summary.under_way else summary.status.split(":")[0],
+        str(len({entry.round for entry in summary.tries})),
+        wording.latency(baseline),
+        wording.latency(best),
+        wording.speedup(baseline, best) if baseline is not None else "-",
+        summary.manifest.target.name,
+    ]
