@@ -78,6 +78,10 @@ class TargetMisconfigured(TargetError):
     """Reached, but it cannot evaluate anything: run `orchestrator.py doctor`."""
 
 
+class TaskFault(Exception):
+    """The task's own reference fails or breaks the protocol: fix the reference (docs/tasks.md)."""
+
+
 @dataclass(frozen=True)
 class TargetInfo:
     name: str

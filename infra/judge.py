@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from accelopt_core.kernel_wrapper import judge
-from accelopt_core.ports import Step, TargetMisconfigured
+from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
 from accelopt_core.toolchain import ToolchainMissing
 from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
 from infra import wire
@@ -58,8 +58,10 @@ def main(argv: list[str] | None = None) -> int:
             )
         finally:
             toolchain.close()
-    except (ToolchainMissing, BadReference) as error:
-        result = wire.encode_target_error(TargetMisconfigured(str(error)), nonce=nonce)
+    except ToolchainMissing as error:
+        result = wire.encode_fault(TargetMisconfigured(str(error)), nonce=nonce)
+    except BadReference as error:
+        result = wire.encode_fault(TaskFault(str(error)), nonce=nonce)
     partial = options.result.with_suffix(".partial")
     partial.write_text(result, encoding="utf-8")
     os.replace(partial, options.result)
@@ -86,7 +88,7 @@ def arguments(job: str) -> str:
         reference = Reference(request.task, request.task.full)
         specs = argument_specs(reference.kernel_arguments(reference.inputs(request.task.seeds[0])))
     except BadReference as error:
-        return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
+        return json.dumps({"target_error": wire.describe_fault(TaskFault(str(error)))})
     return json.dumps({"arguments": [asdict(spec) for spec in specs]})
 
 

@@ -55,7 +55,7 @@ class Predictor:
 def kernel_arguments(task: Task) -> tuple[ArgumentSpec, ...]:
     """Shapes, dtypes and constants of a kernel's arguments at the full shape, asked of a judge process.
 
-    Raises TargetMisconfigured with the reference's own fault when it has one.
+    Raises TaskFault when the reference fails.
     """
     request = EvaluationRequest(task, Candidate("arguments", ""))
     with tempfile.TemporaryDirectory(prefix="nki-arguments-") as folder:
@@ -71,7 +71,7 @@ def kernel_arguments(task: Task) -> tuple[ArgumentSpec, ...]:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise TargetMisconfigured(f"the reference of {task.name} could not be read: {last[0]}") from None
     if "target_error" in said:
-        raise TargetMisconfigured(str(said["target_error"]["message"]))
+        raise wire.fault_from(said["target_error"])
     return decode_arguments(said["arguments"])
 
 

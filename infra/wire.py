@@ -24,7 +24,14 @@ from accelopt_core.evaluation import (
     Profile,
     TimedOut,
 )
-from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetError, TargetMisconfigured, TargetUnreachable
+from accelopt_core.ports import (
+    EvaluationLimits,
+    EvaluationRequest,
+    TargetError,
+    TargetMisconfigured,
+    TargetUnreachable,
+    TaskFault,
+)
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 
 WIRE_VERSION = 1
@@ -67,9 +74,25 @@ def encode_evaluation(evaluation: Evaluation, *, nonce: str) -> str:
     return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "evaluation": asdict(evaluation)})
 
 
-def encode_target_error(error: TargetError, *, nonce: str) -> str:
-    kind = "unreachable" if isinstance(error, TargetUnreachable) else "misconfigured"
-    return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "target_error": {"kind": kind, "message": str(error)}})
+_FAULTS: dict[str, type[Exception]] = {
+    "unreachable": TargetUnreachable,
+    "misconfigured": TargetMisconfigured,
+    "task": TaskFault,
+}
+
+
+def encode_fault(fault: TargetError | TaskFault, *, nonce: str) -> str:
+    return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "target_error": describe_fault(fault)})
+
+
+def describe_fault(fault: TargetError | TaskFault) -> dict[str, str]:
+    kind = next((kind for kind, known in _FAULTS.items() if isinstance(fault, known)), "misconfigured")
+    return {"kind": kind, "message": str(fault)}
+
+
+def fault_from(data: dict[str, Any]) -> Exception:
+    """The exception to raise on this side."""
+    return _FAULTS.get(str(data.get("kind")), TargetMisconfigured)(str(data.get("message")))
 
 
 def decode_result(text: str, *, nonce: str) -> Evaluation:
@@ -83,10 +106,7 @@ def decode_result(text: str, *, nonce: str) -> Evaluation:
     if result.get("nonce") != nonce:
         raise TargetMisconfigured("the judge's result does not carry this job's nonce, so it is not believed")
     if "target_error" in result:
-        fault = result["target_error"]
-        raise (TargetUnreachable if fault.get("kind") == "unreachable" else TargetMisconfigured)(
-            str(fault.get("message"))
-        )
+        raise fault_from(result["target_error"])
     try:
         return evaluation_from(result["evaluation"])
     except (KeyError, TypeError, ValueError) as error:

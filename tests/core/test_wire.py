@@ -21,7 +21,7 @@ from accelopt_core.evaluation import (
     Profile,
     TimedOut,
 )
-from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable
+from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from infra import wire
 
@@ -72,10 +72,10 @@ def test_what_is_no_result_of_this_job_is_never_believed(text: str) -> None:
         wire.decode_result(text, nonce="n")
 
 
-@pytest.mark.parametrize("error", [TargetUnreachable("gone"), TargetMisconfigured("no SDK")])
+@pytest.mark.parametrize("error", [TargetUnreachable("gone"), TargetMisconfigured("no SDK"), TaskFault("bad reference")])
 def test_a_fault_of_the_target_is_raised_again_on_this_side(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
-        wire.decode_result(wire.encode_target_error(error, nonce="n"), nonce="n")
+        wire.decode_result(wire.encode_fault(error, nonce="n"), nonce="n")
 
 
 def test_a_job_of_another_release_is_refused() -> None:

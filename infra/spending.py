@@ -1,0 +1,78 @@
+"""One budget over dollars, tokens, device minutes and hours; and the target that keeps count of its own time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from accelopt_core.evaluation import Evaluation
+from accelopt_core.events import BudgetUpdate, RunObserver
+from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
+from infra.llm.ledger import Ledger, LedgerEntry
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    hours: float | None = None
+    device_minutes: float | None = None
+
+
+class Spending:
+    """`accelopt_core.ports.Budget` for what the ledger does not guard: time. Tells every change."""
+
+    def __init__(
+        self, limits: TimeLimits, observer: RunObserver, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits
+        self._observer = observer
+        self._clock = clock
+        self._began = clock()
+        self._device_s = 0.0
+        self._ledger: Ledger | None = None
+
+    def attach(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def exhausted(self) -> str | None:
+        hours, minutes = (self._clock() - self._began) / 3600, self._device_s / 60
+        if self._limits.hours is not None and hours >= self._limits.hours:
+            return f"the {self._limits.hours:g} hours are used up"
+        if self._limits.device_minutes is not None and minutes >= self._limits.device_minutes:
+            return f"the {self._limits.device_minutes:g} device minutes are used up"
+        return None
+
+    def model_called(self, entry: LedgerEntry) -> None:
+        self._tell()
+
+    def device_used(self, seconds: float) -> None:
+        self._device_s += seconds
+        self._tell()
+
+    def _tell(self) -> None:
+        total = self._ledger.total if self._ledger is not None else None
+        if total is None:
+            self._observer.tell(BudgetUpdate(device_s=self._device_s))
+        else:
+            self._observer.tell(BudgetUpdate(total.usage, total.cost_usd, total.unpriced_calls, self._device_s))
+
+
+class MeteredTarget:
+    """Any target, with the seconds it was busy told to `used`."""
+
+    def __init__(self, target: Target, used: Callable[[float], None]) -> None:
+        self._target = target
+        self._used = used
+
+    def describe(self) -> TargetInfo:
+        return self._target.describe()
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        began = time.monotonic()
+        try:
+            return self._target.evaluate(request, progress)
+        finally:
+            self._used(time.monotonic() - began)
+
+    def close(self) -> None:
+        self._target.close()
