@@ -215,7 +215,7 @@ def _member(statement: Statement, block: Block, name: str) -> Statement:
 def _check_movable(statement: Statement) -> None:
     for inner in statement.walk():
         if inner.kind not in MOVABLE:
-            raise IllegalSite(f"line {inner.line} is a {inner.kind.value} statement")
+            raise IllegalSite(f"line {inner.line} is needed for it and cannot be moved ({inner.kind.value})")
         if inner.stateful:
             raise IllegalSite(f"line {inner.line} depends on earlier instructions in ways its operands do not show")
 
@@ -259,6 +259,7 @@ def _check_index_loop(code: KernelCode, inner: Statement, loop: Statement, index
 
 def _check_uses(code: KernelCode, group: _Group, loop: Statement) -> None:
     moved = {inner for statement in group.statements for inner in statement.walk()}
+    order = group.block.statements
     for statement in code.statements():
         if statement in moved or group.tile not in statement.own_uses:
             continue
@@ -266,8 +267,8 @@ def _check_uses(code: KernelCode, group: _Group, loop: Statement) -> None:
             raise IllegalSite(f"{group.tile} steers the {statement.kind.value} on line {statement.line}")
         if statement.block is not group.block and group.block not in _blocks_around(statement):
             raise IllegalSite(f"{group.tile} is used on line {statement.line}, outside the block it is made in")
-        if _member(statement, group.block, group.tile).line < group.statements[0].line:
-            raise IllegalSite(f"{group.tile} is used on line {statement.line}, before it is made")
+        if order.index(_member(statement, group.block, group.tile)) < order.index(group.statements[-1]):
+            raise IllegalSite(f"{group.tile} is used on line {statement.line}, before it has its last contents")
 
 
 def _blocks_around(statement: Statement) -> list[Block]:

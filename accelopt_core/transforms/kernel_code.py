@@ -35,7 +35,7 @@ class Kind(str, Enum):
     BRANCH = "branch"
     CHECK = "check"
     """An assertion or a docstring: no effect."""
-    OPAQUE = "opaque"
+    OPAQUE = "not understood"
 
 
 @dataclass(eq=False)

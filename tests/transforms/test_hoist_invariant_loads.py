@@ -17,7 +17,7 @@ HOIST = HoistInvariantLoads()
 
 ADD_ROWS = (
     HEADER
-    + '''
+    + """
 @nki.jit
 def kernel(x, y):
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
@@ -32,7 +32,7 @@ def kernel(x, y):
             nisa.tensor_tensor(dst=total, data1=tile, data2=row, op=nl.add)
             nisa.dma_copy(dst=out[m * 128 : (m + 1) * 128, n * 64 : (n + 1) * 64], src=total)
     return out
-'''
+"""
 )
 
 
@@ -115,6 +115,8 @@ def test_the_import_style_does_not_matter():
     assert set(sites(HOIST, source)) == set(sites(HOIST, ADD_ROWS)) == {"row/m"}
 
 
+ALLOCATE = "            row = nl.ndarray((128, 64), dtype=y.dtype, buffer=nl.sbuf)\n"
+STORE = "            nisa.dma_copy(dst=out[m * 128 : (m + 1) * 128, n * 64 : (n + 1) * 64], src=total)\n"
 LOAD = "            nisa.dma_copy(dst=row, src=y[0:128, n * 64 : (n + 1) * 64])  # from HBM\n"
 
 REFUSALS = {
@@ -128,12 +130,13 @@ REFUSALS = {
         "row/m",
         "depends on m",
     ),
-    "the tile is written through a view": (
+    "the tile is written again, through a view, after it was used": (
         ADD_ROWS.replace(
-            "            total = ", "            view = row[0:128, 0:64]\n            nisa.memset(dst=view, value=0.0)\n            total = "
+            STORE,
+            "            view = row[0:128, 0:64]\n            nisa.memset(dst=view, value=0.0)\n" + STORE,
         ),
         "row/m",
-        "",
+        "before it has its last contents",
     ),
     "the source is written in the loop": (
         ADD_ROWS.replace("src=y[", "src=out["),
@@ -157,14 +160,14 @@ REFUSALS = {
     "one of the fills is conditional": (
         ADD_ROWS.replace(LOAD, LOAD + "            if m > 0:\n                nisa.memset(dst=row, value=0.0)\n"),
         "row/m",
-        "",
+        "cannot be moved .branch",
     ),
     "an unknown function gets the tile": (
         ADD_ROWS.replace("            total = ", "            helper(row)\n            total = ", 1).replace(
             "@nki.jit", "def helper(t):\n    nisa.memset(dst=t, value=0.0)\n\n\n@nki.jit"
         ),
         "row/m",
-        "",
+        "cannot be moved .not understood",
     ),
     "a nested function captures the tile": (
         ADD_ROWS.replace("            total = ", "            peek = lambda: row\n            total = "),
@@ -189,8 +192,7 @@ REFUSALS = {
     "an activation that accumulates across calls": (
         ADD_ROWS.replace(
             LOAD,
-            LOAD.replace("dst=row", "dst=raw").replace("            nisa", "            raw = nl.ndarray((128, 64), dtype=y.dtype, buffer=nl.sbuf)\n            nisa", 1)
-            + "            nisa.activation(dst=row, op=nl.exp, data=raw, reduce_cmd=nisa.reduce_cmd.reduce)\n",
+            LOAD + "            nisa.activation(dst=row, op=nl.exp, data=row, reduce_cmd=nisa.reduce_cmd.reduce)\n",
         ),
         "row/m",
         "depends on earlier instructions",
@@ -198,15 +200,15 @@ REFUSALS = {
     "nested loops share a variable": (
         ADD_ROWS.replace("for m in", "for n in", 1),
         "row/n",
-        "",
+        "exactly one loop over n",
     ),
     "the loop variable is changed in the loop": (
         ADD_ROWS.replace("            # the row", "            n = n + 0\n            # the row"),
         "row/m",
-        "",
+        "both a loop variable and something else",
     ),
     "the tile is in PSUM": (
-        ADD_ROWS.replace("row = nl.ndarray((128, 64), dtype=y.dtype, buffer=nl.sbuf)", "row = nl.ndarray((128, 64), dtype=y.dtype, buffer=nl.psum)"),
+        ADD_ROWS.replace(ALLOCATE, ALLOCATE.replace("sbuf", "psum")),
         "row/m",
         "not a tile allocated in SBUF",
     ),

@@ -1,0 +1,181 @@
+"""Every shipped seed computes what its reference says, and the index finds what a user means."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nki_sim
+from infra.seed_index import (
+    SEEDS,
+    TaskInvalid,
+    TaskNotFound,
+    find_task,
+    load_seed,
+    load_task,
+    seed_index,
+    task_from_files,
+)
+
+nki_sim.install()
+NAMES = [seed.name for seed in seed_index()]
+
+REFERENCE = """
+import numpy as np
+
+M = 4
+N: int = 8
+K = M * 2
+
+
+def get_inputs():
+    return []
+
+
+def forward():
+    return None
+"""
+
+
+def _module(path: Path) -> types.ModuleType:
+    module = types.ModuleType(path.stem)
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("number", [0, 42])
+def test_a_seed_computes_what_its_reference_says(name, number):
+    import nki
+
+    seed = load_seed(name)
+    reference = _module(seed.reference_path)
+    for key, value in seed.presets[0].values:
+        setattr(reference, key, value)
+    np.random.seed(number)
+    inputs = reference.get_inputs()
+    expected = reference.forward(*inputs)
+
+    result = nki.simulate(_module(seed.kernel_path).kernel)(*reference.transform_to_nki_inputs(inputs))
+
+    wanted = expected if isinstance(expected, tuple) else (expected,)
+    outputs = reference.transform_nki_outputs(result, expected)
+    assert len(outputs) == len(wanted)
+    for got, want in zip(outputs, wanted):
+        exact = want.astype(np.float64)
+        assert np.linalg.norm(got.astype(np.float64) - exact) < seed.tolerance * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_cover_exactly_the_constants_of_the_reference(name):
+    seed = load_seed(name)
+    reference = _module(seed.reference_path)
+
+    for preset in seed.presets:
+        assert preset.work is not None
+        for key, _ in preset.values:
+            assert isinstance(getattr(reference, key), int)
+    assert dict(seed.task().full.values) == {key: getattr(reference, key) for key, _ in seed.task().full.values}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_declared_work_is_what_inputs_and_outputs_weigh(name):
+    """hbm_bytes is every input read once and every output written once; counted at the small shape."""
+    seed = load_seed(name)
+    reference = _module(seed.reference_path)
+    small = seed.presets[0]
+    for key, value in small.values:
+        setattr(reference, key, value)
+    inputs = reference.get_inputs()
+    outputs = reference.forward(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    arrays = [a for a in (*inputs, *outputs) if isinstance(a, np.ndarray)]
+
+    assert small.work.hbm_bytes == sum(a.nbytes for a in arrays)
+
+
+def test_a_seed_kernel_finds_its_own_task():
+    assert find_task(SEEDS / "silu" / "kernel.py") == load_task("silu")
+
+
+@pytest.mark.parametrize("name", ["x_reference.py", "x_ref.py", "reference.py", "ref.py", "x_numpy_1.py"])
+def test_a_reference_next_to_the_kernel_is_found_by_its_name(tmp_path, name):
+    (tmp_path / "x.py").write_text("def kernel(): pass\n")
+    (tmp_path / name).write_text(REFERENCE)
+
+    task = find_task(tmp_path / "x.py")
+
+    assert (task.name, [p.name for p in task.presets]) == ("x", ["full"])
+    assert dict(task.full.values) == {"M": 4, "N": 8}
+
+
+def test_the_kernels_own_reference_goes_before_a_general_one(tmp_path):
+    (tmp_path / "x.py").write_text("def kernel(): pass\n")
+    (tmp_path / "reference.py").write_text(REFERENCE.replace("M = 4", "M = 5"))
+    (tmp_path / "x_ref.py").write_text(REFERENCE)
+
+    assert dict(find_task(tmp_path / "x.py").full.values)["M"] == 4
+
+
+def test_a_copy_of_a_seed_kernel_is_recognised_by_its_code(tmp_path):
+    copy = tmp_path / "mine.py"
+    copy.write_text("# my copy\n" + load_seed("matmul").kernel_source)
+
+    assert find_task(copy).name == "matmul"
+
+
+def test_a_changed_seed_kernel_is_recognised_by_its_name(tmp_path):
+    (tmp_path / "add_rmsnorm_matmul_v2.py").write_text("def kernel(): pass\n")
+
+    assert find_task(tmp_path / "add_rmsnorm_matmul_v2.py").name == "add_rmsnorm_matmul"
+
+
+def test_when_nothing_is_found_then_every_place_is_named(tmp_path):
+    (tmp_path / "x.py").write_text("def kernel(): pass\n")
+
+    with pytest.raises(TaskNotFound) as failure:
+        find_task(tmp_path / "x.py")
+
+    for place in ("x_reference.py", "x_ref.py", "reference.py", "ref.py", "x_numpy*.py", *NAMES, "--problem"):
+        assert place in str(failure.value)
+
+
+def test_a_missing_kernel_and_an_unknown_seed_are_named(tmp_path):
+    with pytest.raises(TaskNotFound, match="no such file"):
+        find_task(tmp_path / "none.py")
+    with pytest.raises(TaskNotFound, match="there are: matmul"):
+        load_task("none")
+
+
+def test_a_reference_is_read_and_never_executed(tmp_path):
+    trap = tmp_path / "sprung"
+    (tmp_path / "ref.py").write_text(REFERENCE + f"open({str(trap)!r}, 'w')\n")
+
+    task_from_files(tmp_path / "ref.py")
+
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("def forward(:\n", "not Python"),
+        ("def forward(): pass\n", "get_inputs"),
+        ("x = 1\x00\n", "not Python"),
+    ],
+)
+def test_an_unusable_reference_is_refused_by_name(tmp_path, text, reason):
+    (tmp_path / "ref.py").write_text(text)
+
+    with pytest.raises(TaskInvalid, match=reason):
+        task_from_files(tmp_path / "ref.py")
+
+
+def test_a_reference_that_is_not_text_is_refused_by_name(tmp_path):
+    (tmp_path / "ref.py").write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(TaskInvalid, match="cannot be read"):
+        task_from_files(tmp_path / "ref.py")
