@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from nki_sim.dtypes import DType, float32
 from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
 from nki_sim.program import Engine
@@ -24,12 +26,15 @@ def lanes(engine: Engine, data: NkiTensor) -> NkiTensor:
     return whole[start : min(start + data.shape[0], MAX_PARTITIONS)]
 
 
-def state(engine: Engine, name: str, words: int, dtype: DType) -> NkiTensor:
-    """State of the running kernel's engine: [128, words], made at the first use."""
+def state(engine: Engine, name: str, words: int, dtype: DType, contents: np.ndarray | None = None) -> NkiTensor:
+    """State of the running kernel's engine: [128, words], made at the first use with these contents."""
     tracer = current()
     buffers = _state.setdefault(tracer, {})
     tensor = buffers.get((engine, name))
     if tensor is None:
-        tensor = tracer.allocate((MAX_PARTITIONS, words), dtype, MemoryRegion.register, f"{engine.name} {name}")
+        label = f"{engine.name} {name}"
+        tensor = tracer.allocate((MAX_PARTITIONS, words), dtype, MemoryRegion.register, label, contents)
+        if contents is not None:
+            tracer.constants[tensor.storage.allocation.id] = contents.copy()
         buffers[engine, name] = tensor
     return tensor

@@ -1,0 +1,98 @@
+"""Registers: `register_alloc` makes one, the others are instructions of the sequencer (SyncE's here)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nki_sim.errors import NkiValidationError
+from nki_sim.memory import MemoryRegion
+from nki_sim.opcodes import define
+from nki_sim.program import Engine, Template
+from nki_sim.registers import VirtualRegister, new_register
+from nki_sim.session import Instruction, current
+from nki_sim.tensor import NkiTensor
+
+
+class RegisterSet(NamedTuple):
+    value: int
+
+
+def _check_set(template: Template) -> None:
+    if template.operands[0].region is not MemoryRegion.register or not -(1 << 31) <= template.attrs.value < 1 << 32:
+        raise NkiValidationError(f"register_move: {template.attrs.value} does not fit a 32-bit register")
+
+
+def _compute_set(arrays: Sequence[np.ndarray], attrs: RegisterSet) -> None:
+    arrays[0][...] = np.array(attrs.value, np.int64).astype(np.int32)
+
+
+def _check_move(template: Template) -> None:
+    dst, src = template.operands
+    if dst.elements != 1 or src.elements != 1:
+        raise NkiValidationError(
+            f"{template.opcode} moves one value: src {list(src.shape)} and dst {list(dst.shape)} must hold one element"
+        )
+    wanted = {
+        "register_copy": (MemoryRegion.register, MemoryRegion.register),
+        "register_load": (MemoryRegion.register, None),
+        "register_store": (None, MemoryRegion.register),
+    }[template.opcode]
+    for operand, region in zip((dst, src), wanted):
+        if (operand.region is MemoryRegion.register) != (region is MemoryRegion.register):
+            raise NkiValidationError(f"{template.opcode}: {operand.role} is in {operand.region.value}")
+        if operand.region is MemoryRegion.psum:
+            raise NkiValidationError(f"{template.opcode} reaches SBUF and HBM, not PSUM: copy it to SBUF first")
+        if operand.dtype.itemsize != 4 or operand.dtype.is_float:
+            raise NkiValidationError(f"{template.opcode}: {operand.role} is {operand.dtype}, not int32 or uint32")
+
+
+def _compute_move(arrays: Sequence[np.ndarray], attrs: Any) -> None:
+    dst, src = arrays
+    dst[...] = src.astype(dst.dtype).reshape(dst.shape)
+
+
+_SET = define("register_set", check=_check_set, compute=_compute_set, attrs_type=RegisterSet)
+_COPY = define("register_copy", check=_check_move, compute=_compute_move)
+_LOAD = define("register_load", check=_check_move, compute=_compute_move)
+_STORE = define("register_store", check=_check_move, compute=_compute_move)
+
+
+def register_alloc(x: int | None = None) -> VirtualRegister:
+    """A new 32-bit register, set to `x` when it is given."""
+    register = new_register(current(), None)
+    if x is not None:
+        register_move(register, x)
+    return register
+
+
+def register_move(dst: VirtualRegister, src: Any, name: str | None = None) -> Instruction:
+    """dst = src, an integer constant or another register."""
+    _need_register(dst, "register_move", "dst")
+    if isinstance(src, VirtualRegister):
+        return current().emit(_COPY, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
+    try:
+        value = operator.index(src)
+    except TypeError:
+        raise NkiValidationError(f"register_move: src must be an integer or a register, not {src!r}") from None
+    return current().emit(_SET, Engine.sync, ("dst",), "w", (dst,), RegisterSet(value), name)
+
+
+def register_load(dst: VirtualRegister, src: NkiTensor, name: str | None = None) -> Instruction:
+    """dst = the one 32-bit integer in src, a tensor in SBUF or HBM."""
+    _need_register(dst, "register_load", "dst")
+    return current().emit(_LOAD, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
+
+
+def register_store(dst: NkiTensor, src: VirtualRegister, name: str | None = None) -> Instruction:
+    """The one 32-bit integer in dst, a tensor in SBUF or HBM, = src."""
+    _need_register(src, "register_store", "src")
+    return current().emit(_STORE, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
+
+
+def _need_register(value: Any, what: str, role: str) -> None:
+    if not isinstance(value, VirtualRegister):
+        raise NkiValidationError(f"{what}: {role} must come from nisa.register_alloc(), not {value!r}")
