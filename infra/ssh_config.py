@@ -30,6 +30,8 @@ class SshSettings:
     config_file: Path = field(default_factory=lambda: Path.home() / ".ssh" / "config")
     known_hosts_files: tuple[Path, ...] = ()
     """Empty: the configuration's UserKnownHostsFile, else ~/.ssh/known_hosts."""
+    identity_files: tuple[Path, ...] = ()
+    """Private keys to offer before those the configuration names."""
     accept_new_host_key: bool = False
     """Store the key of a host never seen before without asking. A changed key is refused all the same."""
     connect_timeout_s: float = 15.0
@@ -103,8 +105,8 @@ def resolve(destination: str, settings: SshSettings) -> Endpoint:
         host=options["hostname"],
         port=_port(parsed["port"] or options.get("port", "22"), destination),
         user=parsed["user"] or options.get("user") or getpass.getuser(),
-        identity_files=configured_keys or tuple(path for name in DEFAULT_IDENTITIES
-                                                if (path := ssh_dir / name).exists()),
+        identity_files=settings.identity_files + (configured_keys or tuple(path for name in DEFAULT_IDENTITIES
+                                                if (path := ssh_dir / name).exists())),
         identities_only=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
         known_hosts_files=known_hosts + tuple(

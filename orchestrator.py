@@ -1,0 +1,396 @@
+"""The command line: read it, build a run from it, run it, say how it ended.   python3 orchestrator.py --help"""
+
+from __future__ import annotations
+
+import bootstrap
+
+if __name__ == "__main__":
+    bootstrap.enter(__file__)
+
+import datetime
+import os
+import platform
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+import config
+from accelopt_core import events
+from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.ports import (
+    EvaluationLimits,
+    LanguageModel,
+    ModelError,
+    Role,
+    Target,
+    TargetError,
+    TargetInfo,
+    TaskFault,
+)
+from accelopt_core.proposer import Proposer
+from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome
+from accelopt_core.task import PrecisionPolicy, Task
+from accelopt_core.transforms.catalogue import catalogue_proposer
+from infra import report
+from infra.dashboard import View, open_view
+from infra.event_log import EventLog, Observers
+from infra.journal import JournalError, replace_file, utc_now
+from infra.llm.ledger import Budget, Ledger, LedgerEntry
+from infra.llm.prices import SHIPPED_PRICES, BadPriceFile, load_prices
+from infra.llm.recording import Exchange, RecordingModel, exchange_to_json
+from infra.llm.registry import UnknownProvider, build_model, provider_from_environment, settings_from_environment
+from infra.memory_file import MemoryFile
+from infra.predictor import Predictor
+from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
+from infra.seed_index import TaskInvalid, TaskNotFound, find_task, load_seed, task_from_files
+from infra.settings_reader import SettingsError
+from infra.spending import MeteredTarget, Spending, TimeLimits
+from infra.ssh_config import SshSettings
+from infra.ssh_target import SshTarget
+from infra.targets import LocalTarget
+from ka_extensions.divergence_guard import DivergenceGuard
+from nki_sim.reference import api_reference
+
+FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
+
+USAGE_ERRORS = (SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError)
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        invocation = config.read(arguments)
+        return COMMANDS[invocation.command](invocation)
+    except USAGE_ERRORS as error:
+        return _complain(error, USAGE)
+    except BaselineRejected as error:
+        return _complain(error, BASELINE)
+    except (TargetError, ModelError) as error:
+        return _complain(error, UNREACHABLE)
+    except KeyboardInterrupt:
+        return _complain("interrupted", STOPPED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` is no error of ours
+        return STOPPED
+
+
+def _complain(problem: object, status: int) -> int:
+    print(f"orchestrator: {problem}", file=sys.stderr)
+    return status
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    task: Task
+    kernel: Path
+    source: str
+
+
+def run(invocation: config.Invocation) -> int:
+    settings = invocation.settings
+    problem = _problem(settings)
+    with ExitStack() as stack:
+        target = _target(settings)
+        stack.callback(target.close)
+        info = target.describe()
+        provider = _provider(settings)
+        folder = _folder(settings, problem, info, provider)
+        stack.callback(folder.close)
+        log = stack.enter_context(EventLog(folder.log))
+        view = open_view(settings.run.view)
+        stack.callback(view.close)
+        observer = Observers(log, view)
+        try:
+            outcome = _optimize(settings, problem, provider, target, info, folder, observer, view)
+        except BaseException as error:
+            log.trace(traceback.format_exc())
+            folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
+            raise
+        folder.end(outcome.ending.value, outcome.reason)
+        observer.tell(events.RunEnded(outcome.ending.value, outcome.reason))
+    console = Console()
+    summary = report.summary_of(folder)
+    report.write_diff(summary)
+    report.print_report(console, summary)
+    if settings.run.in_place:
+        console.print(_write_back(problem, outcome), soft_wrap=True)
+    return _status(outcome)
+
+
+def _optimize(
+    settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
+    observer: Observers, view: View,
+) -> Outcome:  # fmt: skip
+    spending = Spending(TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer)
+    memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
+    with ExitStack() as stack:
+        proposer = _proposer(settings, problem.task, provider, folder, spending, stack)
+        observer.tell(
+            events.RunStarted(
+                run_id=folder.run_id,
+                task=problem.task.name,
+                shape=problem.task.full.describe(),
+                kernel=str(problem.kernel),
+                target=info,
+                proposer=proposer.name,
+                rounds=settings.run.rounds,
+                patience=settings.run.patience,
+                folder=str(folder.path),
+                experiences=len(memory.load()),
+                max_hours=settings.budget.max_hours,
+            )
+        )
+        if provider == "catalogue" and settings.model.provider == "auto":
+            observer.tell(events.Notice(
+                "no API key found, so the built-in catalogue proposes the changes; for a language model set "
+                "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
+            ))  # fmt: skip
+        with _interruptible(observer) as interrupted:
+            loop = Loop(
+                problem.task, problem.source, MeteredTarget(target, spending.device_used), proposer,
+                RunJournal(folder, memory), spending, observer, _loop_settings(settings), interrupted,
+            )  # fmt: skip
+            return loop.run()
+
+
+@contextmanager
+def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish; the second stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        observer.tell(events.Notice("finishing this step, then saving; Ctrl-C again stops at once", "warning"))
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _problem(settings: config.Settings) -> Problem:
+    if settings.run.kernel is None:
+        seed = load_seed(settings.run.task)
+        task, kernel = seed.task(), seed.kernel_path
+    else:
+        kernel = settings.run.kernel
+        if not kernel.is_file():
+            raise TaskNotFound(f"{kernel}: no such kernel file")
+        problem = settings.run.problem
+        task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
+    try:
+        source = kernel.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
+    return Problem(_adjusted(task, settings), kernel, source)
+
+
+def _adjusted(task: Task, settings: config.Settings) -> Task:
+    wanted = settings.verification
+    presets = task.presets
+    if settings.run.preset is not None:
+        names = [preset.name for preset in presets]
+        if settings.run.preset not in names:
+            raise SettingsError(f"preset: {task.name} has no {settings.run.preset!r}, only {', '.join(names)}")
+        presets = presets[: names.index(settings.run.preset) + 1]
+    return replace(
+        task,
+        presets=presets,
+        seeds=wanted.seeds or task.seeds,
+        tolerance=wanted.tolerance or task.tolerance,
+        precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
+    )
+
+
+def _target(settings: config.Settings) -> Target:
+    wanted = settings.target
+    if wanted.host is None:
+        return LocalTarget("simulator")
+    ssh = SshSettings(
+        config_file=wanted.ssh_config,
+        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
+        identity_files=(wanted.identity,) if wanted.identity else (),
+        accept_new_host_key=wanted.accept_new_host_key,
+        connect_timeout_s=wanted.connect_timeout_s,
+        reconnect_for_s=wanted.reconnect_s,
+    )
+    destination = f"{wanted.host}:{wanted.ssh_port}" if wanted.ssh_port is not None else wanted.host
+    return SshTarget(
+        destination, remote_simulator=wanted.remote_simulator, remote_python=wanted.remote_python, settings=ssh,
+        root=wanted.remote_dir,
+    )  # fmt: skip
+
+
+def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
+    manifest = Manifest(
+        run_id=settings.run.run_id or new_run_id(problem.task.name, utc_now()),
+        created=utc_now().isoformat(timespec="milliseconds"),
+        task=problem.task.name,
+        shape=problem.task.full.describe(),
+        kernel=str(problem.kernel.resolve()),
+        target=info,
+        proposer=provider,
+        versions={"nki-optimizer": config.VERSION, "python": platform.python_version()},
+        rounds=settings.run.rounds,
+    )
+    return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
+
+
+def _loop_settings(settings: config.Settings) -> LoopSettings:
+    target, verification, guard = settings.target, settings.verification, settings.guard
+    return LoopSettings(
+        rounds=settings.run.rounds,
+        patience=settings.run.patience,
+        max_repairs=guard.max_repairs,
+        guard=DivergenceGuard(guard.revert_above, guard.noise),
+        reflexion_window=guard.reflexion_window,
+        experiences=guard.experiences,
+        secret_seeds=verification.extra_seeds,
+        bound_percent=guard.stop_at_percent,
+        limits=EvaluationLimits(
+            target.compile_timeout_s, target.run_timeout_s, int(target.memory_gib * (1 << 30)),
+            verification.warmup, verification.iterations, verification.max_spread, verification.remeasure,
+        ),
+    )  # fmt: skip
+
+
+# --- who proposes ---------------------------------------------------------------------------------
+
+
+def _provider(settings: config.Settings) -> str:
+    if settings.model.provider != "auto":
+        return settings.model.provider
+    return provider_from_environment() or "catalogue"
+
+
+def _proposer(
+    settings: config.Settings, task: Task, provider: str, folder: RunFolder, spending: Spending, stack: ExitStack
+) -> Proposer:
+    if provider == "catalogue":
+        predictor = Predictor(task, settings.target.machine, settings.target.compile_timeout_s)
+        stack.callback(predictor.close)
+        return catalogue_proposer(predictor, datetime.date.today)
+
+    def spent(entry: LedgerEntry) -> None:
+        folder.spend(asdict(entry))
+        spending.model_called(entry)
+
+    ledger = Ledger(
+        load_prices(settings.model.prices or SHIPPED_PRICES),
+        Budget(settings.budget.max_cost_usd, settings.budget.max_tokens),
+        on_entry=spent,
+    )
+    spending.attach(ledger)
+    names = {
+        Role.PLANNER: settings.model.planner_model,
+        Role.EXECUTOR: settings.model.executor_model,
+        Role.SUMMARIZER: settings.model.summarizer_model,
+        Role.REFLEXION: settings.model.reflexion_model,
+    }
+    built: dict[str | None, LanguageModel] = {}
+    for name in {own or settings.model.model for own in names.values()}:
+        built[name] = ledger.wrap(_model(settings, provider, name, folder))
+    return proposer_from_model({role: built[own or settings.model.model] for role, own in names.items()}, api_reference)
+
+
+def _model(settings: config.Settings, provider: str, name: str | None, folder: RunFolder) -> LanguageModel:
+    wanted = settings_from_environment(
+        provider, model=name, base_url=settings.model.base_url, timeout_s=settings.model.reply_timeout_s
+    )
+    secrets = [wanted.api_key] if wanted.api_key else []
+
+    def keep(exchange: Exchange) -> None:
+        folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
+
+    return RecordingModel(build_model(provider, wanted), keep)
+
+
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+def _write_back(problem: Problem, outcome: Outcome) -> str:
+    """The user's file gets the winner, after a copy of what was there. Says what was done."""
+    if outcome.best.source == problem.source:
+        return f"{problem.kernel} is unchanged: nothing faster was found"
+    if problem.kernel.read_text(encoding="utf-8") != problem.source:
+        return f"{problem.kernel} was changed meanwhile and is left alone"
+    backup = problem.kernel.with_name(problem.kernel.name + ".bak")
+    number = 1
+    while backup.exists():
+        number += 1
+        backup = problem.kernel.with_name(f"{problem.kernel.name}.bak{number}")
+    shutil.copy2(problem.kernel, backup)
+    replace_file(problem.kernel, outcome.best.source)
+    shutil.copymode(backup, problem.kernel)
+    return f"{problem.kernel} now holds the best kernel; what was there is {backup.name}"
+
+
+def _status(outcome: Outcome) -> int:
+    if outcome.ending is Ending.FINISHED:
+        return FINISHED
+    return UNREACHABLE if outcome.ending is Ending.FAILED else STOPPED
+
+
+# --- the other commands ---------------------------------------------------------------------------
+
+
+def doctor(invocation: config.Invocation) -> int:
+    from infra import doctor as examination
+
+    wanted = invocation.settings.target
+    if wanted.host is None:
+        return examination.show(examination.examine())
+    target = _target(invocation.settings)
+    assert isinstance(target, SshTarget)
+    try:
+        return examination.show(target.examine())
+    finally:
+        target.close()
+
+
+def runs(invocation: config.Invocation) -> int:
+    report.print_runs(Console(), invocation.settings.run.checkpoints)
+    return FINISHED
+
+
+def show(invocation: config.Invocation) -> int:
+    report.print_report(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
+    return FINISHED
+
+
+def diff(invocation: config.Invocation) -> int:
+    report.print_diff(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
+    return FINISHED
+
+
+def show_config(invocation: config.Invocation) -> int:
+    print(config.to_toml(invocation), end="")
+    return FINISHED
+
+
+COMMANDS: dict[str, Callable[[config.Invocation], int]] = {
+    "run": run,
+    "doctor": doctor,
+    "runs": runs,
+    "show": show,
+    "diff": diff,
+    "config": show_config,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
