@@ -240,7 +240,8 @@ def _gaps(state: RunState, width: int, ascii_only: bool) -> Table | None:
     table.add_column(no_wrap=True)
     for gap in gaps:
         length = max(1, round(24 * gap.cost_us / widest)) if widest > 0 else 0
-        table.add_row(one_line(gap.name), wording.latency(gap.cost_us), Text(("=" if ascii_only else "▬") * length, style="cyan"))
+        bar = Text(("=" if ascii_only else "▬") * length, style="cyan")
+        table.add_row(one_line(gap.name), wording.latency(gap.cost_us), bar)
     return table
 
 

@@ -86,7 +86,9 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         if note:
             console.print(Text(note, style="dim"))
     console.print()
-    console.print(_facts(summary))
+    for name, text in _facts(summary):
+        # Paths are copied from here: they are never broken over two lines.
+        console.print(Text.assemble((f"{name:9}", "dim"), one_line(text)), soft_wrap=True)
     if summary.tries:
         console.print()
         print_rounds(console, summary.tries)
@@ -95,22 +97,20 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)
 
 
-def _facts(summary: RunSummary) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", min_width=7, no_wrap=True)
-    table.add_column(overflow="fold")
+def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     rounds = len({entry.round for entry in summary.tries})
-    table.add_row("rounds", f"{rounds}: {wording.tally(entry.attempt for entry in summary.tries)}")
     calls = summary.model_calls
+    money = f"none: no model calls ({summary.manifest.proposer})"
     if calls.calls:
-        table.add_row("cost", f"{wording.cost(calls.cost_usd, calls.unpriced_calls)}, {wording.tokens(calls.usage)}")
-    else:
-        table.add_row("cost", f"no model calls ({summary.manifest.proposer})")
-    table.add_row("time", wording.duration(summary.seconds))
+        money = f"{wording.cost(calls.cost_usd, calls.unpriced_calls)}; tokens: {wording.tokens(calls.usage)}"
+    facts = [
+        ("rounds", f"{rounds}: {wording.tally(entry.attempt for entry in summary.tries)}"),
+        ("cost", money),
+        ("time", wording.duration(summary.seconds)),
+    ]
     if summary.best is not None:
-        table.add_row("kernel", Text(str(summary.folder.best_kernel), style="bold"))
-    table.add_row("run", str(summary.folder.path))
-    return table
+        facts.append(("kernel", str(summary.folder.best_kernel)))
+    return [*facts, ("run", str(summary.folder.path))]
 
 
 def print_rounds(console: Console, tries: Sequence[Try]) -> None:
@@ -177,15 +177,15 @@ def print_runs(console: Console, checkpoints: Path) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("run", "status"):
         table.add_column(name, no_wrap=True)
-    for name in ("rounds", "input", "best", "speed-up"):
+    for name in ("rounds", "best", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("on")
+    table.add_column("on", no_wrap=True)
     known = run_ids(checkpoints)
     for run_id in reversed(known):
         try:
             summary = summary_of(RunFolder(checkpoints / run_id))
         except JournalError as error:
-            table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", "-", one_line(str(error), 60))
+            table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", one_line(str(error)))
             continue
         table.add_row(*_run_row(run_id, summary))
     if not known:
@@ -201,7 +201,6 @@ def _run_row(run_id: str, summary: RunSummary) -> list[str]:
         run_id,
         "under way" if summary.under_way else summary.status.split(":")[0],
         str(len({entry.round for entry in summary.tries})),
-        wording.latency(baseline),
         wording.latency(best),
         wording.speedup(baseline, best) if baseline is not None else "-",
         summary.manifest.target.name,

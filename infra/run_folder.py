@@ -215,10 +215,9 @@ class RunFolder:
         return _load(self.path / "config.json")
 
     def tries(self) -> tuple[Try, ...]:
-        records = self._experiments.read()
-        return tuple(
-            from_document(Try, record, f"{self._experiments.path} line {number}") for number, record in enumerate(records, 1)
-        )
+        path = self._experiments.path
+        records = enumerate(self._experiments.read(), 1)
+        return tuple(from_document(Try, record, f"{path} line {number}") for number, record in records)
 
     def usage(self) -> list[dict[str, Any]]:
         return self._usage.read()
