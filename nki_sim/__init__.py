@@ -4,8 +4,9 @@
 can be executed on arrays and timed on a machine without running any of the kernel's Python again.
 """
 
+import nki_sim.nki  # noqa: F401  # fills the table of instructions, which programs from files need as well
 from nki_sim.importing import install
-from nki_sim.session import simulate, trace
+from nki_sim.run import simulate, trace
 
 __version__ = "0.1.0"
 __all__ = ["install", "simulate", "trace", "__version__"]

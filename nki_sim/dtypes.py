@@ -16,9 +16,12 @@ class DType(str):
     numpy: np.dtype[Any]
     itemsize: int
     is_float: bool
+    generation: str
+    """The first generation that has it: trn2 (also trn1) or trn3."""
 
-    def __new__(cls, name: str, storage: Any, is_float: bool) -> DType:
+    def __new__(cls, name: str, storage: Any, is_float: bool, generation: str = "trn2") -> DType:
         self = super().__new__(cls, name)
+        self.generation = generation
         self.numpy = np.dtype(storage)
         self.itemsize = self.numpy.itemsize
         self.is_float = is_float
@@ -42,6 +45,11 @@ tfloat32 = DType("tfloat32", np.float32, True)
 float8_e4m3 = DType("float8_e4m3", ml_dtypes.float8_e4m3, True)
 float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn, True)
 float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2, True)
+# NeuronCore-v4 only: they can be named (kernels keep tables of them) but not allocated. Packed types as raw words.
+float8_e8m0fnu = DType("float8_e8m0fnu", np.uint8, False, "trn3")
+float8_e5m2_x4 = DType("float8_e5m2_x4", np.uint32, False, "trn3")
+float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", np.uint32, False, "trn3")
+float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", np.uint16, False, "trn3")
 
 ALL: dict[str, DType] = {
     dtype: dtype
@@ -60,9 +68,13 @@ ALL: dict[str, DType] = {
         float8_e4m3,
         float8_e4m3fn,
         float8_e5m2,
+        float8_e8m0fnu,
+        float8_e5m2_x4,
+        float8_e4m3fn_x4,
+        float4_e2m1fn_x4,
     )
 }
-_BY_NUMPY = {dtype.numpy: dtype for dtype in reversed(ALL.values()) if dtype != "tfloat32"}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL.values() if dtype != "tfloat32" and dtype.generation == "trn2"}
 
 
 def as_dtype(value: Any) -> DType:
@@ -71,6 +83,8 @@ def as_dtype(value: Any) -> DType:
         return value
     if isinstance(value, str) and value in ALL:
         return ALL[value]
+    if type(value).__module__ == "torch":  # torch.bfloat16 names its dtype after the dot
+        return as_dtype(str(value).rpartition(".")[2])
     try:
         found = _BY_NUMPY.get(np.dtype(value))
     except TypeError:

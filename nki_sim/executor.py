@@ -2,195 +2,326 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.errors import NkiValidationError, OutOfBounds
-from nki_sim.memory import Storage
+from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds
+from nki_sim.memory import MemoryRegion, Storage
 from nki_sim.opcodes import OPCODES, Opcode
-from nki_sim.program import Program, Template, TensorRef
-from nki_sim.tensor import Indirection, NkiTensor
+from nki_sim.program import Bound, Loop, OperandView, Program, Template, TensorRef
 
 
-def execute_one(opcode: Opcode, template: Template, operands: Sequence[NkiTensor], attrs: Any) -> None:
-    """Run one instruction. `operands` are in the template's order, index tensors included."""
+def execute_one(
+    opcode: Opcode, template: Template, storages: Sequence[Storage], offsets: Sequence[int], attrs: Any
+) -> None:
+    """Run one instruction. `storages` and `offsets` are in the template's order, index tensors included.
+
+    What an instruction only reads, NumPy will not let it write.
+    """
     arrays: list[np.ndarray] = []
-    direct: list[NkiTensor] = []
-    indirect: list[tuple[str, NkiTensor, np.ndarray]] = []
-    is_index = False
-    for operand, tensor in zip(template.operands, operands):
-        if is_index:  # steers the operand before it, which has read it; compute never sees it
-            is_index = False
+    views = template.views
+    indirect = False
+    for view, storage, offset in zip(views, storages, offsets):
+        access, shape, dtype, item, strides, fills, indirection = view
+        if indirection is not None:
+            indirect = True
+            arrays.append(np.empty(0))
             continue
-        access = operand.access
-        if tensor.indirection is not None:
-            is_index = True
-            gathered = gather(tensor, skips_out_of_bounds(attrs))
-            indirect.append((access, tensor, gathered))
-            arrays.append(gathered)
-        elif access == "w" and operand.elements * operand.dtype.itemsize == tensor.storage.allocation.nbytes:
-            arrays.append(tensor.array(about_to_overwrite=True))
+        if access == "r":
+            raw = storage.readable()
         else:
-            arrays.append(tensor.array())
-        direct.append(tensor)
-    if indirect and skips_out_of_bounds(attrs) and opcode.name != "dma_compute":
-        _execute_skipping(opcode, arrays, direct, attrs)
+            raw = storage.writable(fills >= 0 and fills == storage.allocation.nbytes)
+        arrays.append(np.ndarray(shape, dtype, raw, offset * item, strides))
+    if indirect:
+        _execute_indirect(opcode, template, storages, offsets, attrs, arrays)
     elif opcode.uses_psum_flags:
-        opcode.compute(arrays, attrs, [psum_flags(t) for t in direct])
+        opcode.compute(arrays, attrs, [_flags(*of) for of in zip(views, storages, offsets)])
     else:
         opcode.compute(arrays, attrs)
-    for access, tensor, values in indirect:
-        if access != "r":
-            put(tensor, values, skips_out_of_bounds(attrs))
 
 
-def skips_out_of_bounds(attrs: Any) -> bool:
-    """Whether the instruction ignores indices outside their dimension (`oob_mode.skip`)."""
-    return getattr(getattr(attrs, "oob_mode", None), "name", "") == "skip"
-
-
-def _execute_skipping(opcode: Opcode, arrays: list[np.ndarray], tensors: list[NkiTensor], attrs: Any) -> None:
-    """A copy whose skipped elements leave the destination as it was, bit for bit.
-
-    The same data movement on booleans tells which elements of the destination those are.
-    """
-    moved = [
-        np.ones(array.shape, np.bool_)
-        if tensor.indirection is None or at == 0
-        else np.broadcast_to(_indices(tensor, True)[1], array.shape)
-        for at, (array, tensor) in enumerate(zip(arrays, tensors))
-    ]
-    opcode.compute(moved, attrs)
-    before = arrays[0].copy()
-    opcode.compute(arrays, attrs)
-    np.copyto(arrays[0], before, where=~moved[0])
-
-
-def psum_flags(tensor: NkiTensor) -> np.ndarray | None:
-    """The accumulation flags behind a PSUM view, shaped like it; None elsewhere."""
-    if tensor.buffer.value != "psum":
+def _flags(view: OperandView, storage: Storage, offset: int) -> np.ndarray | None:
+    """The accumulation flags behind a PSUM view, shaped like it; None elsewhere. One flag per byte."""
+    if storage.allocation.region is not MemoryRegion.psum:
         return None
-    storage = tensor.storage
     if storage.written is None:
-        storage.written = np.zeros(storage.allocation.nbytes // tensor.dtype.itemsize, np.bool_)
-    return np.ndarray(
-        [n for _, n in tensor.pattern], np.bool_, storage.written, tensor.offset, [s for s, _ in tensor.pattern]
-    )
+        storage.written = np.zeros(storage.allocation.nbytes, np.bool_)
+    return np.ndarray(view.shape, np.bool_, storage.written, offset * view.itemsize, view.byte_strides)
 
 
-def _indices(tensor: NkiTensor, skip: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Flat element numbers in the buffer of an indirect view, shaped like the view, and which are valid.
+class _Steered(NamedTuple):
+    """An indirect operand at run time."""
 
-    `vector`: entry i (down the columns of the index tensor) replaces the position of row i, so the
-    pattern's own step over rows does not count. Raises OutOfBounds naming the index when one is
-    outside its dimension, unless `skip`.
-    """
-    indirection = tensor.indirection
-    assert indirection is not None
-    index = indirection.index.array().astype(np.int64)
-    index = index.reshape(index.shape[0], -1).T.reshape(-1)
-    rows = tensor.pattern[0][1] if indirection.kind == "vector" else 1
-    if index.size < rows:
-        raise NkiValidationError(f"{rows} rows of {tensor!r} need as many indices, got {index.size}")
-    index = index[:rows]
-    valid = (index >= 0) & (index < indirection.extent)
-    if not skip and not valid.all():
-        value = int(index[int(np.argmin(valid))])
-        raise OutOfBounds(
-            f"index {value} read on the device is outside dimension {indirection.dim} "
-            f"(size {indirection.extent}) of {tensor!r}"
-        )
-    index = np.where(valid, index, 0)
-    by_row = (rows,) + (1,) * (len(tensor.pattern) - 1)
-    where = tensor.offset + (index * indirection.stride).reshape(by_row)
-    for axis, (stride, size) in enumerate(tensor.pattern):
-        if axis == 0 and indirection.kind == "vector":
-            continue
-        shape = [1] * len(tensor.pattern)
-        shape[axis] = size
-        where = where + (np.arange(size, dtype=np.int64) * stride).reshape(shape)
-    return where, valid.reshape(by_row)
+    at: int
+    flat: np.ndarray
+    """The whole buffer in the operand's dtype."""
+    where: np.ndarray
+    """Element numbers, shaped like the operand; invalid ones are 0."""
+    valid: np.ndarray | None
+    """Same shape; None when all are."""
 
 
-def gather(tensor: NkiTensor, skip: bool = False) -> np.ndarray:
-    """The elements of an indirect view, as a new array; with `skip`, zero where the index is outside."""
-    flat = tensor.storage.bytes().view(tensor.dtype.numpy)
-    where, valid = _indices(tensor, skip)
-    _check_reach(where, flat, tensor)
-    values = flat[where]
-    if not valid.all():
-        values[~np.broadcast_to(valid, values.shape)] = 0
-    return values
-
-
-def put(tensor: NkiTensor, values: np.ndarray, skip: bool = False) -> None:
-    flat = tensor.storage.bytes().view(tensor.dtype.numpy)
-    where, valid = _indices(tensor, skip)
-    _check_reach(where, flat, tensor)
-    if valid.all():
-        flat[where] = values
+def _execute_indirect(
+    opcode: Opcode,
+    template: Template,
+    storages: Sequence[Storage],
+    offsets: Sequence[int],
+    attrs: Any,
+    arrays: list[np.ndarray],
+) -> None:
+    skip = getattr(getattr(attrs, "oob_mode", None), "name", "error") == "skip"
+    steered: list[_Steered] = []
+    for at, view in enumerate(template.views):
+        if view.indirection is not None:
+            operand = _steer(template, at, storages[at], offsets[at], arrays[at + 1], skip)
+            steered.append(operand)
+            arrays[at] = operand.flat[operand.where]
+    invalid = [~s.valid for s in steered if s.valid is not None]
+    kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for at, view in enumerate(template.views):
+        if view.access != "r" and view.indirection is None:
+            for mask in invalid:  # a skipped element leaves the destination as it was, bit by bit
+                hole = mask.reshape(arrays[at].shape)
+                kept.append((arrays[at], hole, arrays[at][hole]))
+    if opcode.uses_psum_flags:
+        opcode.compute(arrays, attrs, [_flags(*of) for of in zip(template.views, storages, offsets)])
     else:
-        chosen = np.broadcast_to(valid, where.shape)
-        flat[where[chosen]] = values[chosen]
+        opcode.compute(arrays, attrs)
+    for array, hole, before in kept:
+        array[hole] = before
+    for flat_at, flat, where, valid in steered:
+        if template.views[flat_at].access != "r":
+            values = arrays[flat_at]
+            if valid is None:
+                flat[where] = values
+            else:
+                flat[where[valid]] = values[valid]
 
 
-def _check_reach(where: np.ndarray, flat: np.ndarray, tensor: NkiTensor) -> None:
-    if where.min() < 0 or where.max() >= flat.size:
-        raise OutOfBounds(f"an index read on the device leads out of {tensor.storage.allocation.describe()}")
+def _steer(template: Template, at: int, storage: Storage, offset: int, index: np.ndarray, skip: bool) -> _Steered:
+    view = template.views[at]
+    assert view.indirection is not None
+    kind, stride, dim, extent = view.indirection
+    raw = storage.readable() if view.access == "r" else storage.writable()
+    flat = raw[: raw.size // view.itemsize * view.itemsize].view(view.dtype)
+    where = np.full((), offset, np.int64)
+    for steps, size in zip(view.byte_strides, view.shape):
+        where = where[..., None] + np.arange(size, dtype=np.int64) * (steps // view.itemsize)
+    numbers = index.astype(np.int64).reshape(-1)
+    if kind == "scalar":
+        good = np.full((1,) * len(view.shape), numbers[0] >= 0)
+        where = where + numbers[0] * stride
+    else:
+        rows = view.shape[0]
+        if len(numbers) < rows:
+            raise NkiValidationError(f"{template.describe()}: {len(numbers)} indices for {rows} rows")
+        across = (rows,) + (1,) * (len(view.shape) - 1)
+        good = ((numbers[:rows] >= 0) & (numbers[:rows] < extent)).reshape(across)
+        where = where + (numbers[:rows] * stride).reshape(across)
+    valid = good & (where >= 0) & (where < flat.size)
+    if valid.all():
+        return _Steered(at, flat, where, None)
+    if not skip:
+        bad = int(numbers[int(np.argmin(valid.reshape(len(valid), -1).all(axis=1))) if kind == "vector" else 0])
+        raise OutOfBounds(
+            f"index {bad} read on the device is outside dimension {dim} (size {extent}) of "
+            f"{storage.allocation.describe()} in {template.describe()}"
+        )
+    return _Steered(at, flat, np.where(valid, where, 0), np.broadcast_to(valid, where.shape))
 
 
 def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a program on arrays, in the order of its tensor arguments; returns its outputs as new arrays.
 
-    No Python of the kernel runs. A buffer is released after its last use. Raises NkiValidationError
-    when the arrays do not fit the program.
+    No Python of the kernel runs, and the inputs are not modified. A buffer is released after its last
+    use. Raises NkiValidationError when the arrays do not fit the program.
     """
     if len(inputs) != len(program.inputs):
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
-    storages: list[Storage | None] = [None] * len(program.allocations)
-    for number, contents in program.constants.items():
-        storages[number] = Storage(program.allocations[number], np.array(contents).reshape(-1).view(np.uint8))
-    for ref, array in zip(program.inputs, inputs):
-        allocation = program.allocations[ref.allocation]
-        if tuple(array.shape or (1,)) != allocation.shape or array.dtype != allocation.dtype.numpy:
+    cores = [_Core(program, number) for number, program in enumerate((program, *program.peers))]
+    shared = _share([core.program for core in cores])
+    for core in cores:
+        core.bind(inputs, shared)
+    streams = [core.run() for core in cores]
+    waiting: dict[int, Exchange] = {}
+    running = list(range(len(cores)))
+    while running:
+        for number in running:
+            try:
+                waiting[number] = next(streams[number])
+            except StopIteration:
+                waiting.pop(number, None)
+        meet(waiting, len(cores))
+        running = sorted(waiting)
+    return [cores[0].read(ref) for ref in program.outputs]
+
+
+class Exchange(NamedTuple):
+    """What a core brings to a meeting point with the other one."""
+
+    kind: str
+    send_to: int
+    receive_from: int
+    pipe: int
+    sent: np.ndarray | None
+    received: np.ndarray | None
+    """A view into the destination."""
+
+
+def meet(waiting: dict[int, Exchange], cores: int) -> None:
+    """Let cores that all stand at matching barriers or transfers go on. Raises NkiValidationError on a deadlock."""
+    if not waiting:
+        return
+    kinds = {exchange.kind for exchange in waiting.values()}
+    if len(waiting) < cores or len(kinds) > 1:
+        at = ", ".join(f"core {core} at {exchange.kind}" for core, exchange in sorted(waiting.items()))
+        gone = sorted(set(range(cores)) - set(waiting))
+        raise NkiValidationError(f"deadlock: {at}" + (f"; core {gone[0]} has finished" if gone else ""))
+    values = {core: None if e.sent is None else e.sent.copy() for core, e in waiting.items()}
+    for core, exchange in sorted(waiting.items()):
+        if exchange.received is None:
+            continue
+        other = waiting.get(exchange.receive_from)
+        if other is None or other.send_to != core or other.pipe != exchange.pipe:
             raise NkiValidationError(
-                f"{program.kernel_name} wants {allocation.describe()}, got {list(array.shape)} {array.dtype}"
+                f"sendrecv: core {core} receives from rank {exchange.receive_from} on pipe {exchange.pipe}, "
+                "but that core does not send to it there"
             )
-        storages[ref.allocation] = Storage(allocation, np.array(array, order="C").reshape(-1).view(np.uint8))
-    keep = {ref.allocation for ref in program.outputs}
-    templates = program.templates
-    opcodes = [OPCODES[template.opcode] for template in templates]
-    starts = program.operand_starts.tolist()
-    data = program.operand_data.tolist()
-    last_use = program.last_use.tolist()
-    for i, number in enumerate(program.template_ids.tolist()):
-        template = templates[number]
-        operands = []
-        for j in range(starts[i], starts[i + 1]):
-            buffer, offset = data[j]
-            storage = storages[buffer]
-            if storage is None:
-                storage = storages[buffer] = Storage(program.allocations[buffer])
-            operand = template.operands[j - starts[i]]
-            operands.append(NkiTensor(storage, offset, operand.pattern, operand.dtype))
-        _attach_indices(template, operands)
-        execute_one(opcodes[number], template, operands, template.attrs)
-        for j in range(starts[i], starts[i + 1]):
-            buffer = data[j][0]
-            if last_use[buffer] == i and buffer not in keep:
-                storages[buffer] = None
-    return [_read(program, storages, ref) for ref in program.outputs]
+        value = values[exchange.receive_from]
+        assert value is not None
+        exchange.received[...] = value.reshape(exchange.received.shape)
 
 
-def _attach_indices(template: Template, operands: list[NkiTensor]) -> None:
-    for at, operand in enumerate(template.operands):
-        if operand.indirection is not None:
-            kind, stride, dim, extent = operand.indirection
-            operands[at].indirection = Indirection(kind, operands[at + 1], stride, dim, extent)
+def _share(programs: Sequence[Program]) -> list[Storage]:
+    """One storage per shared_hbm buffer, in the order of allocation."""
+    return [Storage(a) for a in programs[0].allocations if a.region is MemoryRegion.shared_hbm]
 
 
-def _read(program: Program, storages: list[Storage | None], ref: TensorRef) -> np.ndarray:
-    storage = storages[ref.allocation] or Storage(program.allocations[ref.allocation])
-    return np.array(NkiTensor(storage, ref.offset, ref.pattern, ref.dtype).array())
+class _Core:
+    """One core's run of its program."""
+
+    def __init__(self, program: Program, number: int) -> None:
+        self.program = program
+        self.number = number
+        self.storages: list[Storage | None] = [None] * len(program.allocations)
+
+    def bind(self, inputs: Sequence[np.ndarray], shared: list[Storage]) -> None:
+        program = self.program
+        if self.program.peers or self.number:
+            own = [i for i, a in enumerate(program.allocations) if a.region is MemoryRegion.shared_hbm]
+            for at, storage in zip(own, shared):
+                self.storages[at] = storage
+        if self.number:
+            return
+        for number, contents in program.constants.items():
+            raw = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
+            self._fill(number, raw)
+        for ref, array in zip(program.inputs, inputs):
+            allocation = program.allocations[ref.allocation]
+            if tuple(array.shape or (1,)) != allocation.shape or array.dtype != allocation.dtype.numpy:
+                raise NkiValidationError(
+                    f"{program.kernel_name} wants {allocation.describe()}, got {list(array.shape)} {array.dtype}"
+                )
+            self._fill(ref.allocation, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+    def _fill(self, number: int, raw: np.ndarray) -> None:
+        storage = self.storages[number]
+        if storage is None:
+            self.storages[number] = Storage(self.program.allocations[number], raw, owned=False)
+        else:
+            storage.writable(True)[...] = raw
+
+    def run(self) -> Generator[Exchange, None, None]:
+        """Executes the stream; stops at every point where cores meet."""
+        program = self.program
+        self._opcodes = [OPCODES[template.opcode] for template in program.templates]
+        self._starts = program.operand_starts.tolist()
+        self._buffers = program.operand_data[:, 0].tolist()
+        self._offsets = program.operand_data[:, 1].tolist()
+        self._ids = program.template_ids.tolist()
+        last = program.last_use.copy()
+        for loop in program.loops:  # a later pass may need what this pass used last
+            last[(last >= loop.start) & (last < loop.end)] = -1
+        last[[ref.allocation for ref in program.outputs]] = -1
+        self._last_use = last.tolist()
+        yield from self._block(0, len(program), list(program.loops))
+
+    def _block(self, start: int, end: int, loops: list[Loop]) -> Generator[Exchange, None, None]:
+        at = start
+        while loops:
+            loop = loops[0]
+            inner: list[Loop] = []
+            rest: list[Loop] = []
+            for other in loops[1:]:
+                (inner if other.start >= loop.start and other.end <= loop.end else rest).append(other)
+            yield from self._rows(at, loop.start)
+            if loop.kind == "for":
+                for value in range(self._bound(loop.lower), self._bound(loop.upper), loop.step):
+                    self._set(loop.counter, value)
+                    yield from self._block(loop.start, loop.end, list(inner))
+            else:
+                condition = self._bound(loop.lower)
+                while condition != 0:
+                    self._set(loop.counter, condition)
+                    yield from self._block(loop.start, loop.end, list(inner))
+                    condition = self._bound(Bound(register=loop.next))
+            at, loops = loop.end, rest
+        yield from self._rows(at, end)
+
+    def _rows(self, start: int, end: int) -> Generator[Exchange, None, None]:
+        templates, opcodes, starts = self.program.templates, self._opcodes, self._starts
+        buffers, offsets, storages, last_use = self._buffers, self._offsets, self.storages, self._last_use
+        for i in range(start, end):
+            number = self._ids[i]
+            low, high = starts[i], starts[i + 1]
+            numbers = buffers[low:high]
+            held: list[Storage] = []
+            for buffer in numbers:
+                storage = storages[buffer]
+                if storage is None:
+                    storage = storages[buffer] = Storage(self.program.allocations[buffer])
+                held.append(storage)
+            opcode, template = opcodes[number], templates[number]
+            if opcode.meets is None:
+                execute_one(opcode, template, held, offsets[low:high], template.attrs)
+            else:
+                yield exchange(opcode, template, held, offsets[low:high])
+            for buffer in numbers:
+                if last_use[buffer] == i:
+                    storages[buffer] = None
+
+    def _set(self, register: int, value: int) -> None:
+        storage = self.storages[register]
+        if storage is None:
+            storage = self.storages[register] = Storage(self.program.allocations[register])
+        storage.writable(True).view(np.int32)[0] = value
+
+    def _bound(self, bound: Bound) -> int:
+        if bound.register is None:
+            return bound.value
+        storage = self.storages[bound.register]
+        if storage is None or storage._bytes is None:
+            raise NkiError(f"{self.program.kernel_name}: a loop bound is a register that was never loaded")
+        return int(storage.readable().view(np.int32)[0])
+
+    def read(self, ref: TensorRef) -> np.ndarray:
+        storage = self.storages[ref.allocation] or Storage(self.program.allocations[ref.allocation])
+        item = ref.dtype.itemsize
+        shape = [n for _, n in ref.pattern]
+        strides = [s * item for s, _ in ref.pattern]
+        return np.array(np.ndarray(shape, ref.dtype.numpy, storage.readable(), ref.offset * item, strides))
+
+
+def exchange(opcode: Opcode, template: Template, storages: Sequence[Storage], offsets: Sequence[int]) -> Exchange:
+    """What an instruction at which cores meet brings along. `attrs` of a transfer has its ranks and pipe."""
+    if opcode.meets == "barrier":
+        return Exchange("core_barrier", -1, -1, -1, None, None)
+    arrays = []
+    for view, storage, offset in zip(template.views, storages, offsets):
+        raw = storage.readable() if view.access == "r" else storage.writable()
+        arrays.append(np.ndarray(view.shape, view.dtype, raw, offset * view.itemsize, view.byte_strides))
+    attrs = template.attrs
+    by_role = {operand.role: array for operand, array in zip(template.operands, arrays)}
+    return Exchange("sendrecv", attrs.send_to_rank, attrs.recv_from_rank, attrs.pipe_id, by_role["src"], by_role["dst"])

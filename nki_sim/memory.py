@@ -6,14 +6,14 @@ dimension is the partition, so byte `p * partition_bytes + b` is byte `b` of par
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from nki_sim.dtypes import DType
-from nki_sim.errors import NkiValidationError
+from nki_sim.errors import NkiValidationError, NotSupported
 
 MAX_PARTITIONS = 128
 
@@ -31,13 +31,44 @@ class MemoryRegion(Enum):
     def __repr__(self) -> str:
         return f"nl.{self.value}"
 
+    __hash__ = object.__hash__  # Enum's own hash is Python code; members are singletons and keys of hot tables
+
 
 for _region in MemoryRegion:
     _region.on_chip = _region.value in ("sbuf", "psum")
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Layout(NamedTuple):
+    """What a (region, shape, dtype) implies; one object per combination."""
+
+    pattern: tuple[tuple[int, int], ...]
+    """The whole buffer, row-major."""
+    partitions: int
+    partition_elements: int
+    nbytes: int
+
+
+_LAYOUTS: dict[tuple[MemoryRegion, tuple[int, ...], DType], Layout] = {}
+
+
+def layout(region: MemoryRegion, shape: tuple[int, ...], dtype: DType) -> Layout:
+    """The layout of a buffer. Raises NkiValidationError when there cannot be such a buffer."""
+    key = (region, shape, dtype)
+    found = _LAYOUTS.get(key)
+    if found is None:
+        check_allocation(region, shape, dtype)
+        stride = prod(shape)
+        pattern = []
+        for n in shape:
+            stride //= n
+            pattern.append((stride, n))
+        partitions = shape[0] if region.on_chip else 1
+        found = Layout(tuple(pattern), partitions, prod(shape) // partitions, prod(shape) * dtype.itemsize)
+        _LAYOUTS[key] = found
+    return found
+
+
+class Allocation(NamedTuple):
     """What is known of a buffer without its contents; the program keeps these."""
 
     id: int
@@ -59,7 +90,7 @@ class Allocation:
     @property
     def partition_elements(self) -> int:
         """Elements per partition; for HBM, all of them."""
-        return prod(self.shape[1:]) if self.region.on_chip else prod(self.shape)
+        return layout(self.region, self.shape, self.dtype).partition_elements
 
     @property
     def partition_bytes(self) -> int:
@@ -67,32 +98,54 @@ class Allocation:
 
     @property
     def nbytes(self) -> int:
-        return self.partitions * self.partition_bytes
+        return layout(self.region, self.shape, self.dtype).nbytes
 
     def describe(self) -> str:
         return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} in {self.region.value} (line {self.line})"
 
 
 class Storage:
-    """A buffer's contents. Nothing is allocated before the first access; what was never written is NaN."""
+    """A buffer's contents. Nothing is allocated before the first access; what was never written is NaN.
 
-    __slots__ = ("allocation", "on_chip", "partition_elements", "_bytes", "written")
+    `contents` given by a caller are not copied until the first write (`owned` tells).
+    """
 
-    def __init__(self, allocation: Allocation, contents: np.ndarray | None = None) -> None:
+    __slots__ = ("allocation", "on_chip", "partition_elements", "_bytes", "_read_only", "owned", "written")
+
+    def __init__(self, allocation: Allocation, contents: np.ndarray | None = None, owned: bool = True) -> None:
         self.allocation = allocation
-        self.on_chip = allocation.region.on_chip
-        self.partition_elements = allocation.partition_elements
-        self._bytes: np.ndarray | None = contents
+        region = allocation.region
+        self.on_chip = region.on_chip
+        self.partition_elements = layout(region, allocation.shape, allocation.dtype).partition_elements
+        self._bytes = contents
+        self._read_only: np.ndarray | None = None
+        self.owned = owned
         self.written: np.ndarray | None = None
         """PSUM only: which elements an accumulation group has written (see isa.tensor_engine)."""
 
-    def bytes(self, about_to_overwrite: bool = False) -> np.ndarray:
+    def readable(self) -> np.ndarray:
+        """The contents as uint8, which NumPy will not let anybody write through."""
+        view = self._read_only
+        if view is None:
+            if self._bytes is None:
+                self.writable()
+            assert self._bytes is not None
+            view = self._bytes.view()
+            view.flags.writeable = False
+            self._read_only = view
+        return view
+
+    def writable(self, about_to_overwrite: bool = False) -> np.ndarray:
         """The contents as uint8; `about_to_overwrite` skips the poison a full overwrite would erase."""
         if self._bytes is None:
-            raw = np.empty(self.allocation.nbytes, np.uint8)
+            raw = np.empty(layout(*self.allocation[1:4]).nbytes, np.uint8)
             if not about_to_overwrite:
                 poison(raw, self.allocation.dtype)
             self._bytes = raw
+        elif not self.owned:
+            self._bytes = self._bytes.copy()
+            self._read_only = None
+            self.owned = True
         return self._bytes
 
 
@@ -107,6 +160,8 @@ def poison(raw: np.ndarray, dtype: DType) -> None:
 
 
 def check_allocation(region: MemoryRegion, shape: tuple[int, ...], dtype: DType) -> None:
+    if dtype.generation != "trn2":
+        raise NotSupported(f"dtype {dtype} needs {dtype.generation} (NeuronCore-v4); this is a trn2 simulator")
     if not shape or any(type(n) is not int or n <= 0 for n in shape):
         raise NkiValidationError(f"tensor shape {shape} must be a non-empty tuple of positive integers")
     if region.on_chip:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from nki_sim.program import Template
 
@@ -24,6 +23,9 @@ class Opcode:
     """The NamedTuple that holds its attributes."""
     uses_psum_flags: bool = False
     """compute takes a third argument: per operand, the PSUM accumulation flags (bool array) or None."""
+    meets: str | None = None
+    """Where the cores of a kernel meet: "barrier" or "transfer" (operands src and dst, attributes
+    send_to_rank, recv_from_rank, pipe_id). The executor does it; compute is what one core alone does."""
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -36,9 +38,10 @@ def define(
     compute: Callable[..., None],
     attrs_type: type | None = None,
     uses_psum_flags: bool = False,
+    meets: str | None = None,
 ) -> Opcode:
     if name in OPCODES:
         raise ValueError(f"opcode {name} is defined twice")
-    opcode = Opcode(name, check, compute, attrs_type, uses_psum_flags)
+    opcode = Opcode(name, check, compute, attrs_type, uses_psum_flags, meets)
     OPCODES[name] = opcode
     return opcode

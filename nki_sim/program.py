@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import Any, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class Engine(Enum):
 
     def __repr__(self) -> str:
         return f"nisa.engine.{self.name}"
+
+    __hash__ = object.__hash__  # as in MemoryRegion: members are keys of hot tables
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,38 @@ class Operand:
         return low * self.dtype.itemsize, high * self.dtype.itemsize
 
 
+class OperandView(NamedTuple):
+    """What NumPy needs to see one operand; the same for every instruction of a template."""
+
+    access: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    itemsize: int
+    byte_strides: tuple[int, ...]
+    fills_bytes: int
+    """Bytes written if the operand is a destination in one dense run, else -1."""
+    indirection: tuple[str, int, int, int] | None
+
+
+def _view_of(operand: Operand) -> OperandView:
+    item = operand.dtype.itemsize
+    run = 1
+    for stride, size in reversed(operand.pattern):
+        if size != 1 and stride != run:
+            run = -1
+            break
+        run *= size
+    return OperandView(
+        operand.access,
+        operand.shape,
+        operand.dtype.numpy,
+        item,
+        tuple(stride * item for stride, _ in operand.pattern),
+        run * item if run > 0 and operand.access == "w" else -1,
+        operand.indirection,
+    )
+
+
 @dataclass(frozen=True)
 class Template:
     opcode: str
@@ -94,6 +128,10 @@ class Template:
     operands: tuple[Operand, ...]
     line: int
     """Source line in the kernel file; the innermost line of user code."""
+
+    @cached_property
+    def views(self) -> tuple[OperandView, ...]:
+        return tuple(_view_of(operand) for operand in self.operands)
 
     def operand(self, role: str) -> Operand | None:
         return next((operand for operand in self.operands if operand.role == role), None)
@@ -114,21 +152,46 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
-class ScalarArgument:
-    """A kernel argument that is a compile-time constant."""
-
-    value: Any
-
-
-Argument = Union[TensorRef, ScalarArgument]
-
-
-@dataclass(frozen=True)
 class Edge:
     """An explicit scheduling edge: instruction `after` waits for instruction `before`."""
 
     before: int
     after: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A loop bound: a constant, or a register that is read when the loop starts."""
+
+    value: int = 0
+    register: int | None = None
+    """Buffer number."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A device loop over rows [start, end) of the stream. Loops nest; outer ones come first.
+
+    "for": `counter` (a register's buffer number) takes the values of range(lower, upper, step).
+    "while": before every pass the condition, first `lower` and then register `next`, is written to
+    `counter`; zero ends the loop.
+    """
+
+    kind: str
+    start: int
+    end: int
+    counter: int
+    lower: Bound
+    upper: Bound = Bound()
+    step: int = 1
+    next: int = -1
+
+    @property
+    def trips(self) -> int | None:
+        """Number of passes, when the bounds are constants."""
+        if self.kind != "for" or self.lower.register is not None or self.upper.register is not None:
+            return None
+        return len(range(self.lower.value, self.upper.value, self.step))
 
 
 @dataclass(frozen=True)
@@ -152,14 +215,33 @@ class Program:
     """Buffers with contents known at trace time, by buffer number."""
     edges: tuple[Edge, ...] = ()
     source_file: str = ""
+    loops: tuple[Loop, ...] = ()
+    peers: tuple[Program, ...] = ()
+    """With LNC 2: the other core's program. The nth shared_hbm buffer of every core is the same memory."""
 
     def __len__(self) -> int:
         return len(self.template_ids)
 
     @cached_property
     def last_use(self) -> np.ndarray:
-        """int64 [allocations]: number of the last instruction that touches it, -1 if none does."""
+        """int64 [allocations]: the last row that touches it (a loop's last one, if it was touched before
+        the loop as well), -1 if none does."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.operand_starts))
+        buffers = self.operand_data[:, 0]
         last = np.full(len(self.allocations), -1, np.int64)
-        counts = np.diff(self.operand_starts)
-        np.maximum.at(last, self.operand_data[:, 0], np.repeat(np.arange(len(self)), counts))
+        last[buffers] = rows  # rows ascend, and the last assignment to an index stays
+        for loop in reversed(self.loops):
+            for register in (loop.counter, loop.next):
+                if register >= 0:
+                    last[register] = max(last[register], loop.end - 1)
+            carried = (last >= loop.start) & (last < loop.end) & (self.first_use < loop.start)
+            last[carried] = loop.end - 1
         return last
+
+    @cached_property
+    def first_use(self) -> np.ndarray:
+        """int64 [allocations]: the first row that touches it; the number of rows if none does."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.operand_starts))
+        first = np.full(len(self.allocations), len(self), np.int64)
+        first[self.operand_data[::-1, 0]] = rows[::-1]
+        return first

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from enum import Enum
 from math import prod
 from typing import Any
@@ -18,12 +19,12 @@ import numpy as np
 
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType
-from nki_sim.errors import NkiValidationError, ProgramFormatError
-from nki_sim.memory import Allocation, MemoryRegion, check_allocation
+from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
-from nki_sim.program import Edge, Engine, Operand, Program, Template, TensorRef
+from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAGIC = b"NKIPROG\n"
 MAX_HBM_BYTES = 96 << 30
 """All a program's HBM buffers together; the HBM of a Trainium2 chip (SDK trainium2 architecture guide)."""
@@ -62,6 +63,8 @@ def dumps(program: Program) -> bytes:
     for number in sorted(program.constants):
         contents = np.ascontiguousarray(program.constants[number]).reshape(-1).view(np.uint8)
         arrays.append((f"constant {number}", contents))
+    for number, peer in enumerate(program.peers):
+        arrays.append((f"peer {number}", np.frombuffer(dumps(peer), np.uint8)))
     header = {
         "version": FORMAT_VERSION,
         "kernel_name": program.kernel_name,
@@ -72,6 +75,7 @@ def dumps(program: Program) -> bytes:
         "allocations": [_allocation_to_json(allocation) for allocation in program.allocations],
         "inputs": [_ref_to_json(ref) for ref in program.inputs],
         "outputs": [_ref_to_json(ref) for ref in program.outputs],
+        "loops": [_loop_to_json(loop) for loop in program.loops],
         "edges": [[edge.before, edge.after] for edge in program.edges],
         "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in arrays],
     }
@@ -81,8 +85,10 @@ def dumps(program: Program) -> bytes:
 
 def loads(data: bytes) -> Program:
     """The program in `data`. Raises ProgramFormatError."""
-    import nki_sim.nki.isa  # noqa: F401  # fills OPCODES; imported here because isa itself needs this package
+    return _loads(data, may_have_peers=True)
 
+
+def _loads(data: bytes, may_have_peers: bool) -> Program:
     if data[: len(MAGIC)] != MAGIC:
         raise ProgramFormatError("not a program file: the first 8 bytes differ; make it with nki_sim.program_file.dump")
     start = len(MAGIC) + 8
@@ -121,6 +127,8 @@ def loads(data: bytes) -> Program:
         constants=constants,
         edges=tuple(_edge(entry, count) for entry in reader.list("edges")),
         source_file=reader.text("source_file"),
+        loops=_loops(reader.list("loops"), count, allocations),
+        peers=tuple(_peers(arrays, may_have_peers)),
     )
     if program.machine not in _MACHINES:
         raise ProgramFormatError(f"machine {program.machine!r}: one of {', '.join(_MACHINES)}")
@@ -130,7 +138,51 @@ def loads(data: bytes) -> Program:
     if len(set(numbers)) != len(numbers):
         raise ProgramFormatError("two inputs share a buffer")
     check_stream(program)
+    shared = [(a.shape, a.dtype) for a in allocations if a.region is MemoryRegion.shared_hbm]
+    for peer in program.peers:
+        if shared != [(a.shape, a.dtype) for a in peer.allocations if a.region is MemoryRegion.shared_hbm]:
+            raise ProgramFormatError("the cores' shared_hbm buffers differ")
     return program
+
+
+def _peers(arrays: dict[str, np.ndarray], allowed: bool) -> Iterator[Program]:
+    numbers = [name for name in arrays if name.startswith("peer ")]
+    if numbers != [f"peer {i}" for i in range(len(numbers))] or len(numbers) > (1 if allowed else 0):
+        raise ProgramFormatError("a program has at most one peer, which has none")
+    for name in numbers:
+        yield _loads(arrays[name].tobytes(), may_have_peers=False)
+
+
+def _loop_to_json(loop: Loop) -> list[Any]:
+    bounds = [[b.value, b.register] for b in (loop.lower, loop.upper)]
+    return [loop.kind, loop.start, loop.end, loop.counter, *bounds, loop.step, loop.next]
+
+
+def _loops(entries: list[Any], rows: int, allocations: tuple[Allocation, ...]) -> tuple[Loop, ...]:
+    loops: list[Loop] = []
+    for entry in entries:
+        kind, start, end, counter, lower, upper, step, following = _fields(
+            entry, (str, int, int, int, list, list, int, int), "loop"
+        )
+        bounds = [Bound(*_fields(b, (int, (int, type(None))), "loop bound")) for b in (lower, upper)]
+        registers = [counter, *[b.register for b in bounds if b.register is not None]]
+        if kind == "while":
+            registers.append(following)
+        elif kind != "for" or following != -1:
+            raise ProgramFormatError(f"loop: unknown kind {kind[:40]!r}")
+        if any(not 0 <= r < len(allocations) or allocations[r].region is not MemoryRegion.register for r in registers):
+            raise ProgramFormatError("loop: a counter or bound is not a register")
+        if step < 1 or not 0 <= start <= end <= rows or any(abs(b.value) >= 1 << 31 for b in bounds):
+            raise ProgramFormatError(f"loop over rows {start}..{end} of {rows}, step {step}")
+        loops.append(Loop(kind, start, end, counter, bounds[0], bounds[1], step, following))
+    for at, loop in enumerate(loops):
+        for other in loops[at + 1 :]:
+            nested = other.start >= loop.start and other.end <= loop.end
+            if other.start < loop.start or not (nested or other.start >= loop.end):
+                raise ProgramFormatError("loops cross each other")
+    if len(loops) > 10_000:
+        raise ProgramFormatError(f"{len(loops)} loops, more than 10000")
+    return tuple(loops)
 
 
 def check_stream(program: Program) -> None:
@@ -246,7 +298,8 @@ def _arrays(reader: _Reader, data: bytes, at: int) -> dict[str, np.ndarray]:
     for entry in reader.list("arrays"):
         name, kind, shape = _fields(entry, (str, str, list), "array")
         expected = _ARRAYS.get(name, "|u1")
-        if kind != expected or name in found or not (name in _ARRAYS or name.startswith("constant ")):
+        known = name in _ARRAYS or name.startswith(("constant ", "peer "))
+        if kind != expected or name in found or not known:
             raise ProgramFormatError(f"array {name!r} of type {kind!r} does not belong here")
         if len(shape) > 2 or any(type(n) is not int or not 0 <= n < _INT_LIMIT for n in shape):
             raise ProgramFormatError(f"array {name!r}: bad shape")
@@ -267,7 +320,7 @@ def _arrays(reader: _Reader, data: bytes, at: int) -> dict[str, np.ndarray]:
 def _constants(arrays: dict[str, np.ndarray], allocations: tuple[Allocation, ...]) -> dict[int, np.ndarray]:
     constants: dict[int, np.ndarray] = {}
     for name, contents in arrays.items():
-        if name in _ARRAYS:
+        if not name.startswith("constant "):
             continue
         text = name[len("constant ") :]
         if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) >= len(allocations):
@@ -324,12 +377,10 @@ def _allocation(reader: _Reader, number: int, entry: Any) -> Allocation:
     if prod(shape) * dtype.itemsize > MAX_HBM_BYTES:
         raise ProgramFormatError(f"{what}: larger than the device's memory")
     try:
-        check_allocation(region, tuple(shape), dtype)
-    except NkiValidationError as error:
+        layout(region, tuple(shape), dtype)
+    except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
-    return Allocation(
-        number, region, tuple(shape), dtype, name, line, at, None if address is None else tuple(address)
-    )
+    return Allocation(number, region, tuple(shape), dtype, name, line, at, None if address is None else tuple(address))
 
 
 def _ref_to_json(ref: TensorRef) -> list[Any]:
@@ -395,7 +446,7 @@ def _template(entry: Any) -> Template:
     template = Template(name, engine, decode_attrs(opcode.attrs_type, attrs, what), parsed, line)
     try:
         opcode.check(template)
-    except NkiValidationError as error:
+    except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
     except Exception as error:  # a wall: a check that trips over a forged template has found it forged
         raise ProgramFormatError(f"{what}: operands or attributes are not those of {name} ({error!r})") from None
@@ -417,6 +468,4 @@ def _operand(entry: Any, what: str) -> Operand:
         if kind not in ("scalar", "vector") or dim < 0 or extent <= 0:
             raise ProgramFormatError(f"{what}: operand {role[:40]!r} has a damaged indirection")
         steer = (kind, stride, dim, extent)
-    return Operand(
-        role, access, region, _dtype(dtype_name, what), _pattern(pattern, what), start, elements, steer
-    )
+    return Operand(role, access, region, _dtype(dtype_name, what), _pattern(pattern, what), start, elements, steer)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nki_sim.dtypes import DType, as_dtype
+from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError, NkiValidationError
-from nki_sim.executor import execute_one
-from nki_sim.memory import Allocation, MemoryRegion, Storage, check_allocation
+from nki_sim.executor import Exchange, exchange, execute_one
+from nki_sim.memory import Allocation, MemoryRegion, Storage, layout
 from nki_sim.opcodes import Opcode
-from nki_sim.program import Edge, Engine, Operand, Program, Template, TensorRef
-from nki_sim.tensor import NkiTensor, whole
+from nki_sim.program import Edge, Engine, Loop, Operand, Program, Template, TensorRef
+from nki_sim.tensor import NkiTensor
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _active = threading.local()
@@ -51,44 +53,94 @@ class Instruction:
         self._index = index
 
     def depends_on(self, *producers: Instruction) -> Instruction:
+        """This instruction starts after all `producers`, which must have been issued before it."""
         for producer in producers:
-            self._tracer.edges.append(Edge(producer._index, self._index))
+            self._tracer.add_edge(producer._index, self._index)
         return self
 
 
-class Tracer:
-    """Records every instruction; with `numbers`, executes it at once as well."""
+class SharedMemory:
+    """The shared_hbm of a kernel on several cores: the nth buffer that each core asks for is the same one."""
 
-    def __init__(self, machine: str, numbers: bool, record: bool = True) -> None:
+    def __init__(self, cores: int) -> None:
+        self._buffers: list[tuple[Allocation, np.ndarray]] = []
+        self._asked = [0] * cores
+
+    def storage(self, core: int, allocation: Allocation, contents: np.ndarray | None) -> Storage:
+        number = self._asked[core]
+        self._asked[core] += 1
+        if number == len(self._buffers):
+            raw = Storage(allocation).writable() if contents is None else contents.copy()
+            self._buffers.append((allocation, raw))
+        first, raw = self._buffers[number]
+        if (first.shape, first.dtype) != (allocation.shape, allocation.dtype):
+            raise NkiValidationError(
+                f"the cores disagree on shared_hbm tensor number {number}: {first.describe()} and "
+                f"{allocation.describe()}; allocate shared tensors on every core, in the same order"
+            )
+        return Storage(allocation, raw)
+
+
+class Tracer:
+    """Records every instruction of one core; with `numbers`, executes it at once as well."""
+
+    def __init__(
+        self,
+        machine: str,
+        numbers: bool,
+        core: int = 0,
+        cores: int | None = None,
+        shared: SharedMemory | None = None,
+        meet: Callable[[int, Exchange], None] | None = None,
+    ) -> None:
         self.machine = machine
         self.numbers = numbers
-        self.record = record
+        self.core = core
+        self.cores = cores
+        """Size of the launch grid; None when the kernel was called without one."""
+        self.shared = shared
+        self.meet = meet
         self.allocations: list[Allocation] = []
         self.constants: dict[int, np.ndarray] = {}
+        self.cache: dict[Any, NkiTensor] = {}
+        """Tensors that language functions make once per kernel, e.g. identity matrices."""
         self.templates: list[Template] = []
         self.edges: list[Edge] = []
-        self.template_ids: list[int] = []
-        self.operand_counts: list[int] = []
-        self.operand_data: list[int] = []
-        self.issued = 0
+        self.loops: list[Loop] = []
+        self.named: dict[str, list[int]] = {}
+        self.template_ids = array("i")
+        self.operand_data = array("q")
         self._numbers_of: dict[tuple[Any, ...], int] = {}
-        self._computes: list[Opcode] = []
+
+    @property
+    def issued(self) -> int:
+        return len(self.template_ids)
 
     def allocate(
         self,
-        shape: Sequence[int],
+        shape: tuple[int, ...],
         dtype: DType,
         region: MemoryRegion,
         name: str = "",
         contents: np.ndarray | None = None,
         address: tuple[int, ...] | None = None,
     ) -> NkiTensor:
-        shape = tuple(int(n) for n in shape)
-        check_allocation(region, shape, dtype)
-        allocation = Allocation(len(self.allocations), region, shape, dtype, name, user_line(), self.issued, address)
+        """A new buffer. `contents` are its bytes' first value; they are not copied before they are written."""
+        shape = tuple(shape)
+        for n in shape:
+            if type(n) is not int:
+                shape = _static_sizes(shape)
+                break
+        pattern = layout(region, shape, dtype).pattern
+        number = len(self.allocations)
+        allocation = Allocation(number, region, shape, dtype, name, user_line(), len(self.template_ids), address)
         self.allocations.append(allocation)
         raw = None if contents is None else np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
-        return whole(Storage(allocation, raw))
+        if self.shared is not None and region is MemoryRegion.shared_hbm:
+            storage = self.shared.storage(self.core, allocation, raw)
+        else:
+            storage = Storage(allocation, raw, owned=raw is None)
+        return NkiTensor(storage, 0, pattern, dtype)
 
     def emit(
         self,
@@ -98,32 +150,46 @@ class Tracer:
         access: str,
         operands: tuple[NkiTensor, ...],
         attrs: Any = None,
+        name: str | None = None,
     ) -> Instruction:
         """Check, record and (with numbers) execute one instruction.
 
         `roles`, `access` and `operands` run in parallel; indices of indirect operands are added here.
-        Raises NkiValidationError when a rule is broken, with the kernel's line attached.
+        `name` is the kernel's own, for schedules. Raises NkiValidationError when a rule is broken, with
+        the kernel's line attached.
         """
         for tensor in operands:
             if tensor.indirection is not None:
                 roles, access, operands = _with_indices(roles, access, operands)
                 break
-        line = user_line()
-        key = (opcode.name, engine, attrs, line, roles, access, *[t.key for t in operands])
+        frame = sys._getframe(1)
+        while _is_ours(frame.f_code.co_filename):
+            frame = frame.f_back  # type: ignore[assignment]  # the bottom frame is not the simulator's
+        line = frame.f_lineno
+        parts: list[Any] = [opcode.name, engine, attrs, line, roles, access]
+        for tensor in operands:
+            parts += tensor.key
+        key = tuple(parts)
         number = self._numbers_of.get(key)
         if number is None:
             number = self._add_template(key, opcode, engine, roles, access, operands, attrs, line)
-        index = self.issued
-        self.issued = index + 1
-        if self.record:
-            self.template_ids.append(number)
-            self.operand_counts.append(len(operands))
-            data = self.operand_data
-            for tensor in operands:
-                data.append(tensor.storage.allocation.id)
-                data.append(tensor.offset)
+        ids = self.template_ids
+        index = len(ids)
+        ids.append(number)
+        data = self.operand_data
+        for tensor in operands:
+            data.append(tensor.storage.allocation.id)
+            data.append(tensor.offset)
+        if name is not None:
+            self.named.setdefault(name, []).append(index)
         if self.numbers:
-            execute_one(opcode, self.templates[number], operands, attrs)
+            storages = [tensor.storage for tensor in operands]
+            offsets = [tensor.offset for tensor in operands]
+            template = self.templates[number]
+            if opcode.meets is None or self.meet is None:
+                execute_one(opcode, template, storages, offsets, attrs)
+            else:
+                self.meet(self.core, exchange(opcode, template, storages, offsets))
         return Instruction(self, index)
 
     def _add_template(
@@ -141,33 +207,43 @@ class Tracer:
             opcode.name,
             engine,
             attrs,
-            tuple(
-                Operand(
-                    role,
-                    how,
-                    tensor.buffer,
-                    tensor.dtype,
-                    tensor.pattern,
-                    tensor.partition_start,
-                    tensor._partition_stride_elements if tensor.storage.on_chip else 0,
-                    None
-                    if tensor.indirection is None
-                    else (
-                        tensor.indirection.kind,
-                        tensor.indirection.stride,
-                        tensor.indirection.dim,
-                        tensor.indirection.extent,
-                    ),
-                    tensor.offset % tensor._partition_stride_elements if tensor.buffer is MemoryRegion.psum else 0,
-                )
-                for role, how, tensor in zip(roles, access, operands)
-            ),
+            tuple(_operand(role, how, tensor) for role, how, tensor in zip(roles, access, operands)),
             line,
         )
         opcode.check(template)
         self.templates.append(template)
         number = self._numbers_of[key] = len(self.templates) - 1
         return number
+
+    def add_edge(self, before: int, after: int) -> None:
+        if before >= after:
+            raise NkiValidationError(
+                f"instruction {after} cannot depend on instruction {before}, which is issued after it"
+            )
+        self.edges.append(Edge(before, after))
+
+    def add_schedule(self, schedule: Sequence[tuple[str, Any]]) -> None:
+        """Edges by instruction name: (name, producer or producers). Raises NkiValidationError on unknown names."""
+        for after, producers in schedule:
+            for before in [producers] if isinstance(producers, str) else producers:
+                for name in (after, before):
+                    if len(self.named.get(name, ())) != 1:
+                        raise NkiValidationError(
+                            f"with_schedule names {name!r}, which {len(self.named.get(name, ()))} instructions have; "
+                            "give exactly one of them name=..."
+                        )
+                self.add_edge(self.named[before][0], self.named[after][0])
+
+    def written(self) -> set[int]:
+        """Numbers of the buffers that some instruction writes."""
+        starts = np.cumsum([0, *[len(t.operands) for t in self.templates]])
+        writes = np.array([o.access != "r" for t in self.templates for o in t.operands], np.bool_)
+        ids = np.array(self.template_ids, np.int64)
+        buffers = np.array(self.operand_data, np.int64)[::2]
+        counts = np.diff(starts)[ids] if len(ids) else np.zeros(0, np.int64)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        which = np.repeat(starts[ids], counts) + np.arange(len(buffers)) - first
+        return set(np.unique(buffers[writes[which]]).tolist()) if len(ids) else set()
 
     def program(
         self,
@@ -177,14 +253,16 @@ class Tracer:
         returns_tuple: bool,
         source_file: str,
     ) -> Program:
-        starts = np.zeros(len(self.operand_counts) + 1, np.int64)
-        np.cumsum(self.operand_counts, out=starts[1:])
+        counts = np.array([len(t.operands) for t in self.templates] or [0], np.int64)
+        ids = np.array(self.template_ids, np.int32)
+        starts = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum(counts[ids], out=starts[1:])
         return Program(
             kernel_name,
             self.machine,
             tuple(self.templates),
             tuple(self.allocations),
-            np.array(self.template_ids, np.int32),
+            ids,
             starts,
             np.array(self.operand_data, np.int64).reshape(-1, 2),
             tuple(_ref(t) for t in inputs),
@@ -193,7 +271,22 @@ class Tracer:
             dict(self.constants),
             tuple(self.edges),
             source_file,
+            tuple(sorted(reversed(self.loops), key=lambda loop: (loop.start, -loop.end))),
         )
+
+
+def _operand(role: str, how: str, tensor: NkiTensor) -> Operand:
+    steer = tensor.indirection
+    return Operand(
+        role,
+        how,
+        tensor.buffer,
+        tensor.dtype,
+        tensor.pattern,
+        tensor.partition_start,
+        tensor._partition_stride_elements if tensor.storage.on_chip else 0,
+        None if steer is None else (steer.kind, steer.stride, steer.dim, steer.extent),
+    )
 
 
 def _with_indices(
@@ -218,21 +311,32 @@ def _ref(tensor: NkiTensor) -> TensorRef:
     return TensorRef(tensor.storage.allocation.id, tensor.offset, tensor.pattern, tensor.dtype)
 
 
+def _static_sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    try:
+        return tuple([operator.index(n) for n in shape])
+    except TypeError:
+        raise NkiValidationError(f"tensor shape {shape} must be a tuple of integers known when tracing") from None
+
+
+class _FilesOfOurs(dict[str, bool]):
+    """Whether a source file is the simulator's, by file name; filled as files are met."""
+
+    def __missing__(self, file: str) -> bool:
+        self[file] = file.startswith(_PACKAGE)
+        return self[file]
+
+
+_is_ours = _FilesOfOurs().__getitem__
+
+
 def user_line() -> int:
-    """Line of the innermost frame that is not the simulator's."""
+    """Line of the innermost frame that is not the simulator's; 0 when there is none."""
     frame = sys._getframe(2)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not _is_ours(frame.f_code.co_filename):
             return frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]  # ends in None, which ends the loop
     return 0
-
-
-def current() -> Tracer:
-    tracer: Tracer | None = getattr(_active, "tracer", None)
-    if tracer is None:
-        raise NkiError("nki.isa and nki.language work inside a kernel only: call it through nki.simulate(kernel)(...)")
-    return tracer
 
 
 @dataclass(frozen=True)
@@ -243,114 +347,39 @@ class TensorSpec:
     dtype: DType
 
 
-def run_kernel(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    keywords: dict[str, Any],
-    *,
-    numbers: bool,
-    record: bool = True,
-    machine: str | None = None,
-) -> tuple[Program | None, Any, list[NkiTensor]]:
-    """Run the kernel's Python once.
-
-    Arguments may be NumPy arrays (with numbers), TensorSpecs (without) or plain constants.
-    Returns the program (when recorded), what the kernel returned (tensors), and the tensor arguments.
-    """
-    outer = getattr(_active, "tracer", None)
-    tracer = Tracer(machine or target_machine(), numbers, record)
-    inputs: list[NkiTensor] = []
-
-    def bind(name: str, value: Any) -> Any:
-        if isinstance(value, TensorSpec):
-            tensor = tracer.allocate(value.shape, value.dtype, MemoryRegion.shared_hbm, name)
-        elif isinstance(value, np.ndarray):
-            array = value if value.ndim else value.reshape(1)
-            tensor = tracer.allocate(
-                array.shape,
-                as_dtype(array.dtype),
-                MemoryRegion.shared_hbm,
-                name,
-                np.array(array, order="C") if numbers else None,
-            )
-        else:
-            return value
-        inputs.append(tensor)
-        return tensor
-
-    code = getattr(function, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    _active.tracer = tracer
-    try:
-        bound = [bind(names[i] if i < len(names) else f"arg{i}", value) for i, value in enumerate(arguments)]
-        bound_keywords = {name: bind(name, value) for name, value in keywords.items()}
-        result = function(*bound, **bound_keywords)
-    except NkiError as error:
-        if error.line is None:
-            error.line, error.file = _where(error, code)
-        raise
-    finally:
-        _active.tracer = outer
-    outputs = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
-    for tensor in outputs:
-        if not isinstance(tensor, NkiTensor):
-            raise NkiValidationError(f"a kernel returns tensors in nl.shared_hbm, not {type(tensor).__name__}")
-        if tensor.buffer is not MemoryRegion.shared_hbm:
-            raise NkiValidationError(f"the returned {tensor!r} must be allocated with buffer=nl.shared_hbm")
-    program = None
-    if record:
-        program = tracer.program(
-            getattr(function, "__name__", "kernel"),
-            inputs,
-            outputs,
-            isinstance(result, (tuple, list)),
-            code.co_filename if code is not None else "",
-        )
-    return program, result, inputs
+def active() -> Tracer | None:
+    """The tracer of the kernel that is running on this thread, if one is."""
+    return getattr(_active, "tracer", None)
 
 
-def _where(error: BaseException, code: Any) -> tuple[int | None, str | None]:
-    """The innermost user frame of an error."""
+def current() -> Tracer:
+    tracer: Tracer | None = getattr(_active, "tracer", None)
+    if tracer is None:
+        raise NkiError("nki.isa and nki.language work inside a kernel only: call it through nki.simulate(kernel)(...)")
+    return tracer
+
+
+class running:
+    """Make a tracer the current one on this thread."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def __enter__(self) -> None:
+        self._outer = active()
+        _active.tracer = self._tracer
+
+    def __exit__(self, *_: object) -> None:
+        _active.tracer = self._outer
+
+
+def where(error: BaseException) -> tuple[int | None, str | None]:
+    """Line and file of the innermost user frame of an error."""
     line = file = None
     traceback = error.__traceback__
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if not name.startswith(_PACKAGE):
+        if not _is_ours(name):
             line, file = traceback.tb_lineno, name
         traceback = traceback.tb_next
     return line, file
-
-
-def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: Any) -> Program:
-    """The kernel as a Program, without computing a number. Tensor arguments: TensorSpec or arrays."""
-    program, _, _ = run_kernel(_plain(kernel), arguments, keywords, numbers=False, machine=machine)
-    assert program is not None
-    return program
-
-
-def simulate(kernel: Any) -> Callable[..., Any]:
-    """A callable that runs the kernel on NumPy arrays and returns NumPy arrays.
-
-    Arrays that the kernel modifies are updated in place.
-    """
-    function = _plain(kernel)
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        _, result, inputs = run_kernel(function, arguments, keywords, numbers=True, record=False)
-        arrays = [a for a in (*arguments, *keywords.values()) if isinstance(a, np.ndarray)]
-        for array, tensor in zip(arrays, inputs):
-            after = whole(tensor.storage).array().reshape(array.shape)
-            if array.flags.writeable and not np.array_equal(
-                array.view(np.uint8) if array.ndim else array, after.view(np.uint8) if array.ndim else after
-            ):
-                array[...] = after
-        if isinstance(result, (tuple, list)):
-            return tuple(np.array(t.array()) for t in result)
-        return None if result is None else np.array(result.array())
-
-    return call
-
-
-def _plain(kernel: Any) -> Callable[..., Any]:
-    """The Python function behind an `@nki.jit` kernel."""
-    return getattr(kernel, "__wrapped__", kernel)  # functools.wraps sets it

@@ -18,7 +18,7 @@ import numpy as np
 
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, OutOfBounds
-from nki_sim.memory import MemoryRegion, Storage
+from nki_sim.memory import MemoryRegion, Storage, layout
 
 Pattern = tuple[tuple[int, int], ...]
 
@@ -50,7 +50,7 @@ class Indirection:
 class NkiTensor:
     """A view of a buffer. Never copies; a new view for every operation."""
 
-    __slots__ = ("storage", "offset", "pattern", "dtype", "indirection", "_key")
+    __slots__ = ("storage", "offset", "pattern", "dtype", "indirection")
 
     def __init__(
         self, storage: Storage, offset: int, pattern: Pattern, dtype: DType, indirection: Indirection | None = None
@@ -60,7 +60,6 @@ class NkiTensor:
         self.pattern = pattern
         self.dtype = dtype
         self.indirection = indirection
-        self._key: tuple[Any, ...] | None = None
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -94,24 +93,20 @@ class NkiTensor:
 
         On chip the start partition is part of it, and in PSUM the whole offset, because rules depend on them.
         """
-        if self._key is None:
-            region = self.storage.allocation.region
-            if region is MemoryRegion.sbuf:
-                place = self.partition_start
-            elif region is MemoryRegion.psum:
-                place = self.offset
-            else:
-                place = -1
-            ind = self.indirection
-            self._key = (
-                self.dtype,
-                region,
-                self.pattern,
-                place,
-                self._partition_stride_elements if region.on_chip else 0,
-                None if ind is None else (ind.kind, ind.stride, ind.dim, ind.extent),
-            )
-        return self._key
+        storage, dtype, offset = self.storage, self.dtype, self.offset
+        allocation = storage.allocation
+        region = allocation.region
+        if storage.on_chip:
+            row = storage.partition_elements
+            if dtype is not allocation.dtype:
+                row = row * allocation.dtype.itemsize // dtype.itemsize
+            place = offset // row if region is MemoryRegion.sbuf else offset
+        else:
+            row = place = 0
+        steer = self.indirection
+        if steer is None:
+            return (dtype, region, self.pattern, place, row)
+        return (dtype, region, self.pattern, place, row, (steer.kind, steer.stride, steer.dim, steer.extent))
 
     @property
     def _partition_stride_elements(self) -> int:
@@ -153,16 +148,16 @@ class NkiTensor:
     def __len__(self) -> int:
         return self.pattern[0][1]
 
-    # --- contents (executor only) -----------------------------------------------------------------
+    # --- contents (of a kernel that runs with numbers) -----------------------------------------------
 
-    def array(self, about_to_overwrite: bool = False) -> np.ndarray:
+    def array(self) -> np.ndarray:
         """The view as a NumPy array on the buffer itself. Direct views only."""
         item = self.dtype.itemsize
         pattern = self.pattern
         return np.ndarray(
             [n for _, n in pattern],
             self.dtype.numpy,
-            self.storage.bytes(about_to_overwrite),
+            self.storage.writable(),
             self.offset * item,
             [s * item for s, _ in pattern],
         )
@@ -264,7 +259,8 @@ class NkiTensor:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise NkiValidationError(
-            f"cannot assign into {self!r}: pass the destination to an instruction, e.g. nisa.tensor_copy(dst=..., src=...)"
+            f"cannot assign into {self!r}: pass the destination to an instruction, "
+            "e.g. nisa.tensor_copy(dst=..., src=...)"
         )
 
     def ap(
@@ -293,14 +289,25 @@ class NkiTensor:
                 raise NkiValidationError(f".ap of {self!r}: scalar_offset and vector_offset exclude each other")
             if indirection is not None:
                 raise NkiValidationError(f".ap of {self!r}: the view is already indirect")
+            indirect_dim = self._dim(indirect_dim)
             index: Any = scalar_offset if scalar_offset is not None else vector_offset
+            stride, extent = self.pattern[indirect_dim]
+            if new_dtype.itemsize != self.dtype.itemsize:
+                stride = stride * self.dtype.itemsize // new_dtype.itemsize
             if not isinstance(index, NkiTensor):
-                start += operator.index(index) * self.strides[indirect_dim]
+                start += operator.index(index) * stride
+            elif scalar_offset is not None:
+                indirection = Indirection("scalar", index, stride, indirect_dim, extent)
             else:
-                kind = "scalar" if scalar_offset is not None else "vector"
-                indirection = Indirection(
-                    kind, index, self.strides[indirect_dim], indirect_dim, self.shape[indirect_dim]
-                )
+                if indirect_dim != 0:
+                    raise NkiValidationError(f".ap(vector_offset=...) of {self!r}: indirect_dim must be 0")
+                if index.size < pairs[0][1]:
+                    raise NkiValidationError(
+                        f".ap of {self!r}: vector_offset {list(index.shape)} has fewer indices than the pattern's "
+                        f"{pairs[0][1]} rows"
+                    )
+                pairs = ((0, pairs[0][1]), *pairs[1:])  # each row starts at its own index; the given stride is ignored
+                indirection = Indirection("vector", index, stride, 0, extent)
         view = NkiTensor(self.storage, start, pairs, new_dtype, indirection)
         check_inside(view)
         return view
@@ -477,26 +484,34 @@ class NkiTensor:
 
 def whole(storage: Storage) -> NkiTensor:
     """The view of a whole buffer."""
-    shape = storage.allocation.shape
-    stride = prod(shape)
-    pattern = []
-    for n in shape:
-        stride //= n
-        pattern.append((stride, n))
-    return NkiTensor(storage, 0, tuple(pattern), storage.allocation.dtype)
+    allocation = storage.allocation
+    pattern = layout(allocation.region, allocation.shape, allocation.dtype).pattern
+    return NkiTensor(storage, 0, pattern, allocation.dtype)
 
 
 def check_inside(view: NkiTensor) -> None:
-    """An explicit pattern must stay inside its buffer; on chip also inside its partitions."""
+    """An explicit pattern must stay inside its buffer, and on chip inside its partitions."""
     allocation = view.storage.allocation
     total = allocation.nbytes // view.dtype.itemsize
-    lowest = view.offset + sum(min(0, s * (n - 1)) for s, n in view.pattern)
-    highest = view.offset + sum(max(0, s * (n - 1)) for s, n in view.pattern)
-    if lowest < 0 or highest >= total:
+    low = view.offset + sum(min(0, s * (n - 1)) for s, n in view.pattern)
+    high = view.offset + sum(max(0, s * (n - 1)) for s, n in view.pattern)
+    if low < 0 or high >= total:
         raise OutOfBounds(
-            f"access pattern {view.get_pattern()} at offset {view.offset} leaves "
+            f"out-of-bound access: pattern {view.get_pattern()} at offset {view.offset} leaves "
             f"{allocation.describe()}, which has {total} elements of {view.dtype}"
         )
+    if view.storage.on_chip:
+        row = view._partition_stride_elements
+        stride, size = view.pattern[0]
+        start = view.offset % row
+        free_low = start + sum(min(0, s * (n - 1)) for s, n in view.pattern[1:])
+        free_high = start + sum(max(0, s * (n - 1)) for s, n in view.pattern[1:])
+        if (size > 1 and stride % row) or free_low < 0 or free_high >= row:
+            raise OutOfBounds(
+                f"access pattern {view.get_pattern()} at offset {view.offset} crosses the partitions of "
+                f"{allocation.describe()}: the first pair must be [{row}, partitions] and the others stay within "
+                f"{row} elements"
+            )
 
 
 def _infer(sizes: list[int], total: int, what: str) -> list[int]:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
+from nki_sim.errors import NotSupported
 from nki_sim.nki import isa, language
-from nki_sim.session import simulate
+from nki_sim.nki.kernel import Kernel, cpu_simulate, jit, simulate
+from nki_sim.nki.language.objects import NKIObject
+
+_GONE = {
+    "baremetal": "run it with nki.simulate(kernel)(...)",
+    "benchmark": "time it with python -m nki_sim profile",
+    "profile": "profile it with python -m nki_sim profile",
+    "simulate_kernel": "write nki.simulate(kernel)(...)",
+    "trace": "write nki.jit",
+}
 
 
-def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Mark a kernel. Calling it with NumPy arrays runs it on the simulator."""
-    if function is None:
-        return functools.partial(jit, **options)
-    return Kernel(function)
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise NotSupported(f"nki.{name} is not in NKI 0.6: {_GONE[name]}")
+    raise NotSupported(f"module nki has no attribute {name!r}")
 
 
-class Kernel:
-    def __init__(self, function: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, function)
-        self._function = function
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        from nki_sim import session
-
-        if getattr(session._active, "tracer", None) is not None:
-            return self._function(*arguments, **keywords)
-        return simulate(self._function)(*arguments, **keywords)
-
-
-__all__ = ["Kernel", "isa", "jit", "language", "simulate"]
+__all__ = ["Kernel", "NKIObject", "cpu_simulate", "isa", "jit", "language", "simulate"]

@@ -1,37 +1,142 @@
 """`nki.isa`: one function per instruction."""
 
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa.constants import dge_mode, dma_engine, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
+from nki_sim.isa.cores import core_barrier, sendrecv
 from nki_sim.isa.dma import dma_compute, dma_copy, dma_transpose
+from nki_sim.isa.gather import local_gather, nc_n_gather, nc_stream_shuffle
+from nki_sim.isa.generations import (
+    activate2,
+    exponential,
+    get_nc_sub_version,
+    get_nc_version,
+    nc_matmul_mx,
+    quantize_mx,
+    rand2,
+)
 from nki_sim.isa.gpsimd import affine_select, iota, tensor_partition_reduce
+from nki_sim.isa.prng import dropout, rand_get_state, rand_set_state, rng, set_rng_seed
+from nki_sim.isa.registers import register_alloc, register_load, register_move, register_store
 from nki_sim.isa.scalar_engine import activation, activation_reduce
+from nki_sim.isa.scan import tensor_scalar_cumulative, tensor_tensor_scan
+from nki_sim.isa.search import max8, nc_find_index8, nc_match_replace8, nonzero_with_count, sequence_bounds, topk
+from nki_sim.isa.select import range_select, select_reduce, tensor_copy_predicated
 from nki_sim.isa.shared import memset, tensor_copy, tensor_scalar, tensor_tensor
+from nki_sim.isa.statistics import bn_aggr, bn_stats
 from nki_sim.isa.tensor_engine import nc_matmul, nc_transpose
 from nki_sim.isa.vector_engine import reciprocal, scalar_tensor_tensor, tensor_reduce, tensor_scalar_reduce
+from nki_sim.nki.isa import constants
+from nki_sim.registers import VirtualRegister
+from nki_sim.session import Instruction as NkiInstruction
+
+tensor_engine = engine.tensor
+vector_engine = engine.vector
+scalar_engine = engine.scalar
+gpsimd_engine = engine.gpsimd
+sync_engine = engine.sync
+unknown_engine = engine.unknown
+
+_TRN3 = frozenset({"nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2"})
+_GONE = {
+    "tensor_copy_dynamic_src": "tensor_copy(dst, src.ap(..., scalar_offset=...))",
+    "tensor_copy_dynamic_dst": "tensor_copy(dst.ap(..., scalar_offset=...), src)",
+    "tensor_scan": "tensor_tensor_scan(dst, data0, data1, initial, op0, op1)",
+    "memset_sbuf": "memset(dst, value)",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is not there says why, and what to use instead."""
+    if name in _TRN3:
+        raise NotSupported(f"nki.isa.{name} needs trn3 (NeuronCore-v4); this simulates up to trn2")
+    if name in _GONE:
+        raise NotSupported(f"nki.isa.{name} was removed from NKI: use {_GONE[name]}")
+    close = difflib.get_close_matches(name, __all__, 3)
+    raise NotSupported(
+        f"module nki.isa has no attribute {name!r}" + (f"; is it one of {', '.join(close)}?" if close else "")
+    )
+
 
 __all__ = [
+    "NkiInstruction",
+    "NkiValidationError",
+    "VirtualRegister",
+    "constants",
+    "core_barrier",
+    "gpsimd_engine",
+    "register_alloc",
+    "register_load",
+    "register_move",
+    "register_store",
+    "scalar_engine",
+    "sendrecv",
+    "sync_engine",
+    "tensor_engine",
+    "unknown_engine",
+    "vector_engine",
+    "NkiInstruction",
+    "NkiValidationError",
+    "activate2",
     "activation",
     "activation_reduce",
     "affine_select",
+    "bn_aggr",
+    "bn_stats",
     "dge_mode",
     "dma_compute",
     "dma_copy",
     "dma_engine",
     "dma_transpose",
+    "dropout",
     "engine",
+    "exponential",
+    "get_nc_sub_version",
+    "get_nc_version",
+    "gpsimd_engine",
     "iota",
+    "local_gather",
     "matmul_perf_mode",
+    "max8",
     "memset",
+    "nc_find_index8",
+    "nc_match_replace8",
     "nc_matmul",
+    "nc_matmul_mx",
+    "nc_n_gather",
+    "nc_stream_shuffle",
     "nc_transpose",
     "nc_version",
+    "nonzero_with_count",
     "oob_mode",
+    "quantize_mx",
+    "rand2",
+    "rand_get_state",
+    "rand_set_state",
+    "range_select",
     "reciprocal",
     "reduce_cmd",
+    "rng",
+    "scalar_engine",
     "scalar_tensor_tensor",
+    "select_reduce",
+    "sequence_bounds",
+    "set_rng_seed",
     "tensor_copy",
+    "tensor_copy_predicated",
+    "tensor_engine",
     "tensor_partition_reduce",
     "tensor_reduce",
     "tensor_scalar",
+    "tensor_scalar_cumulative",
     "tensor_scalar_reduce",
     "tensor_tensor",
+    "tensor_tensor_scan",
+    "topk",
+    "unknown_engine",
+    "vector_engine",
 ]

@@ -1,16 +1,20 @@
-"""`nki.language`: tensors, dtypes, loops and op tokens."""
+"""`nki.language`: tensors, dtypes, loops, op tokens and tile functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nki_sim.dtypes import (
-    as_dtype,
+    DType,
     bfloat16,
     bool_,
+    float4_e2m1fn_x4,
     float8_e4m3,
     float8_e4m3fn,
+    float8_e4m3fn_x4,
     float8_e5m2,
+    float8_e5m2_x4,
+    float8_e8m0fnu,
     float16,
     float32,
     int8,
@@ -21,31 +25,145 @@ from nki_sim.dtypes import (
     uint16,
     uint32,
 )
+from nki_sim.errors import NotSupported
 from nki_sim.memory import MemoryRegion
-from nki_sim.session import current
+from nki_sim.nki.language import ops
+from nki_sim.nki.language.creation import (
+    empty_like,
+    full,
+    is_hbm,
+    is_on_chip,
+    is_psum,
+    is_sbuf,
+    ndarray,
+    ones,
+    shared_constant,
+    shared_identity_matrix,
+    zeros,
+    zeros_like,
+)
+from nki_sim.nki.language.grid import device_print, no_reorder, num_programs, program_id, program_ndim
+from nki_sim.nki.language.loops import (
+    affine_range,
+    dynamic_range,
+    fori_loop,
+    sequential_range,
+    static_range,
+    while_loop,
+)
+from nki_sim.nki.language.objects import NKIObject
+from nki_sim.nki.language.tile_size import tile_size
 from nki_sim.tensor import DynamicSlice, NkiTensor
+from nki_sim.tensor import DynamicSlice as ds
 
 sbuf = MemoryRegion.sbuf
 psum = MemoryRegion.psum
 hbm = MemoryRegion.hbm
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
-ds = DynamicSlice
+
+globals().update(ops.OPS)
+
+_TILE_FUNCTIONS = frozenset(
+    [
+        "load",
+        "store",
+        "load_transpose2d",
+        "softmax",
+        "rms_norm",
+        "where",
+        "dropout",
+        "rand",
+        "random_seed",
+        "expand_dims",
+        "broadcast_to",
+        "transpose",
+        "matmul",
+        "gather_flattened",
+    ]
+)
+"""Functions on tiles that are not op tokens; the instruction set's package lowers them."""
+
+_GONE = {
+    "par_dim": "the first dimension of an on-chip tensor is its partition dimension: write nl.ndarray((128, n), ...)",
+    "arange": "index with slices, or nl.ds(start, size)",
+    "mgrid": "index with slices, or nl.ds(start, size)",
+    "nc": "call kernel[lnc](...) and use nl.program_id(0)",
+    "spmd_dim": "call kernel[lnc](...)",
+    "device_range": "use nl.fori_loop(lower, upper, body)",
+    "load_broadcast": "broadcast with a DMA of a stride-0 view, or a matmul with ones",
+    "all_reduce": "collectives are in nki.collectives",
+}
+"""Names of earlier NKI versions, and what replaces them."""
 
 
-def ndarray(
-    shape: tuple[int, ...],
-    dtype: Any,
-    buffer: MemoryRegion = sbuf,
-    name: str = "",
-    address: tuple[int, ...] | None = None,
-) -> NkiTensor:
-    """A new tensor, not initialised. `shape[0]` is the partition dimension on chip."""
-    return current().allocate(shape, as_dtype(dtype), buffer, name, address=address)
+def __getattr__(name: str) -> Any:
+    if name in _TILE_FUNCTIONS:
+        function = ops.tile_function(name)
+        if function is not None:
+            return function
+        raise NotSupported(f"nl.{name} is not simulated: use the nki.isa instructions it stands for")
+    if name in _GONE:
+        raise NotSupported(f"nl.{name} is not in NKI 0.6: {_GONE[name]}")
+    raise NotSupported(f"module nki.language has no attribute {name!r}")
 
 
-def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    return range(start) if stop is None else range(start, stop, step)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_TILE_FUNCTIONS})
 
 
-sequential_range = static_range = affine_range
+__all__ = [
+    "DType",
+    "DynamicSlice",
+    "MemoryRegion",
+    "NKIObject",
+    "NkiTensor",
+    "affine_range",
+    "bfloat16",
+    "bool_",
+    "device_print",
+    "ds",
+    "dynamic_range",
+    "empty_like",
+    "float16",
+    "float32",
+    "float4_e2m1fn_x4",
+    "float8_e4m3",
+    "float8_e4m3fn",
+    "float8_e4m3fn_x4",
+    "float8_e5m2",
+    "float8_e5m2_x4",
+    "float8_e8m0fnu",
+    "fori_loop",
+    "full",
+    "hbm",
+    "int16",
+    "int32",
+    "int8",
+    "is_hbm",
+    "is_on_chip",
+    "is_psum",
+    "is_sbuf",
+    "ndarray",
+    "no_reorder",
+    "num_programs",
+    "ones",
+    "private_hbm",
+    "program_id",
+    "program_ndim",
+    "psum",
+    "sbuf",
+    "sequential_range",
+    "shared_constant",
+    "shared_hbm",
+    "shared_identity_matrix",
+    "static_range",
+    "tfloat32",
+    "tile_size",
+    "uint16",
+    "uint32",
+    "uint8",
+    "while_loop",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,119 @@
+"""On-chip capacity: what is live at once must fit, because the compiler never spills (NCC_EGCA111).
+
+A buffer is live from the first instruction that touches it to the last one. The compiler places
+buffers by graph colouring and may put small ones side by side on different quarters of the
+partitions, so the peak of live bytes over time, with a buffer of up to 32 partitions counted as a
+quarter, is what no placement can beat. A kernel that exceeds it cannot be compiled; one that does not
+may still fail to compile through fragmentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nki_sim.errors import CapacityExceeded, NkiValidationError
+from nki_sim.memory import Allocation, MemoryRegion
+from nki_sim.program import Program
+
+SBUF_USABLE_BYTES = {"trn1": 180_224, "trn2": 212_984, "trn3": 245_752}
+"""Per partition (aws-neuron nkipy HardwareConstants.h; nki-library mlp_cte_constants.py)."""
+PSUM_BYTES = 8 * 2048
+"""Per partition: 8 banks of 2 KiB (Trainium2 architecture guide)."""
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which a memory is fullest."""
+
+    region: MemoryRegion
+    live_bytes: float
+    """Bytes per partition, averaged over the partitions in quarters."""
+    limit_bytes: int
+    row: int
+    """Number of the instruction at which it happens."""
+    live: tuple[Allocation, ...]
+    """What is live then, largest first."""
+
+    def report(self, source_line: int) -> str:
+        lines = [
+            f"{self.region.value.upper()} is full (NCC_EGCA111): {self.live_bytes:,.0f} bytes per partition are live "
+            f"at line {source_line}, {self.limit_bytes:,} are usable; use smaller tiles, or allocate inside the loop "
+            "that uses them. Live there:"
+        ]
+        for allocation in self.live[:_SHOWN]:
+            lines.append(f"  {allocation.partition_bytes:>9,} B  {allocation.describe()}")
+        rest = self.live[_SHOWN:]
+        if rest:
+            lines.append(f"  {sum(a.partition_bytes for a in rest):>9,} B  in {len(rest)} more")
+        return "\n".join(lines)
+
+
+def peak(program: Program, region: MemoryRegion) -> Peak:
+    """Where `region` is fullest when the program runs in its own order."""
+    limit = SBUF_USABLE_BYTES[program.machine] if region is MemoryRegion.sbuf else PSUM_BYTES
+    numbers = [a.id for a in program.allocations if a.region is region]
+    first, last = program.first_use[numbers], program.last_use[numbers]
+    used = last >= 0
+    mine = np.array(numbers, np.int64)[used]
+    first, last = first[used], last[used]
+    if not len(mine):
+        return Peak(region, 0.0, limit, 0, ())
+    quarters = np.array([_quarters(program.allocations[n].partitions) for n in mine], np.int64)
+    weight = quarters * np.array([program.allocations[n].partition_bytes for n in mine], np.int64)
+    change = np.zeros(len(program) + 1, np.int64)
+    np.add.at(change, first, weight)
+    np.subtract.at(change, last + 1, weight)
+    live = np.cumsum(change)
+    row = int(np.argmax(live))
+    there = mine[(first <= row) & (last >= row)]
+    held = sorted((program.allocations[n] for n in there), key=lambda a: (-a.partition_bytes, a.id))
+    return Peak(region, float(live[row]) / 4, limit, row, tuple(held))
+
+
+def check_capacity(program: Program) -> None:
+    """Raises CapacityExceeded, with what is live at the peak, when SBUF or PSUM cannot hold the program.
+
+    Raises NkiValidationError for manual addresses that are mixed with automatic ones or out of range.
+    """
+    for region in (MemoryRegion.sbuf, MemoryRegion.psum):
+        placed = [a for a in program.allocations if a.region is region and a.address is not None]
+        if placed:
+            _check_addresses(program, region, placed)
+            continue
+        at = peak(program, region)
+        if at.live_bytes > at.limit_bytes:
+            line = program.templates[program.template_ids[at.row]].line
+            error = CapacityExceeded(at.report(line))
+            error.line, error.file = line, program.source_file or None
+            raise error
+
+
+def _check_addresses(program: Program, region: MemoryRegion, placed: list[Allocation]) -> None:
+    """Manual placement is all or nothing, inside the memory, and live buffers do not overlap."""
+    used = program.last_use
+    automatic = next(
+        (a for a in program.allocations if a.region is region and a.address is None and used[a.id] >= 0), None
+    )
+    if automatic is not None:
+        raise NkiValidationError(
+            f"cannot mix manual and automatic allocation (NCC_EGCA111): {placed[0].describe()} has address="
+            f"{placed[0].address}, {automatic.describe()} has none; drop every address="
+        )
+    limit = SBUF_USABLE_BYTES[program.machine] if region is MemoryRegion.sbuf else PSUM_BYTES
+    for allocation in placed:
+        assert allocation.address is not None
+        if len(allocation.address) != 2:
+            raise NkiValidationError(f"address={allocation.address}: it is (partition, byte in the partition)")
+        partition, byte = allocation.address
+        if partition + allocation.partitions > 128 or byte + allocation.partition_bytes > limit:
+            raise CapacityExceeded(
+                f"{allocation.describe()} at address={allocation.address} ends outside the {limit:,} usable bytes of "
+                f"128 partitions of {region.value}"
+            )
+
+
+def _quarters(partitions: int) -> int:
+    return 1 if partitions <= 32 else 2 if partitions <= 64 else 4

@@ -1,0 +1,262 @@
+"""Running kernels: `trace` makes a Program, `simulate` makes numbers."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_sim import torch_arrays
+from nki_sim.capacity import check_capacity
+from nki_sim.dtypes import as_dtype
+from nki_sim.errors import NkiError, NkiValidationError
+from nki_sim.executor import Exchange, meet
+from nki_sim.memory import MemoryRegion
+from nki_sim.program import Program
+from nki_sim.session import SharedMemory, TensorSpec, Tracer, running, target_machine, where
+from nki_sim.tensor import NkiTensor, whole
+
+
+def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: Any) -> Program:
+    """The kernel as a Program, without computing a number. Tensor arguments: TensorSpec or arrays.
+
+    With LNC 2 (`kernel[2]`) the result is core 0's program and core 1's is its only peer. Raises
+    NkiValidationError when a rule is broken, CapacityExceeded when on-chip memory is too small.
+    """
+    function, cores, schedule = _parts(kernel)
+    programs = []
+    for core in range(cores or 1):
+        tracer = Tracer(machine or target_machine(), numbers=False, core=core, cores=cores)
+        result, inputs = _call(tracer, function, arguments, keywords, schedule)
+        outputs = _outputs(tracer, result, inputs)
+        code = getattr(function, "__code__", None)
+        program = tracer.program(
+            getattr(function, "__name__", "kernel"),
+            [tensor for tensor, _ in inputs],
+            outputs,
+            isinstance(result, (tuple, list)),
+            code.co_filename if code is not None else "",
+        )
+        check_capacity(program)
+        programs.append(program)
+    first = programs[0]
+    return first if len(programs) == 1 else _with_peers(first, programs[1:])
+
+
+def _with_peers(program: Program, peers: Sequence[Program]) -> Program:
+    """A copy; dataclasses.replace would not keep the numpy fields apart from their caches any better."""
+    fields = {name: getattr(program, name) for name in program.__dataclass_fields__}
+    return Program(**{**fields, "peers": tuple(peers)})
+
+
+def simulate(kernel: Any) -> Callable[..., Any]:
+    """A callable that runs the kernel on NumPy arrays (or torch tensors) and returns the same kind.
+
+    Arrays that the kernel modifies are updated in place.
+    """
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        function, cores, schedule = _parts(kernel)
+        meeting = _Meeting(cores) if cores is not None and cores > 1 else None
+        shared = SharedMemory(cores) if cores is not None and cores > 1 else None
+        machine = target_machine()
+        tracers = [
+            Tracer(machine, True, core, cores, shared, None if meeting is None else meeting.meet)
+            for core in range(cores or 1)
+        ]
+        results: list[Any] = [None] * len(tracers)
+        if meeting is None:
+            results[0] = _call(tracers[0], function, arguments, keywords, schedule)
+        else:
+            meeting.run([_job(results, t, function, arguments, keywords, schedule) for t in tracers])
+        for tracer, (result, inputs) in zip(tracers, results):
+            _outputs(tracer, result, inputs)
+            check_capacity(tracer.program("kernel", [], [], False, ""))
+            changed = tracer.written()
+            for tensor, original in inputs:
+                if tensor.storage.allocation.id in changed:
+                    torch_arrays.update(original, whole(tensor.storage).array())
+        result, inputs = results[0]
+        torch = any(torch_arrays.is_torch(original) for _, original in inputs)
+        arrays = [np.array(tensor.array()) for tensor in _outputs(tracers[0], result, inputs)]
+        values = [torch_arrays.to_torch(array) if torch else array for array in arrays]
+        if isinstance(result, (tuple, list)):
+            return tuple(values)
+        return values[0] if values else None
+
+    return call
+
+
+def _job(results: list[Any], tracer: Tracer, *rest: Any) -> Callable[[], None]:
+    def job() -> None:
+        results[tracer.core] = _call(tracer, *rest)
+
+    return job
+
+
+def _parts(kernel: Any) -> tuple[Callable[..., Any], int | None, Sequence[tuple[str, Any]]]:
+    """The Python function behind a kernel, its number of cores (None without a launch grid), its schedule."""
+    cores: int | None = getattr(kernel, "cores", None)
+    schedule: Sequence[tuple[str, Any]] = getattr(kernel, "schedule", ())
+    return getattr(kernel, "__wrapped__", kernel), cores, schedule  # functools.wraps sets __wrapped__
+
+
+Inputs = list[tuple[NkiTensor, Any]]
+"""Each tensor argument with the caller's own array."""
+
+
+def _call(
+    tracer: Tracer,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    schedule: Sequence[tuple[str, Any]],
+) -> tuple[Any, Inputs]:
+    """Run the kernel's Python once. Returns what it returned, and its tensor arguments in order."""
+    inputs: Inputs = []
+    names = _parameter_names(function)
+    try:
+        with running(tracer):
+            bound = [
+                _bind(tracer, inputs, names[i] if i < len(names) else f"arg{i}", value)
+                for i, value in enumerate(arguments)
+            ]
+            bound_keywords = {name: _bind(tracer, inputs, name, value) for name, value in keywords.items()}
+            result = function(*bound, **bound_keywords)
+        tracer.add_schedule(schedule)
+    except NkiError as error:
+        if error.line is None:
+            error.line, error.file = where(error)
+        raise
+    return result, inputs
+
+
+def _parameter_names(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a callable without a Python signature
+        return []
+
+
+def _bind(tracer: Tracer, inputs: Inputs, name: str, value: Any) -> Any:
+    """An argument as the kernel sees it: arrays, wherever they are in it, become shared_hbm tensors."""
+    if isinstance(value, TensorSpec):
+        tensor = tracer.allocate(value.shape or (1,), value.dtype, MemoryRegion.shared_hbm, name)
+        inputs.append((tensor, None))
+        return tensor
+    if isinstance(value, np.ndarray) or torch_arrays.is_torch(value):
+        contents = torch_arrays.to_numpy(value)
+        shape, dtype = contents.shape or (1,), as_dtype(contents.dtype)
+        tensor = tracer.allocate(shape, dtype, MemoryRegion.shared_hbm, name, contents if tracer.numbers else None)
+        inputs.append((tensor, value))
+        return tensor
+    if type(value) in (tuple, list):
+        return type(value)([_bind(tracer, inputs, f"{name}_{i}", item) for i, item in enumerate(value)])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_bind(tracer, inputs, f"{name}_{i}", item) for i, item in enumerate(value)])
+    if type(value) is dict:
+        return {key: _bind(tracer, inputs, f"{name}_{key}", item) for key, item in value.items()}
+    fields = getattr(value, "__dict__", None)
+    if fields and not isinstance(value, type) and not callable(value) and any(_has_tensor(v) for v in fields.values()):
+        bound = copy.copy(value)
+        for key, item in fields.items():
+            object.__setattr__(bound, key, _bind(tracer, inputs, f"{name}_{key}", item))
+        return bound
+    return value
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (TensorSpec, np.ndarray)) or torch_arrays.is_torch(value):
+        return True
+    if isinstance(value, (tuple, list)):
+        return any(_has_tensor(item) for item in value)
+    if isinstance(value, dict):
+        return any(_has_tensor(item) for item in value.values())
+    fields = getattr(value, "__dict__", None)
+    return bool(fields) and not isinstance(value, type) and not callable(value) and _has_tensor(dict(fields or {}))
+
+
+def _outputs(tracer: Tracer, result: Any, inputs: Inputs) -> list[NkiTensor]:
+    """The returned tensors. Raises NkiValidationError for what a kernel cannot return."""
+    outputs = list(result) if isinstance(result, (tuple, list)) else [] if result is None else [result]
+    given = {tensor.storage.allocation.id for tensor, _ in inputs}
+    written: set[int] | None = None
+    for tensor in outputs:
+        if not isinstance(tensor, NkiTensor):
+            raise NkiValidationError(f"a kernel returns tensors in nl.shared_hbm, not {type(tensor).__name__}")
+        if tensor.buffer is not MemoryRegion.shared_hbm:
+            raise NkiValidationError(f"the returned {tensor!r} must be allocated with buffer=nl.shared_hbm")
+        if tensor.storage.allocation.id not in given and not tracer.cores:
+            written = tracer.written() if written is None else written
+            if tensor.storage.allocation.id not in written:
+                raise NkiValidationError(
+                    f"the returned {tensor!r} is never written (NCC_IGCA090): store it with nisa.dma_copy(dst=...)"
+                )
+    return outputs
+
+
+class _Meeting:
+    """Two cores as two threads of which one runs at a time, handing over where the cores meet."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._turn = threading.Condition()
+        self._runs = 0
+        """The core whose turn it is."""
+        self._waiting: dict[int, Exchange] = {}
+        self._finished: set[int] = set()
+        self._failure: BaseException | None = None
+
+    def run(self, jobs: Sequence[Callable[[], None]]) -> None:
+        threads = [threading.Thread(target=self._core, args=(core, job)) for core, job in enumerate(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _core(self, core: int, job: Callable[[], None]) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: self._runs == core)
+        try:
+            if self._failure is None:
+                job()
+        except BaseException as error:  # a wall: it is raised again in the caller's thread
+            self._failure = self._failure or error
+        with self._turn:
+            self._finished.add(core)
+            self._next()
+
+    def meet(self, core: int, exchange: Exchange) -> None:
+        with self._turn:
+            self._waiting[core] = exchange
+            self._next()
+            self._turn.wait_for(lambda: self._runs == core)
+            if self._failure is not None:
+                raise NkiError("stopped: the other core failed")
+
+    def _next(self) -> None:
+        """Give the turn to a core that can run; when all stand at a meeting point, let them meet first."""
+        able = [c for c in range(self._cores) if c not in self._finished and c not in self._waiting]
+        if not able and self._waiting:
+            able = sorted(self._waiting)
+            try:
+                if self._failure is None:
+                    meet(self._waiting, self._cores)
+            except NkiError as error:
+                self._failure = error
+            self._waiting = {}
+        if able:
+            self._runs = able[0]
+        self._turn.notify_all()
+
+
+def iterate(programs: Program) -> Iterator[Program]:
+    """The programs of all cores, core 0 first."""
+    yield programs
+    yield from programs.peers
