@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from nki_sim.cost import Cost
 from nki_sim.machine import Machine, machine
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, schedule
@@ -52,6 +54,14 @@ class Measurement:
     stalls: tuple[Stall, ...]
     """Longest first."""
     machine: str
+    matmul_flops: int
+    """Useful ones: without transposes."""
+    vector_ops: int
+    """Elementwise arithmetic on all engines, one per element and operator."""
+    io_bytes: int
+    """Every tensor argument read once and every result written once."""
+    low_precision: tuple[str, ...]
+    """Floating-point dtypes below float32 that instructions read or wrote."""
     resource_us: dict[str, float] = field(default_factory=dict)
     """Time each engine and queue, and `dma` (the busiest DMA engine), must be busy at least."""
     exact: bool = True
@@ -74,8 +84,34 @@ def measure(program: Program, machine_name: str = "", timeline: Timeline | None 
         line_costs(line),
         stalls(line),
         core.name,
+        *useful_work(program, line.costs),
+        low_precision(program),
         dict(line.resource_us),
     )
+
+
+def useful_work(program: Program, costs: Sequence[Cost]) -> tuple[int, int, int]:
+    """(matmul FLOPs, elementwise operations, least HBM bytes) that this program itself performs."""
+    counts = np.bincount(program.template_ids, minlength=len(costs)).tolist() if len(program) else [0] * len(costs)
+    flops = sum((price.flops - price.transpose_flops) * count for price, count in zip(costs, counts))
+    operations = sum(price.operations * count for price, count in zip(costs, counts))
+    tensors = {ref.allocation for ref in (*program.inputs, *program.outputs)}
+    written = {ref.allocation for ref in program.outputs}
+    read = {ref.allocation for ref in program.inputs}
+    both = sum(program.allocations[number].nbytes for number in written & read)
+    return flops, operations, sum(program.allocations[number].nbytes for number in tensors) + both
+
+
+def low_precision(program: Program) -> tuple[str, ...]:
+    """By name, sorted. Filling a tile with a constant does not count."""
+    found = {
+        str(operand.dtype)
+        for template in program.templates
+        if template.opcode != "memset"
+        for operand in template.operands
+        if operand.dtype.is_float and (operand.dtype.itemsize < 4 or operand.dtype == "tfloat32")
+    }
+    return tuple(sorted(found))
 
 
 def profile(timeline: Timeline) -> dict[str, float]:
@@ -140,7 +176,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _active_us(timeline: Timeline) -> dict[str, float]:
-    """Time at least one instruction of each engine runs; `dma`: data moves; `any`: anything happens."""
+    """Time at least one instruction of each engine runs; `dma`: a transfer is issued or under way."""
     program = timeline.program
     active = dict.fromkeys((*ENGINES, "dma", "any"), 0.0)
     if not len(program):
@@ -150,8 +186,8 @@ def _active_us(timeline: Timeline) -> dict[str, float]:
         chosen = resources == number
         active[engine] = _union_us(timeline.start_ns[chosen], timeline.end_ns[chosen])
     chosen = resources >= len(ENGINES)
-    active["dma"] = _union_us(timeline.start_ns[chosen], timeline.end_ns[chosen])
-    active["any"] = _union_us(timeline.start_ns, timeline.end_ns)
+    active["dma"] = _union_us(timeline.issued_ns[chosen], timeline.end_ns[chosen])
+    active["any"] = _union_us(timeline.issued_ns, timeline.end_ns)
     return active
 
 

@@ -49,6 +49,8 @@ class Timeline:
     """Time each resource is busy; `dma` is the busiest DMA engine."""
     start_ns: np.ndarray
     """float64 [instructions]; of a transfer: first byte."""
+    issued_ns: np.ndarray
+    """float64 [instructions]; of a transfer: its queue begins to issue it; else start_ns."""
     end_ns: np.ndarray
     """float64 [instructions]; of a transfer: last byte."""
     ready_ns: np.ndarray
@@ -66,7 +68,9 @@ def schedule(program: Program, machine: Machine) -> Timeline:
     bound_ns, busy = resource_bound(program, costs, machine)
     if not len(program):
         none = np.zeros(0)
-        return Timeline(program, machine, costs, 0.0, 0.0, 0.0, busy, none, none, none, none.astype(np.int64), 0, 0.0)
+        return Timeline(
+            program, machine, costs, 0.0, 0.0, 0.0, busy, none, none, none, none, none.astype(np.int64), 0, 0.0
+        )
     regions = find_regions(program)
     gates = find_gates(program, machine)
     in_order = _run(program, machine, costs, regions, gates, backfill=False)
@@ -81,6 +85,7 @@ def schedule(program: Program, machine: Machine) -> Timeline:
         bound_ns / 1e3,
         busy,
         np.array(best.start),
+        np.array(best.issued),
         np.array(best.end),
         np.array(best.ready),
         np.array(best.cause, np.int64),
@@ -110,6 +115,7 @@ def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) ->
 class _Pass:
     latency_ns: float
     start: list[float]
+    issued: list[float]
     end: list[float]
     ready: list[float]
     cause: list[int]
@@ -193,6 +199,7 @@ def _run(
     port_until = [0.0] * len(RESOURCES)
 
     starts: list[float] = []
+    issues: list[float] = []
     ends: list[float] = []
     readies: list[float] = []
     causes: list[int] = []
@@ -307,6 +314,7 @@ def _run(
             else:
                 tails[resource] = start + busy
         done = start + busy
+        issues.append(start)
         if kind == _MATMUL:
             slot = int(start / window)
             tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
@@ -337,7 +345,7 @@ def _run(
         causes.append(cause)
         if seen > latest:
             latest = seen
-    return _Pass(latest, starts, ends, readies, causes, table_loads, throttled)
+    return _Pass(latest, starts, issues, ends, readies, causes, table_loads, throttled)
 
 
 def _split_gap(low: list[float], high: list[float], k: int, begin: float, end: float, smallest: float) -> None:
