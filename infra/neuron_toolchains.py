@@ -1,0 +1,445 @@
+"""Compiling, running and timing a kernel with a real Neuron SDK, one route per era. Shipped to the instance.
+
+Whatever the era, a candidate's process leaves a NEFF and nothing else that counts. The profiler's
+command line then runs that NEFF on inputs the candidate never saw, saves its outputs and times it on the
+device's clock. Routes differ only in how the NEFF comes about, so they are data here and one function
+each in `toolchain_child.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelopt_core.evaluation import HotLine
+from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CompileError,
+    Facts,
+    RunError,
+    StepTimeout,
+    TensorArgument,
+    Timing,
+    ToolchainMissing,
+)
+from infra import sandbox
+from infra.neuron_packages import system_versions
+from infra.toolchain_commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
+from infra.toolchain_faults import compile_error, neffs_in, read_report, run_fault
+from infra.toolchain_neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
+from infra.toolchain_profile import (
+    InstructionFacts,
+    ProfileUnreadable,
+    narrow_matmuls,
+    parse_instructions,
+    parse_summary,
+)
+from infra.toolchain_routes import (
+    CHILD,
+    DOCTOR,
+    ROUTES,
+    ProbeResult,
+    Route,
+    ask_interpreter,
+    instance_type,
+    probe_routes,
+    search_path,
+)
+from infra.toolchain_tensors import read_output, size_bytes, write_input
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Neff:
+    """A compiled kernel: data, checked, out of the candidate's reach."""
+
+    path: Path
+    digest: str
+    inputs: tuple[str | None, ...]
+    """The NEFF's name of each tensor argument; None where nothing reads it."""
+    outputs: tuple[str, ...]
+    """In the order in which the kernel returns them."""
+    output_specs: tuple[TensorArgument | None, ...]
+    """As the candidate's process reported them; they only decide how bytes are viewed."""
+
+
+def open_neuron_toolchain(
+    route: str | None = None, installation: Installation | None = None, core: str | None = None
+) -> NeuronToolchain:
+    """The first route that works here, or the named one. Raises ToolchainMissing, naming all that was looked for."""
+    where = installation or this_machine()
+    if where.devices() == 0:
+        raise ToolchainMissing(
+            f"no Neuron device in {where.device_folder}: is this a Trainium instance with the driver "
+            "(aws-neuronx-dkms) loaded?"
+        )
+    profiler = find_profiler(where)
+    kind = instance_type(where)
+    machine = re.match(r"trn\d", kind or "")
+    if machine is None:
+        raise ToolchainMissing(
+            f"cannot evaluate on an instance of type {kind or 'unknown'}: trn1, trn2 or trn3 is needed"
+        )
+    looked = []
+    for result in probe_routes(where):
+        if route not in (None, result.route):
+            continue
+        if result.available:
+            chosen = next(known for known in ROUTES if known.name == result.route)
+            return NeuronToolchain(chosen, result, where, profiler, machine.group(0), kind or "", core)
+        looked.append(f"{result.route}: {result.why_not}")
+    why = "; ".join(looked) or f"no route is named {route!r}"
+    raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
+
+
+# --- the toolchain --------------------------------------------------------------------------------
+
+
+class NeuronToolchain:
+    """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
+
+    simulated = False
+
+    def __init__(
+        self,
+        route: Route,
+        probe: ProbeResult,
+        installation: Installation,
+        profiler: Profiler,
+        machine: str,
+        kind: str,
+        core: str | None,
+    ) -> None:
+        self.route = route
+        self.machine = machine
+        self._probe = probe
+        self._where = installation
+        self._profiler = profiler
+        self._kind = kind
+        self._core = core or os.environ.get("NEURON_RT_VISIBLE_CORES") or "0"
+        self._folder = Path(tempfile.mkdtemp(prefix="nki-trn-"))
+        self._count = 0
+        self._runtime_saves = False
+        """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
+        self._last: dict[str, tuple[dict[str, float], Path]] = {}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        return {**dict(self._probe.versions), **system_versions(self._where)}
+
+    @property
+    def name(self) -> str:
+        known = self.versions
+        compiler = f"NKI {known['nki']}" if "nki" in known else f"neuronx-cc {known.get('neuronx-cc', 'unknown')}"
+        return f"{self.machine} ({compiler}, {self._profiler.name} {known.get('aws-neuronx-tools', 'unknown')})"
+
+    @property
+    def fingerprint(self) -> str:
+        binary = self._profiler.path.stat()
+        facts = {
+            "kind": self._kind,
+            "route": self.route.name,
+            "lnc": 1,
+            "profiler": [self._profiler.name, binary.st_size],
+            "versions": sorted(self.versions.items()),
+        }
+        return f"{self.machine}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # compile
+
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
+        """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
+        deadline = time.monotonic() + timeout_s
+        work = self._new_folder("compile")
+        try:
+            said = self._compile_in(work, source, arguments, timeout_s)
+            neffs = neffs_in(work)
+            if not neffs and said["phase"] == "done" and not self._runtime_saves:
+                self._runtime_saves = True
+                log.info("%s left no NEFF; compiling again with the runtime's inspection on", self.route.name)
+                shutil.rmtree(work)
+                work.mkdir()
+                said = self._compile_in(work, source, arguments, deadline - time.monotonic())
+                neffs = neffs_in(work)
+            if said["phase"] != "done" and not (neffs and "NRT" in said["message"]):
+                raise self._compile_error(said)
+            if not neffs:
+                raise CompileError(
+                    f"the kernel was called and left no NEFF ({self.route.name} route): it must be decorated "
+                    "with nki.jit and return the tensors it computes"
+                )
+            if len(neffs) > 1:
+                raise CompileError(
+                    f"compiling left {len(neffs)} different NEFFs: one file must hold one kernel, called once"
+                )
+            return self._keep(next(iter(neffs.values())), said, arguments)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _compile_in(
+        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float
+    ) -> dict[str, Any]:
+        if timeout_s <= 0:
+            raise StepTimeout("compile", timeout_s)
+        candidate, said, artifacts = work / "candidate.py", work / "said.json", work / "artifacts"
+        artifacts.mkdir()
+        candidate.write_text(source, encoding="utf-8")
+        job = {
+            "route": self.route.name,
+            "source": str(candidate),
+            "entry_points": ENTRY_POINTS,
+            "machine": self.machine,
+            "arguments": [asdict(a) for a in arguments],
+            "artifacts": str(artifacts),
+            "said": str(said),
+            "data_bytes": _half_of_memory(),
+            "file_bytes": NEFF_LIMIT,
+        }
+        finished = sandbox.run(
+            [str(self._probe.python), "-I", str(CHILD)],
+            cwd=work,
+            stdin=json.dumps(job).encode(),
+            limits=sandbox.Limits(wall_s=timeout_s, memory_bytes=0),
+            env=self._compile_environment(work, artifacts),
+        )
+        if finished.timed_out:
+            raise StepTimeout("compile", timeout_s)
+        return {**read_report(said, finished), "output": finished.output}
+
+    def _compile_environment(self, work: Path, artifacts: Path) -> dict[str, str]:
+        """All set before the interpreter starts: NKI reads some of it when imported."""
+        environment = {
+            "HOME": str(work),
+            "USER": "candidate",
+            "LOGNAME": "candidate",
+            "PATH": search_path(self._where, Path(str(self._probe.python))),
+            "NEURON_PLATFORM_TARGET_OVERRIDE": self.machine,
+            "NEURON_LOGICAL_NC_CONFIG": "1",
+            "NEURON_RT_VISIBLE_CORES": self._core,
+            "NEURON_FRAMEWORK_DEBUG": "1",
+            "NKI_DEBUG_INFO": "True",
+            "NKI_ARTIFACTS_DIR": str(artifacts),
+            "NEURON_COMPILE_CACHE_URL": str(work / "cache"),
+        }
+        if self._runtime_saves:
+            environment.update(
+                NEURON_RT_INSPECT_ENABLE="1",
+                NEURON_RT_INSPECT_DEVICE_PROFILE="1",
+                NEURON_RT_INSPECT_OUTPUT_DIR=str(work / "inspect"),
+            )
+        return {**environment, **{k: v.format(machine=self.machine) for k, v in self.route.environment}}
+
+    def _compile_error(self, said: Mapping[str, Any]) -> Exception:
+        if said["phase"] == "toolchain":
+            # A candidate could claim this, so look again without one before the machine is blamed.
+            found = ask_interpreter(self._where, Path(str(self._probe.python)), self.route.modules)["modules"]
+            broken = [f"{module} {found[module]}" for module in self.route.modules if found.get(module)]
+            if broken:
+                return ToolchainMissing(f"{self.route.name} with {self._probe.python}: {broken[0]}; {DOCTOR}")
+        return compile_error(said["message"], said["line"], said["output"])
+
+    def _keep(self, content: bytes, said: Mapping[str, Any], arguments: Sequence[ArgumentSpec]) -> Neff:
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        path = self._folder / f"{digest}.neff"
+        path.write_bytes(content)
+        names = said["parameters"] + [""] * len(arguments)
+        wanted = [
+            (name, size_bytes(a.shape, a.dtype)) for name, a in zip(names, arguments) if isinstance(a, TensorArgument)
+        ]
+        try:
+            declared = read_neff(path)
+            specs: tuple[TensorArgument | None, ...] = said["outputs"] or (None,) * len(declared.outputs)
+            if said["outputs"]:
+                outputs = match_outputs(declared.outputs, [size_bytes(s.shape, s.dtype) for s in said["outputs"]])
+            else:
+                outputs = tuple(tensor.name for tensor in declared.outputs)
+            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs)
+        except NeffUnreadable as error:
+            raise CompileError(f"the compiled kernel does not fit the call: {error}") from None
+
+    # run and time
+
+    def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""
+        work = self._new_folder("run")
+        try:
+            flags = ["--num-exec", "1"]
+            if "--disable-profile" in self._profiler.capture_flags:
+                flags.append("--disable-profile")
+            npy = "--save-output-npy" in self._profiler.capture_flags
+            flags.append("--save-output-npy" if npy else "--save-output")
+            said = self._capture(artifact, tensors, work, flags, timeout_s, "run")
+            return [
+                read_output(work, name, spec, said.text) for name, spec in zip(artifact.outputs, artifact.output_specs)
+            ]
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def estimate_us(self, artifact: Neff) -> None:
+        return None
+
+    def time(
+        self, artifact: Neff, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
+    ) -> Timing:
+        """The device's own time of each execution after the warm-ups; at least one is always left out,
+        because the first loads the GpSimd program (about 1 ms)."""
+        deadline = time.monotonic() + timeout_s
+        work = self._new_folder("time")
+        skipped = max(1, warmup)
+        flags = ["--num-exec", str(skipped + iterations), "--profile-nth-exec", "1"]
+        if "--check-output-determinism" in self._profiler.capture_flags:
+            flags.append("--check-output-determinism")
+        self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
+        sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, skipped + iterations + 1)]
+        lost = [session.name for session in sessions if not session.is_file()]
+        if lost:
+            left = ", ".join(sorted(p.name for p in work.glob("*.ntff"))) or "nothing"
+            raise ToolchainMissing(
+                f"{self._profiler.name} capture left {left}, not {lost[0]}: its naming changed; {DOCTOR}"
+            )
+        with ThreadPoolExecutor(max_workers=max(1, min(4, (os.cpu_count() or 1) // 2))) as pool:
+            summaries = list(pool.map(lambda session: self._summary(artifact, session, deadline), sessions))
+        samples = [summary["total_time"] * 1e6 for summary in summaries]
+        middle = samples.index(statistics.median_low(samples))
+        if artifact.digest in self._last:
+            shutil.rmtree(self._last[artifact.digest][1].parent, ignore_errors=True)
+        for session in work.glob("*.ntff"):
+            if session != sessions[middle]:
+                session.unlink()
+        self._last[artifact.digest] = (summaries[middle], sessions[middle])
+        return Timing(tuple(samples))
+
+    def facts(self, artifact: Neff) -> Facts:
+        if artifact.digest not in self._last:
+            raise ValueError("facts are about an execution: call time first")
+        summary, session = self._last[artifact.digest]
+        narrow = {found for found in [narrow_matmuls(summary)] if found}
+        lines: tuple[HotLine, ...] = ()
+        try:
+            detail = self._instructions(artifact, session, summary["total_time"])
+            lines, narrow = detail.hot_lines, narrow | set(detail.low_precision)
+        except (ProfileUnreadable, StepTimeout, RunError) as error:
+            log.warning("no time per source line: %s", error)
+        flops = summary.get("hardware_flops")
+        moved = [summary[name] for name in ("hbm_read_bytes", "hbm_write_bytes") if name in summary]
+        return Facts(
+            fields=summary,
+            hot_lines=lines,
+            low_precision=tuple(sorted(narrow)),
+            matmul_flops=None if flops is None else int(flops - summary.get("transpose_flops", 0.0)),
+            hbm_bytes=int(sum(moved)) if len(moved) == 2 else None,
+        )
+
+    def _capture(
+        self,
+        artifact: Neff,
+        tensors: Sequence[np.ndarray],
+        work: Path,
+        flags: Sequence[str],
+        timeout_s: float,
+        step: str,
+    ) -> ToolRun:
+        given: list[str] = []
+        if len(tensors) != len(artifact.inputs):
+            raise RunError(f"{len(tensors)} tensors were given to a kernel compiled for {len(artifact.inputs)}")
+        inputs = work / "inputs"
+        inputs.mkdir()
+        for number, (name, tensor) in enumerate(zip(artifact.inputs, tensors)):
+            if name is not None:
+                given += [name, str(write_input(inputs / str(number), tensor))]
+        said = run_tool(
+            [
+                str(self._profiler.path),
+                "capture",
+                "-n",
+                str(artifact.path),
+                "-s",
+                str(work / "profile.ntff"),
+                *flags,
+                *given,
+            ],
+            cwd=work,
+            timeout_s=timeout_s,
+            step=step,
+            env=self._run_environment,
+        )
+        shutil.rmtree(inputs)
+        if said.status != 0:
+            raise run_fault(said, f"{self._profiler.name} capture")
+        return said
+
+    def _summary(self, artifact: Neff, session: Path, deadline: float) -> dict[str, float]:
+        said = self._view(artifact, session, ["--output-format", "summary-json"], deadline)
+        try:
+            return parse_summary(said.stdout.decode("utf-8", "replace"))
+        except ProfileUnreadable as error:
+            raise ToolchainMissing(f"{self._profiler.name} view: {error}; {DOCTOR}") from None
+
+    def _instructions(self, artifact: Neff, session: Path, total_time_s: float) -> InstructionFacts:
+        table = session.with_suffix(".json")
+        self._view(artifact, session, ["--output-format", "json", "--output-file", str(table)], time.monotonic() + 120)
+        try:
+            if table.stat().st_size > _TABLE_LIMIT:
+                raise ProfileUnreadable(f"the instruction table has {table.stat().st_size >> 20} MiB")
+            return parse_instructions(
+                table.read_text(encoding="utf-8", errors="replace"),
+                source_name="candidate.py",
+                total_time_s=total_time_s,
+            )
+        except OSError as error:
+            raise ProfileUnreadable(f"{self._profiler.name} view left no {table.name}: {error.strerror}") from None
+        finally:
+            table.unlink(missing_ok=True)
+
+    def _view(self, artifact: Neff, session: Path, flags: Sequence[str], deadline: float) -> ToolRun:
+        said = run_tool(
+            [str(self._profiler.path), "view", "-n", str(artifact.path), "-s", str(session), *flags],
+            cwd=session.parent,
+            timeout_s=deadline - time.monotonic(),
+            step="read the profile",
+            env=self._run_environment,
+        )
+        if said.status != 0:
+            raise run_fault(said, f"{self._profiler.name} view")
+        return said
+
+    @property
+    def _run_environment(self) -> dict[str, str]:
+        return {
+            "PATH": self._where.path_variable,
+            "NEURON_RT_VISIBLE_CORES": self._core,
+            "NEURON_LOGICAL_NC_CONFIG": "1",
+        }
+
+    def _new_folder(self, step: str) -> Path:
+        self._count += 1
+        work = self._folder / f"{step}-{self._count}"
+        work.mkdir()
+        return work
+
+
+_TABLE_LIMIT = 512 << 20
+
+
+def _half_of_memory() -> int:
+    return max(4 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)

@@ -1,0 +1,189 @@
+"""The ways from a kernel's source to a NEFF, one per SDK era, and which of them this machine has. Shipped.
+
+Routes are data; what each does in the candidate's process is a function of the same name in
+`toolchain_child.py`. Nothing here imports a candidate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelopt_core.toolchain import StepTimeout, ToolchainMissing
+from infra import sandbox
+from infra.toolchain_commands import Installation, run_tool, this_machine
+
+CHILD = Path(__file__).with_name("toolchain_child.py")
+
+DOCTOR = "run `orchestrator.py doctor`"
+
+SDK_OF_NKI = {(0, 2): "2.27 or 2.28", (0, 3): "2.29", (0, 4): "2.30", (0, 5): "2.31", (0, 6): "2.32"}
+"""NKI release notes (aws-neuron-sdk, release-notes/components/nki.rst)."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way from a kernel's source to a NEFF."""
+
+    name: str
+    title: str
+    modules: tuple[str, ...]
+    """All must be importable by the interpreter that compiles."""
+    nki_from: tuple[int, int] | None
+    """None: the era before the `nki` package."""
+    nki_below: tuple[int, int] | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+ROUTES = (
+    Route("standalone", "NKI >= 0.3 called with NumPy arrays", ("nki", "nki.language"), (0, 3)),
+    Route(
+        "compile-driver",
+        "nki.compiler.driver (NKI 0.4, 0.5)",
+        ("nki.compiler.driver", "nki.compiler.frontend", "nki.framework.kernel"),
+        (0, 4),
+        (0, 6),
+    ),
+    Route(
+        "compile-kernel",
+        "nki.framework.compiled.CompileKernel (NKI 0.2, 0.3)",
+        ("nki.framework.compiled",),
+        (0, 2),
+        (0, 4),
+    ),
+    Route(
+        "torch-xla",
+        "NKI inside PyTorch/XLA (SDK >= 2.28)",
+        ("nki", "torch", "torch_xla", "torch_neuronx"),
+        (0, 2),
+        None,
+        (
+            ("NEURON_CC_FLAGS", "--target {machine} --lnc 1 --auto-cast=none"),
+            ("XLA_IR_DEBUG", "1"),
+            ("XLA_HLO_DEBUG", "1"),
+        ),
+    ),
+    Route(
+        "baremetal",
+        "Beta 1, neuronxcc.nki.baremetal (SDK <= 2.26)",
+        ("neuronxcc", "neuronxcc.nki"),
+        None,
+        None,
+        (("NEURON_CC_FLAGS", "--auto-cast=none"),),
+    ),
+)
+"""In the order in which they are tried: the documented one first."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    route: str
+    title: str
+    available: bool
+    why_not: str | None
+    python: str | None = None
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+# --- finding out ----------------------------------------------------------------------------------
+
+
+def probe_all(installation: Installation | None = None) -> tuple[ProbeResult, ...]:
+    """Every route in order, with what is missing where it is not available."""
+    return tuple(probe_routes(installation or this_machine()))
+
+
+def probe_routes(where: Installation) -> Iterator[ProbeResult]:
+    """The same, one at a time: an interpreter is asked only when a route needs to know."""
+    asked: dict[Path, dict[str, Any]] = {}
+    for route in ROUTES:
+        reasons = []
+        for python in where.pythons:
+            if not python.exists():
+                continue
+            if python not in asked:
+                asked[python] = ask_interpreter(where, python)
+            why = _why_not(route, asked[python])
+            if why is None:
+                versions = sorted((str(name), str(version)) for name, version in asked[python]["packages"].items())
+                yield ProbeResult(route.name, route.title, True, None, str(python), tuple(versions))
+                break
+            reasons.append(f"{python}: {why}")
+        else:
+            yield ProbeResult(route.name, route.title, False, "; ".join(reasons) or "no Python interpreter was found")
+
+
+def ask_interpreter(where: Installation, python: Path, really_import: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`packages` (name to version) and `modules` (name to None, or why it cannot be imported).
+
+    Modules are looked for and not imported, except those in `really_import`.
+    """
+    modules = sorted({module for route in ROUTES for module in route.modules})
+    job = json.dumps({"modules": modules, "import": really_import}).encode()
+    with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
+        finished = sandbox.run(
+            [str(python), "-I", str(CHILD), "--probe"],
+            cwd=Path(folder),
+            stdin=job,
+            limits=sandbox.Limits(wall_s=120, memory_bytes=0),
+            env={"HOME": folder, "PATH": search_path(where, python)},
+        )
+    for line in reversed(finished.output.splitlines()):
+        try:
+            found = json.loads(line)
+            return {"packages": dict(found["packages"]), "modules": dict(found["modules"])}
+        except (ValueError, KeyError, TypeError):
+            continue
+    return {"packages": {}, "modules": dict.fromkeys(modules, "is unknown: the interpreter does not run")}
+
+
+def _why_not(route: Route, found: Mapping[str, Any]) -> str | None:
+    version = found["packages"].get("nki")
+    release = nki_release(version)
+    if version is not None and release == (0, 0):
+        return f"nki {version} is the empty package of PyPI; the real one is on pip.repos.neuron.amazonaws.com"
+    if route.nki_from is None and release is not None:
+        return f"NKI {version} is installed, whose dialect Beta 1 does not compile"
+    if route.nki_from is not None:
+        if version is None or release is None:
+            return "nki is not installed" if version is None else f"nki has the unknown version {version}"
+        if release < route.nki_from or (route.nki_below is not None and release >= route.nki_below):
+            return f"NKI {version} is not of this era"
+    missing = [f"{module} {why}" for module in route.modules if (why := found["modules"].get(module, "is not known"))]
+    return missing[0] if missing else None
+
+
+def nki_release(version: str | None) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def instance_type(installation: Installation) -> str | None:
+    """E.g. `trn2.48xlarge`: what the firmware says on EC2, else what neuron-ls prints."""
+    try:
+        name = (installation.system_folder / "devices/virtual/dmi/id/product_name").read_text(encoding="utf-8").strip()
+    except OSError:
+        name = ""
+    if re.match(r"(trn|inf)\d", name):
+        return name
+    tool = installation.tool("neuron-ls")
+    if tool is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
+        try:
+            said = run_tool([str(tool)], cwd=Path(folder), timeout_s=30, step="list the devices")
+        except (StepTimeout, ToolchainMissing):
+            return None
+    found = re.search(r"instance-type:\s*(\S+)", said.text)
+    return found.group(1) if found else None
+
+
+def search_path(where: Installation, python: Path) -> str:
+    """The interpreter's own folder first: neuronx-cc lies beside it."""
+    return os.pathsep.join([str(python.parent), where.path_variable])

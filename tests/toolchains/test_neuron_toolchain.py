@@ -1,0 +1,350 @@
+"""Compile, run and time through the fixtures: real processes, real files, a pretend compiler and device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from accelopt_core.toolchain import (
+    CompileError,
+    ConstantArgument,
+    RunError,
+    StepTimeout,
+    TensorArgument,
+    ToolchainMissing,
+)
+from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
+from tests.toolchains.pretend_sdk import PretendSdk
+
+A = TensorArgument((4, 3), "float32")
+HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
+SUBTRACT = HEAD + "def kernel(a, b):\n    return nl.subtract(a, b)\n"
+LEFT = np.arange(12, dtype=np.float32).reshape(4, 3)
+RIGHT = np.full((4, 3), 0.5, np.float32)
+
+Open = Callable[..., NeuronToolchain]
+
+
+@pytest.fixture
+def sdk(tmp_path: Path) -> PretendSdk:
+    return PretendSdk(tmp_path)
+
+
+@pytest.fixture
+def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
+    opened = open_neuron_toolchain(installation=sdk.installation)
+    yield opened
+    opened.close()
+
+
+# --- a kernel that works --------------------------------------------------------------------------
+
+
+def test_a_kernel_is_compiled_once_and_run_on_inputs_it_never_saw(toolchain: NeuronToolchain) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert neff.inputs == ("a", "b") and neff.outputs == ("output_0",)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
+    assert np.array_equal(toolchain.run(neff, [RIGHT, LEFT], 60)[0], RIGHT - LEFT)
+
+
+def test_several_outputs_come_back_in_the_order_in_which_the_kernel_returns_them(toolchain: NeuronToolchain) -> None:
+    source = HEAD + "def kernel(a, b):\n    return nl.row_sum(a), nl.add(a, b), nl.subtract(a, b)\n"
+    outputs = toolchain.run(toolchain.compile(source, [A, A], 60), [LEFT, RIGHT], 60)
+    for got, expected in zip(outputs, [LEFT.sum(axis=1), LEFT + RIGHT, LEFT - RIGHT], strict=True):
+        assert np.array_equal(got, expected)
+
+
+def test_constants_are_compiled_in_and_unused_inputs_are_left_out(toolchain: NeuronToolchain) -> None:
+    source = HEAD + "def optimized_kernel(unused, scale, a):\n    return nl.add(a, scale)\n"
+    neff = toolchain.compile(source, [A, ConstantArgument(2.5), A], 60)
+    assert neff.inputs == (None, "a")
+    assert np.array_equal(toolchain.run(neff, [RIGHT, LEFT], 60)[0], LEFT + 2.5)
+
+
+def test_bfloat16_goes_in_and_out_by_value(toolchain: NeuronToolchain) -> None:
+    narrow = TensorArgument((4, 3), "bfloat16")
+    values = LEFT.astype(ml_dtypes.bfloat16)
+    neff = toolchain.compile(HEAD + "def kernel(a, b):\n    return nl.add(a, b)\n", [narrow, narrow], 60)
+    assert np.array_equal(toolchain.run(neff, [values, values], 60)[0], 2 * LEFT)
+
+
+def test_a_runtime_that_forgets_dtypes_does_no_harm(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
+    sdk.behave(void=True)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    got = toolchain.run(neff, [LEFT, RIGHT], 60)[0]
+    assert got.dtype == np.float32 and np.array_equal(got, LEFT - RIGHT)
+
+
+def test_latencies_are_the_devices_own_without_the_warm_up(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
+    sdk.behave(total_time_s=[9e-3, 2e-3, 5e-4, 1e-4, 3e-4, 2e-4])
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    timing = toolchain.time(neff, [LEFT, RIGHT], warmup=3, iterations=3, timeout_s=60)
+    assert timing.samples_us == pytest.approx((100.0, 300.0, 200.0))
+    facts = toolchain.facts(neff)
+    assert facts.fields["total_time"] == 2e-4, "the facts are those of the median execution"
+    assert (facts.matmul_flops, facts.hbm_bytes, facts.low_precision) == (2000, 6144, ())
+    assert [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines] == [
+        (6, "tensor", 100.0),
+        (7, "vector", 50.0),
+    ]
+
+
+def test_the_first_execution_never_counts(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
+    sdk.behave(total_time_s=[9e-3, 1e-4, 1e-4])
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert toolchain.time(neff, [LEFT, RIGHT], warmup=0, iterations=2, timeout_s=60).samples_us == pytest.approx(
+        (100, 100)
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"operands": "src=bf16@0x0 dst=fp32@0x100"}, ("bfloat16",)),
+        ({"summary": {"adjusted_hardware_flops": 6000}}, ("below-float32 matmul operands",)),
+    ],
+)
+def test_arithmetic_below_float32_is_reported(
+    sdk: PretendSdk, toolchain: NeuronToolchain, state: dict[str, object], expected: tuple[str, ...]
+) -> None:
+    sdk.behave(**state)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60)
+    assert toolchain.facts(neff).low_precision == expected
+
+
+def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path, profiler="neuron-profile")
+    toolchain = open_neuron_toolchain(installation=sdk.installation)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
+    assert len(toolchain.time(neff, [LEFT, RIGHT], 2, 3, 60).samples_us) == 3
+    assert "neuron-profile 2.32.38.0" in toolchain.name
+    toolchain.close()
+
+
+def test_name_and_fingerprint_say_what_a_latency_depends_on(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
+    assert toolchain.name == "trn2 (NKI 0.6.0+fixture, neuron-explorer 2.32.38.0)"
+    assert (toolchain.machine, toolchain.simulated) == ("trn2", False)
+    again = open_neuron_toolchain(installation=sdk.installation)
+    assert again.fingerprint == toolchain.fingerprint
+    (sdk.installation.system_folder / "module/neuron/version").write_text("2.99\n")
+    changed = open_neuron_toolchain(installation=sdk.installation)
+    assert changed.fingerprint != toolchain.fingerprint, "another driver may mean other latencies"
+    again.close()
+    changed.close()
+
+
+def test_an_sdk_that_saves_neffs_only_through_the_runtime_is_asked_again(
+    sdk: PretendSdk, toolchain: NeuronToolchain, tmp_path: Path
+) -> None:
+    packages = next((tmp_path / "venv").rglob("site-packages"))
+    (packages / "sitecustomize.py").write_text("import os\nos.environ['PRETEND_NKI_MODE'] = 'inspect-only'\n")
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
+
+
+# --- candidates that fail -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "line"),
+    [
+        pytest.param("def kernel(a:\n", "SyntaxError", 1, id="does not parse"),
+        pytest.param("x = 1\n", "the file defines no kernel: name it kernel or optimized_kernel", None, id="no kernel"),
+        pytest.param("import torch_lightning\n", "ModuleNotFoundError", 1, id="imports what is not there"),
+        pytest.param(
+            HEAD + "def kernel(a, b):\n    return nl.frobnicate(a)\n", "no attribute 'frobnicate'", 6, id="unknown name"
+        ),
+        pytest.param(
+            HEAD + "def kernel(a, b):\n    x = 1\n    return nl.psum_overflow()\n",
+            "[NCC_IBIR228] tile needs 20480 bytes",
+            7,
+            id="compiler error with its code",
+        ),
+        pytest.param("def kernel(a, b):\n    return a\n", "left no NEFF", None, id="not decorated"),
+        pytest.param("import sys\nsys.exit(0)\n", "SystemExit", 2, id="leaves while it is imported"),
+        pytest.param(
+            "import os\nos._exit(3)\n", "the compiling process died (exit status 3)", None, id="leaves at once"
+        ),
+        pytest.param(
+            "import os\nos.kill(os.getpid(), 9)\n", "the compiling process died (signal 9)", None, id="kills itself"
+        ),
+        pytest.param("def f():\n    f()\nf()\n", "RecursionError", 2, id="recurses"),
+        pytest.param(
+            HEAD + "def kernel(a, b):\n    return nl.add(a, b)\n"
+            "import numpy as np\nfirst = kernel(np.zeros(2), np.zeros(2))\nopen('other.neff', 'w').write('x')\n"
+            "import os; os.remove(os.environ['NKI_ARTIFACTS_DIR'] + '/kernel.neff'); kernel = print\n",
+            "different NEFFs",
+            None,
+            id="two NEFFs",
+        ),
+        pytest.param(
+            "open('x.neff', 'wb').write(b'not a neff')\nimport nki\nkernel = lambda a, b: a\n",
+            "does not fit the call: 10 bytes are too short",
+            None,
+            id="a false NEFF",
+        ),
+        pytest.param(
+            "import os\nos.symlink('/etc/passwd', 'x.neff')\nkernel = lambda a, b: a\n",
+            "left no NEFF",
+            None,
+            id="a link to somebody else's file",
+        ),
+        pytest.param(
+            "import os, json\nopen('said.json', 'w').write('[' * 5000)\nos._exit(0)\n",
+            "process died",
+            None,
+            id="a damaged report",
+        ),
+        pytest.param(
+            "import os\nos.mkfifo('said.json')\nos._exit(0)\n", "process died", None, id="a report that never ends"
+        ),
+        pytest.param(
+            "import os\nos.remove('said.json') if 0 else os.symlink('/dev/zero', 'said.json')\nos._exit(0)\n",
+            "process died",
+            None,
+            id="a report that is a link",
+        ),
+        pytest.param(
+            "import os, json\njson.dump({'phase': 'toolchain', 'message': 'broken SDK', 'line': None, 'outputs': None,"
+            " 'parameters': []}, open('said.json', 'w'))\nos._exit(1)\n",
+            "broken SDK",
+            None,
+            id="blames the machine",
+        ),
+        pytest.param("raise ValueError('x' * 10000)\n", "ValueError: xxx", 1, id="a long message"),
+        pytest.param("x = bytearray(1 << 48)\n", "MiB", None, id="allocates what there is not"),
+    ],
+)
+def test_a_candidate_that_cannot_be_compiled_is_told_why(
+    toolchain: NeuronToolchain, source: str, says: str, line: int | None
+) -> None:
+    with pytest.raises(CompileError) as error:
+        toolchain.compile(source, [A, A], 60)
+    assert says in error.value.message
+    assert error.value.line == line
+    assert "\n" not in error.value.message and len(error.value.message) < 2500
+
+
+def test_the_compiling_process_sees_no_secret(toolchain: NeuronToolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
+    with pytest.raises(CompileError) as error:
+        toolchain.compile("import os\nraise ValueError(sorted(os.environ), os.environ['HOME'])\n", [A], 60)
+    assert "NKI_ARTIFACTS_DIR" in error.value.message
+    for hidden in ("ANTHROPIC", "SSH_AUTH", os.environ.get("HOME", "/root") + "'"):
+        assert hidden not in error.value.message
+
+
+def test_a_timeout_ends_the_whole_process_group(toolchain: NeuronToolchain, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    source = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    with pytest.raises(StepTimeout) as error:
+        toolchain.compile(source, [A], 3)
+    assert (error.value.step, error.value.limit_s) == ("compile", 3)
+    assert _is_gone(int(note.read_text()))
+
+
+@pytest.mark.parametrize(
+    "failure", ["NRT_EXEC_OOB (1006)", "NRT_EXEC_COMPLETED_WITH_NUM_ERR (1003)", "NRT_TIMEOUT (5)"]
+)
+def test_a_kernel_that_fails_on_the_device_is_a_fault_of_the_kernel(toolchain: NeuronToolchain, failure: str) -> None:
+    neff = toolchain.compile(HEAD + f"def kernel(a, b):\n    return nl.device_fault(a, {failure!r})\n", [A, A], 60)
+    with pytest.raises(RunError, match=failure.split()[0]):
+        toolchain.run(neff, [LEFT, RIGHT], 60)
+
+
+def test_a_kernel_that_hangs_on_the_device_is_stopped(toolchain: NeuronToolchain) -> None:
+    neff = toolchain.compile(HEAD + "def kernel(a, b):\n    return nl.hang(a)\n", [A, A], 60)
+    with pytest.raises(StepTimeout) as error:
+        toolchain.run(neff, [LEFT, RIGHT], 1.5)
+    assert error.value.step == "run"
+
+
+def test_the_same_neff_with_other_shapes_is_refused_by_the_device(toolchain: NeuronToolchain) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    with pytest.raises(RunError, match="NRT_INVALID"):
+        toolchain.run(neff, [LEFT[:2], RIGHT], 60)
+    with pytest.raises(RunError, match="1 tensors were given to a kernel compiled for 2"):
+        toolchain.run(neff, [LEFT], 60)
+
+
+# --- machines that fail ---------------------------------------------------------------------------
+
+
+def test_a_busy_core_is_a_fault_of_the_machine(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    sdk.behave(busy=True)
+    with pytest.raises(ToolchainMissing, match=r"NeuronCore\(s\) not available"):
+        toolchain.run(neff, [LEFT, RIGHT], 60)
+
+
+@pytest.mark.parametrize("failure", ["NRT_HW_ERROR (6)", "NRT_EXEC_HW_ERR_HBM_UE (1201)", "NRT_EXEC_NC_BUSY (1005)"])
+def test_a_hardware_error_is_a_fault_of_the_machine(toolchain: NeuronToolchain, failure: str) -> None:
+    neff = toolchain.compile(HEAD + f"def kernel(a, b):\n    return nl.device_fault(a, {failure!r})\n", [A, A], 60)
+    with pytest.raises(ToolchainMissing, match=failure.split()[0]):
+        toolchain.run(neff, [LEFT, RIGHT], 60)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"summary": {"total_time": None}}, "no number named total_time"),
+        ({"print": "Segmentation fault"}, "no summary"),
+        ({"summary": {"total_time": 1e9}}, "not the seconds of an execution"),
+    ],
+)
+def test_a_profile_without_a_latency_is_a_fault_of_the_machine_by_name(
+    sdk: PretendSdk, toolchain: NeuronToolchain, state: dict[str, object], says: str
+) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    sdk.behave(**state)
+    with pytest.raises(ToolchainMissing, match=says):
+        toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60)
+
+
+def test_an_sdk_that_breaks_later_is_not_blamed_on_the_candidate(toolchain: NeuronToolchain, tmp_path: Path) -> None:
+    packages = next((tmp_path / "venv").rglob("site-packages"))
+    broken = tmp_path / "broken"
+    (broken / "nki").mkdir(parents=True)
+    (broken / "nki/__init__.py").write_text("raise ImportError('libneuronxla.so: cannot open shared object file')\n")
+    (packages / "fixture.pth").write_text(f"{broken}\n" + (packages / "fixture.pth").read_text())
+    with pytest.raises(ToolchainMissing, match="libneuronxla.so"):
+        toolchain.compile(SUBTRACT, [A, A], 60)
+
+
+def test_nothing_is_left_behind(sdk: PretendSdk) -> None:
+    toolchain = open_neuron_toolchain(installation=sdk.installation)
+    folder = toolchain.compile(SUBTRACT, [A, A], 60).path.parent
+    toolchain.close()
+    assert not folder.exists()
+
+
+def _is_gone(pid: int) -> bool:
+    """Killed; init may not have reaped it yet."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    return False
