@@ -51,8 +51,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
     Keeps the permissions of an existing file, and writes through a symbolic link instead of replacing it.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
     with explained(path, "write"):
+        data = content.encode("utf-8") if isinstance(content, str) else content
         path = Path(os.path.realpath(path))
         mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")

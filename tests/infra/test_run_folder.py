@@ -1,0 +1,196 @@
+"""checkpoints/<run-id>/: everything is read back as it was written, by another process, after a crash."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import (
+    CheckFailure,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Implausible,
+    Incorrect,
+    TimedOut,
+)
+from accelopt_core.optimization_memory import Experience
+from infra.journal import JournalDamaged, JournalError, JournalLocked
+from infra.memory_file import MemoryFile
+from infra.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids
+from tests.infra.samples import attempted, manifest, measured
+
+INPUT = Candidate("input", "x = 0\n")
+
+
+def created(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a", **changes: object) -> RunFolder:
+    return RunFolder.create(checkpoints, manifest(run_id, **changes), {"run": {"rounds": 10}})
+
+
+def test_run_ids_sort_by_time_and_name_the_task() -> None:
+    early = new_run_id("add_rmsnorm_matmul", datetime(2026, 9, 1, 8, 0, 0, tzinfo=timezone.utc))
+    late = new_run_id("Ünïcode/../kernel", datetime(2026, 11, 20, 12, 54, 18, tzinfo=timezone.utc))
+    assert early < late
+    assert re.fullmatch(r"20260901-080000-add-rmsnorm-matmul-[0-9a-f]{4}", early)
+    assert re.fullmatch(r"[a-z0-9-]+", late)
+
+
+NAN = float("nan")
+EVALUATIONS: list[Evaluation] = [
+    measured(123.4),
+    CompileFailed("no", 3),
+    Incorrect(CheckFailure(42, "small", 0, "relative error", 1.0, 2e-5, (0, 1), 1.5, float("inf"), "heavy-tailed")),
+    Implausible("faster than DMA", 1.0),
+    TimedOut("compile", 300.0),
+    Crashed("run", "segmentation fault", None),
+]
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS, ids=lambda evaluation: evaluation.kind)
+def test_every_kind_of_attempt_is_read_back_as_it_was_written(tmp_path: Path, evaluation: Evaluation) -> None:
+    folder = created(tmp_path)
+    entry = attempted(1, evaluation, 500.0, source="x = 'µ'\n")
+    folder.attempt(entry)
+    folder.close()
+    (back,) = RunFolder(folder.path).tries()
+    assert repr(back) == repr(entry)  # repr: NaN is not equal to itself
+    assert type(back.evaluation) is type(evaluation)
+    assert (folder.path / "candidates" / "r001t1.py").read_text() == "x = 'µ'\n"
+    assert json.loads((folder.path / "evaluations" / "r001t1.json").read_text())["kind"] == evaluation.kind
+
+
+def test_a_reply_that_is_no_unicode_is_kept_all_the_same(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    entry = attempted(1, CompileFailed("no"), 500.0, source="x = '\ud800'\n")
+    folder.attempt(entry)
+    (back,) = folder.tries()
+    assert back.candidate == entry.candidate
+
+
+def test_a_candidate_id_is_no_path(tmp_path: Path) -> None:
+    folder = created(tmp_path / "runs")
+    entry = attempted(1, CompileFailed("no"), 500.0)
+    hostile = Candidate("../../../escape", "x")
+    folder.attempt(type(entry)(1, 1, entry.plan, hostile, entry.evaluation, entry.attempt))
+    assert not list(tmp_path.glob("escape*")) and len(list((folder.path / "candidates").iterdir())) == 1
+
+
+def test_the_first_best_is_the_input_and_later_ones_leave_it_alone(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    assert folder.baseline() is None and folder.winner() is None
+    folder.best(INPUT, measured(500.0))
+    folder.best(Candidate("r001t1", "x = 1\n", "input"), measured(250.0))
+    baseline, winner = folder.baseline(), folder.winner()
+    assert baseline is not None and winner is not None
+    assert (baseline.candidate, baseline.result.latency_us) == (INPUT, 500.0)
+    assert (winner.candidate.id, winner.result.latency_us) == ("r001t1", 250.0)
+    assert folder.input_kernel.read_text() == "x = 0\n"
+    assert folder.best_kernel.read_text() == "x = 1\n"
+
+
+def test_a_crash_between_best_json_and_best_kernel_is_put_right_by_its_next_holder(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    folder.best(INPUT, measured(500.0))
+    folder.best(Candidate("r001t1", "x = 1\n"), measured(250.0))
+    folder.best_kernel.write_text("x = 0\n")  # as if the crash had come before this file was replaced
+    reader = RunFolder(folder.path)
+    assert reader.winner() is not None and folder.best_kernel.read_text() == "x = 0\n"  # a reader writes nothing
+    assert folder.winner() is not None and folder.best_kernel.read_text() == "x = 1\n"
+
+
+def test_one_run_is_held_by_one_process_and_read_by_anybody(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    other = RunFolder(folder.path)
+    with pytest.raises(JournalLocked, match="run 20261120-125418-matmul-3f2a is under way"):
+        other.hold()
+    assert other.is_held and other.manifest().status == "running"
+    folder.close()
+    assert not other.is_held
+    other.hold()
+    other.close()
+
+
+def test_a_run_id_is_given_once(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    folder.close()
+    with pytest.raises(JournalError, match="--resume 20261120-125418-matmul-3f2a"):
+        created(tmp_path)
+
+
+def test_how_it_ended_and_that_it_goes_on_stand_in_the_manifest(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    folder.end("budget", "$5 are spent")
+    assert (folder.manifest().status, folder.manifest().reason) == ("budget", "$5 are spent")
+    folder.go_on(20)
+    assert (folder.manifest().status, folder.manifest().reason, folder.manifest().rounds) == ("running", "", 20)
+    assert folder.manifest().updated > folder.manifest().created
+
+
+def test_exchanges_are_numbered_in_order_also_after_a_restart(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    folder.keep_exchange("planner", "{}")
+    again = RunFolder(folder.path)
+    path = again.keep_exchange("executor", '{"a": 1}')
+    assert path.name == "00002-executor.json" and path.read_text() == '{"a": 1}'
+
+
+def test_runs_are_found_by_id_by_its_beginning_and_as_the_latest(tmp_path: Path) -> None:
+    created(tmp_path, "zzz-named-by-hand", created="2026-01-01T00:00:00+00:00")
+    created(tmp_path, "20261120-1-a", created="2026-11-20T00:00:01+00:00")
+    created(tmp_path, "20261120-2-b", created="2026-11-20T00:00:02+00:00")
+    (tmp_path / "README.md").write_text("not a run")
+    assert run_ids(tmp_path) == ["zzz-named-by-hand", "20261120-1-a", "20261120-2-b"]
+    assert find_run(tmp_path, "latest").run_id == "20261120-2-b"
+    assert find_run(tmp_path, "20261120-1-a").run_id == "20261120-1-a"
+    assert find_run(tmp_path, "zzz").run_id == "zzz-named-by-hand"
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [("2026", "several runs"), ("nothing", "the newest are"), ("../x", "is no run")],
+)
+def test_a_run_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path: Path, asked: str, says: str) -> None:
+    created(tmp_path, "20261120-1-a")
+    created(tmp_path, "20261120-2-b")
+    with pytest.raises(RunNotFound, match=says) as failure:
+        find_run(tmp_path, asked)
+    assert "20261120-2-b" in str(failure.value)
+
+
+@pytest.mark.parametrize("checkpoints", ["empty", "missing"])
+def test_where_there_is_no_run_the_error_says_how_to_start_one(tmp_path: Path, checkpoints: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunNotFound, match="start one"):
+        find_run(tmp_path / checkpoints, "latest")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("manifest.json", "{"), ("manifest.json", '{"run_id": 1}'), ("baseline.json", "[]"), ("best.json", "{}")],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    folder = created(tmp_path)
+    folder.best(INPUT, measured(500.0))
+    (folder.path / name).write_text(content)
+    read = {"manifest.json": folder.manifest, "baseline.json": folder.baseline, "best.json": folder.winner}[name]
+    with pytest.raises(JournalDamaged, match=name) as failure:
+        read()
+    assert "\n" not in str(failure.value)
+
+
+def test_a_journal_files_an_attempt_s_experience_once_however_often_it_is_repeated(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    memory = MemoryFile(tmp_path / "rewrites.json", print)
+    experience = Experience("hoist", "s", "hoist", speedup=1.5)
+    RunJournal(folder, memory).remember(experience)
+    resumed = RunJournal(folder, memory)  # killed before the attempt was written: the round is played again
+    resumed.remember(experience)
+    resumed.attempt(attempted(1, measured(400.0), 500.0))
+    assert [known.confirmed for known in resumed.recall().experiences] == [1]
+    resumed.remember(experience)
+    assert [known.confirmed for known in resumed.recall().experiences] == [2]
