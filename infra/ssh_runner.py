@@ -241,14 +241,16 @@ class SshRunner:
                 job.stream = self._persist(job.restart or (lambda: self._request(
                     {"op": "job_follow", "job": job.id, "secret": job.secret, "offset": job.received_bytes,
                      "collect": list(job.spec.collect), "collect_limit": job.spec.collect_limit_bytes})))
+            stream = job.stream
             try:
-                for data in self._listen(job, job.stream):
+                for data in self._listen(job, stream):
                     *lines, partial = (partial + data).split(b"\n")
                     partial = partial[-_LINE_LIMIT_BYTES:]
                     yield from (line.decode("utf-8", "replace") for line in lines)
             except LinkDropped:
-                job.stream.close()
-                job.stream = None
+                stream.close()
+                if job.stream is stream:
+                    job.stream = None
         if partial:
             yield partial.decode("utf-8", "replace")
 
@@ -257,8 +259,10 @@ class SshRunner:
 
         patience_s: how long to wait for a dropped link, if not as long as for everything else.
         """
-        self._let_go(job)
         self._simple({"op": "job_kill", "job": job.id, "remove": remove}, "done", patience_s)
+        stream, job.stream = job.stream, None
+        if stream is not None:
+            stream.close()
 
     def collect(self, job: RemoteJob, name: str, *, limit_bytes: int = 64 << 20) -> bytes:
         """A file of the job's directory. Raises JobRefused("no_file" or "too_large")."""
@@ -338,11 +342,6 @@ class SshRunner:
                 job.outcome = JobOutcome(ending["ended"], ending["status"], ending["message"], ending["elapsed_s"])
                 return
 
-    def _let_go(self, job: RemoteJob) -> None:
-        if job.stream is not None:
-            job.stream.close()
-            job.stream = None
-
     def _simple(self, request: dict[str, Any], answer: str, patience_s: float | None = None) -> dict[str, Any]:
         def attempt() -> dict[str, Any]:
             with self._request(request) as stream:
@@ -409,6 +408,7 @@ class _Stream:
         self._drop = drop
         self._buffer = b""
         self._greeted = False
+        self._closed = False
 
     def __enter__(self) -> _Stream:
         return self
@@ -417,6 +417,7 @@ class _Stream:
         self.close()
 
     def close(self) -> None:
+        self._closed = True
         self._channel.close()
 
     def send(self, data: bytes) -> None:
@@ -484,6 +485,8 @@ class _Stream:
         if data:
             self._buffer += data
             return
+        if self._closed:  # by this side, in another thread: the link itself is sound
+            raise LinkDropped(f"the request to {self._where} was withdrawn")
         if not self._greeted and self._channel.exit_status_ready():
             self._explain_no_start()
         self._drop(EOFError("the far side hung up"))

@@ -11,6 +11,7 @@ import json
 import posixpath
 import secrets
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ class SshTarget:
         self._station_lock = threading.Lock()
         self._info: TargetInfo | None = None
         self._running: dict[str, RemoteJob] = {}
+        self._closing = False
 
     def describe(self) -> TargetInfo:
         if self._info is None:
@@ -82,6 +84,7 @@ class SshTarget:
             try:
                 return self._evaluate_once(request, station, told)
             except JobRefused as error:
+                self._check_open()
                 step = told.step or step
                 if error.code == "tree_changed":
                     self._station = None
@@ -92,14 +95,21 @@ class SshTarget:
         raise AssertionError("unreachable: the second try returns or raises")
 
     def close(self) -> None:
-        for job in list(self._running.values()):
-            with contextlib.suppress(TargetError):  # its own time limit ends it there
-                self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
-        self._running.clear()
-        if self._station is not None:
-            with contextlib.suppress(TargetError):  # swept after KEEP_DAYS otherwise
+        """End what is being evaluated, in whatever thread, and disconnect. Without a link, time limits do it there."""
+        self._closing = True
+        with contextlib.suppress(TargetError):
+            patient_until = time.monotonic() + _STOP_PATIENCE_S
+            while self._running and time.monotonic() < patient_until:
+                for job in list(self._running.values()):  # again and again: one may be about to start
+                    self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
+                time.sleep(0.05)
+            if self._station is not None:
                 self._runner.discard(self._station.references, patience_s=_STOP_PATIENCE_S)
         self._runner.close()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise TargetUnreachable(f"the evaluation on {self._runner.where} was ended by this program")
 
     # --- setting up -----------------------------------------------------------------------------
 
@@ -168,12 +178,13 @@ class SshTarget:
         job = self._runner.new_job(spec)
         self._running[job.id] = job
         try:
+            self._check_open()
             self._runner.start_job(job, station.tree)
             for line in self._runner.follow(job):
                 told(line)
         except BaseException as error:
-            # A refused job is not running; everything else, Ctrl-C above all, must end it there first.
-            if not isinstance(error, JobRefused):
+            # A refused job is not running and a lost host not there; after all else, as Ctrl-C, end it there first.
+            if not isinstance(error, (JobRefused, TargetUnreachable)):
                 self._stop(job)
             raise
         finally:
@@ -186,6 +197,7 @@ class SshTarget:
             self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
 
     def _verdict(self, job: RemoteJob, nonce: str, limit_s: float, step: Step) -> Evaluation:
+        self._check_open()
         outcome = job.outcome
         if outcome is None:
             raise TargetUnreachable(f"job {job.id} on {self._runner.where} was left before its end")
