@@ -57,7 +57,6 @@ from infra.ssh_config import SshSettings
 from infra.ssh_target import SshTarget
 from infra.targets import LocalTarget
 from ka_extensions.divergence_guard import DivergenceGuard
-from nki_sim.reference import api_reference
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
 
@@ -289,6 +288,8 @@ def _proposer(
     def spent(entry: LedgerEntry) -> None:
         folder.spend(asdict(entry))
         spending.model_called(entry)
+
+    from nki_sim.reference import api_reference
 
     ledger = Ledger(
         load_prices(settings.model.prices or SHIPPED_PRICES),

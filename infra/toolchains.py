@@ -29,6 +29,7 @@ from accelopt_core.toolchain import (
 )
 from infra import sandbox
 from nki_sim import profile, program_file
+from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.executor import execute
 from nki_sim.program import Program
@@ -117,7 +118,9 @@ class SimulatorToolchain:
             if finished.status != 0:
                 raise _compile_error(failure, finished)
             try:
-                return Simulated(program_file.load(program), self.machine)
+                loaded = program_file.load(program)
+                check_capacity(loaded)
+                return Simulated(loaded, self.machine)
             except FileNotFoundError:
                 raise CompileError("the process ended without leaving a program") from None
             except ProgramFormatError as error:

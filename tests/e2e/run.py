@@ -1,0 +1,76 @@
+"""Running orchestrator.py as a user does: a process, its output, its exit code, its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    output: str
+    errors: str
+    checkpoints: Path
+
+    @property
+    def folder(self) -> Path:
+        """Of the newest run."""
+        return max(self.checkpoints.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime).parent
+
+    def document(self, name: str) -> dict:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def tries(self) -> list[dict]:
+        lines = (self.folder / "experiments.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def outcomes(self) -> list[str]:
+        return [entry["attempt"]["outcome"] for entry in self.tries()]
+
+    def events(self) -> list[dict]:
+        lines = (self.folder / "run.log").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def steps(self, round: int) -> list[str]:
+        return [e["step"] for e in self.events() if e["event"] == "StepBegan" and e["round"] == round]
+
+    @property
+    def speedup(self) -> float:
+        baseline, best = (self.document(name)["result"]["latency_us"] for name in ("baseline.json", "best.json"))
+        return baseline / best
+
+
+def orchestrate(
+    *arguments: str, folder: Path, environment: Mapping[str, str] | None = None, timeout_s: float = 280
+) -> Ran:
+    """Everything it writes goes below `folder`; no key of this machine reaches it."""
+    clean = {name: value for name, value in os.environ.items() if name not in KEYS and not name.startswith("NKI_OPT")}
+    checkpoints = folder / "checkpoints"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "orchestrator.py"),
+            *arguments,
+            "--checkpoints",
+            str(checkpoints),
+            "--memory",
+            str(folder / "memory" / "rewrites.json"),
+        ],
+        cwd=folder,
+        env={**clean, **(environment or {}), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, checkpoints)

@@ -1,0 +1,96 @@
+"""The loop on this machine: the catalogue proposes, the simulated Trainium2 judges."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
+from tests.e2e.run import ROOT, orchestrate
+
+
+def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Path) -> None:
+    first = orchestrate("--task", "matmul", "--preset", "small", "--rounds", "3", folder=tmp_path)
+    assert first.status == 0, first.errors + first.output
+    assert first.speedup > 1.05 and "improved" in first.outcomes()
+    assert "simulated" in first.output and "best_kernel.py" in first.output
+    assert "ANTHROPIC_API_KEY" in first.output, "it says how to use a model instead"
+    second = orchestrate("--task", "matmul", "--preset", "small", "--rounds", "1", folder=tmp_path)
+    started = next(e for e in second.events() if e["event"] == "RunStarted")
+    assert started["experiences"] >= 1
+    assert second.status == 0
+
+
+def files(folder: Path, kernel: str, reference: str = REFERENCE) -> None:
+    (folder / "add.py").write_text(kernel, encoding="utf-8")
+    (folder / "add_reference.py").write_text(reference, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (WRONG, "outputs differ"),
+        (BROKEN, "tensor_plus"),
+        ("x = 1\n", "defines no kernel"),
+        ("def kernel(:", "SyntaxError"),
+    ],
+    ids=["wrong", "unknown instruction", "no kernel", "no python"],
+)
+def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, kernel: str, said: str) -> None:
+    files(tmp_path, kernel)
+    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    assert ran.status == 3
+    assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--kernel", "nothing.py"], "nothing.py"),
+        (["--rounds", "many"], "rounds"),
+        (["--round", "3"], "--rounds"),
+        (["--task", "matmull"], "matmul"),
+        (["--preset", "huge"], "huge"),
+    ],
+)
+def test_usage_errors_are_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
+    ran = orchestrate(*flags, folder=tmp_path)
+    assert ran.status == 2 and said in ran.errors and "Traceback" not in ran.errors
+    assert ran.errors.count("\n") == 1, ran.errors
+
+
+def test_a_kernel_without_a_reference_names_every_place_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SLOW.replace("256", "128"), encoding="utf-8")
+    ran = orchestrate("--kernel", "mine.py", folder=tmp_path)
+    assert ran.status == 2
+    for name in ("mine_reference.py", "mine_ref.py", "reference.py", "ref.py", "--problem"):
+        assert name in ran.errors
+
+
+def test_a_reference_that_fails_is_named(tmp_path: Path) -> None:
+    files(tmp_path, SLOW, REFERENCE.replace("return x + np.tile(y, (T, 1))", "return x + z"))
+    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    assert ran.status == 2 and "forward()" in ran.errors and "NameError" in ran.errors
+
+
+def test_ctrl_c_finishes_the_step_saves_and_prints_the_table(tmp_path: Path) -> None:
+    files(tmp_path, SLOW)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "orchestrator.py"), "--task", "matmul", "--preset", "small", "--rounds", "50",
+         "--checkpoints", str(tmp_path / "c"), "--memory", str(tmp_path / "m.json"), "--provider", "catalogue"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("c/*/baseline.json")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 5, errors
+    assert "best_kernel.py" in output and "Traceback" not in errors
+    assert next(tmp_path.glob("c/*/best_kernel.py")).stat().st_size > 0

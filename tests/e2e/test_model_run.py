@@ -1,0 +1,100 @@
+"""The whole loop with the real anthropic and openai clients, talking to a loopback server with scripted replies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kernels import BROKEN, FAST, REFERENCE, SLOW, WRONG
+from tests.e2e.run import Ran, orchestrate
+from tests.llm.wire_server import WireServer
+
+SECRET = "sk-test-do-not-leak-4711"
+
+PLAN = json.dumps({
+    "title": "wider DMA rows", "technique": "widen-dma-rows", "bottleneck": "memory-bound", "expected_gain_us": 30.0,
+    "rationale": "rows of 1 KiB do not saturate the DMA engines", "details": "set STEP to 2048",
+})  # fmt: skip
+SUMMARY = json.dumps({"title": "Widen DMA rows", "summary": "Rows of 8 KiB instead of 1 KiB halve the time."})
+LESSON = json.dumps({
+    "diagnosis_right": True, "lesson": "DMA rows were the limit", "avoid": ["short rows"], "build_on": ["wide rows"],
+})  # fmt: skip
+
+
+def code(source: str) -> str:
+    return f"Here is the kernel.\n\n```python\n{source}```\n"
+
+
+SCRIPT = [PLAN, code(WRONG), code(BROKEN), "I would rather talk about the weather.", code(FAST), SUMMARY, LESSON]
+"""One round: a wrong kernel, one that does not compile, a reply with no code, and then a good one."""
+
+
+@pytest.fixture(params=["anthropic", "openai"])
+def provider(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def run_with(server: WireServer, provider: str, folder: Path, *flags: str) -> Ran:
+    (folder / "add.py").write_text(SLOW, encoding="utf-8")
+    (folder / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
+    url = server.url if provider == "anthropic" else server.openai_url
+    environment = {f"{provider.upper()}_API_KEY": SECRET, f"{provider.upper()}_BASE_URL": url}
+    return orchestrate("--kernel", "add.py", "--rounds", "1", *flags, folder=folder, environment=environment)
+
+
+def test_the_loop_survives_bad_replies_and_keeps_the_good_one(provider: str, tmp_path: Path) -> None:
+    with WireServer(SCRIPT) as server:
+        ran = run_with(server, provider, tmp_path)
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.outcomes() == ["incorrect", "compile_failed", "no_kernel", "improved"]
+    assert ran.speedup > 1.3
+    assert (ran.folder / "best_kernel.py").read_text(encoding="utf-8").strip() == FAST.strip()
+    assert (tmp_path / "add.py").read_text(encoding="utf-8") == SLOW, "the user's file is never modified"
+
+
+def test_every_fault_is_fed_back_to_the_executor(provider: str, tmp_path: Path) -> None:
+    with WireServer(SCRIPT) as server:
+        run_with(server, provider, tmp_path)
+        asked = [request.last_user_message for request in server.requests]
+    assert "outputs differ" in asked[2] and "seed" in asked[2]
+    assert "tensor_plus" in asked[3]
+    assert "code block" in asked[4] or "kernel" in asked[4]
+
+
+def test_the_win_is_remembered_and_no_secret_is_written_anywhere(provider: str, tmp_path: Path) -> None:
+    with WireServer(SCRIPT) as server:
+        ran = run_with(server, provider, tmp_path)
+    memory = json.loads((tmp_path / "memory" / "rewrites.json").read_text(encoding="utf-8"))
+    (win,) = memory["experiences"]
+    assert win["technique"] == "widen-dma-rows" and win["speedup"] == pytest.approx(ran.speedup, rel=1e-3)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), f"{path} holds the API key"
+    assert SECRET not in ran.output + ran.errors
+
+
+def test_all_nine_steps_are_in_the_log_in_order(provider: str, tmp_path: Path) -> None:
+    with WireServer([PLAN, code(FAST), SUMMARY, LESSON]) as server:
+        ran = run_with(server, provider, tmp_path)
+    assert ran.steps(1) == [
+        "profile", "plan", "execute", "upload", "compile and verify", "benchmark", "decide", "summarize", "reflect",
+    ]  # fmt: skip
+
+
+def test_in_place_writes_the_winner_back_after_a_copy(tmp_path: Path) -> None:
+    with WireServer([PLAN, code(FAST), SUMMARY, LESSON]) as server:
+        ran = run_with(server, "anthropic", tmp_path, "--in-place")
+    assert ran.status == 0, ran.errors
+    assert (tmp_path / "add.py").read_text(encoding="utf-8").strip() == FAST.strip()
+    assert (tmp_path / "add.py.bak").read_text(encoding="utf-8") == SLOW
+
+
+def test_a_wrong_key_is_one_line_that_does_not_show_it(tmp_path: Path) -> None:
+    from tests.llm.wire_server import HttpFault
+
+    with WireServer([HttpFault(401, "authentication_error", "invalid x-api-key")] * 4) as server:
+        ran = run_with(server, "anthropic", tmp_path, "--rounds", "3")
+    assert ran.status == 4
+    assert SECRET not in ran.output + ran.errors
