@@ -96,7 +96,9 @@ def dma_copy(
     scalar with dge_mode.hwdge, which cannot cast). Views with .ap(scalar_offset= / vector_offset=) gather
     or scatter; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
     """
-    return current().emit(_DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), DmaCopy(engine, dge_mode, oob_mode))
+    return current().emit(
+        _DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), DmaCopy(engine, dge_mode, oob_mode), name=name
+    )
 
 
 # --- dma_transpose --------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def dma_transpose(
     """
     order = _TRANSPOSES.get(src.ndim, ()) if axes is None else tuple(int(a) for a in axes)
     attrs = DmaTranspose(order, dge_mode, oob_mode)
-    return current().emit(_DMA_TRANSPOSE, Engine.dma, ("dst", "src"), "wr", (dst, src), attrs)
+    return current().emit(_DMA_TRANSPOSE, Engine.dma, ("dst", "src"), "wr", (dst, src), attrs, name=name)
 
 
 # --- dma_compute ----------------------------------------------------------------------------------
@@ -224,4 +226,4 @@ def dma_compute(
         raise NkiValidationError(f"dma_compute: scales must be 1.0 for each of {len(srcs)} srcs, not {list(scales)}")
     roles = ("dst", *[f"srcs[{i}]" for i in range(len(srcs))])
     attrs = DmaCompute(ops.name_of(reduce_op, "dma_compute"), len(srcs), bool(unique_indices), oob_mode)
-    return current().emit(_DMA_COMPUTE, Engine.dma, roles, "w" + "r" * len(srcs), (dst, *srcs), attrs)
+    return current().emit(_DMA_COMPUTE, Engine.dma, roles, "w" + "r" * len(srcs), (dst, *srcs), attrs, name=name)

@@ -93,7 +93,7 @@ def nc_stream_shuffle(
             f"nc_stream_shuffle: shuffle_mask must be a list of integers, not {shuffle_mask!r}"
         ) from None
     access = "ur" if KEEP in mask else "wr"
-    return current().emit(_SHUFFLE, Engine.vector, ("dst", "src"), access, (dst, src), StreamShuffle(mask))
+    return current().emit(_SHUFFLE, Engine.vector, ("dst", "src"), access, (dst, src), StreamShuffle(mask), name=name)
 
 
 # --- nc_n_gather ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
 
     indices: uint32, dst's size; dst has data's dtype.
     """
-    return current().emit(_N_GATHER, Engine.gpsimd, ("dst", "data", "indices"), "wrr", (dst, data, indices))
+    return current().emit(_N_GATHER, Engine.gpsimd, ("dst", "data", "indices"), "wrr", (dst, data, indices), name=name)
 
 
 # --- local_gather ---------------------------------------------------------------------------------
@@ -213,5 +213,5 @@ def local_gather(
     valid = index.size // index.shape[0] * _CORE_PARTITIONS if num_valid_indices is None else int(num_valid_indices)
     attrs = LocalGather(int(ops.scalar(num_elem_per_idx, "local_gather: num_elem_per_idx")), valid)
     return current().emit(
-        _LOCAL_GATHER, Engine.gpsimd, ("dst", "src_buffer", "index"), "wrr", (dst, src_buffer, index), attrs
+        _LOCAL_GATHER, Engine.gpsimd, ("dst", "src_buffer", "index"), "wrr", (dst, src_buffer, index), attrs, name=name
     )

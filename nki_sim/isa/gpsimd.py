@@ -94,7 +94,7 @@ def iota(
     partition; int32 arithmetic, cast to dst's dtype. dst in SBUF.
     """
     attrs = Iota(_pattern(pattern, "iota"), int(offset), int(channel_multiplier))
-    return current().emit(_IOTA, Engine.gpsimd, ("dst",), "w", (dst,), attrs)
+    return current().emit(_IOTA, Engine.gpsimd, ("dst",), "w", (dst,), attrs, name=name)
 
 
 class AffineSelect(NamedTuple):
@@ -159,7 +159,9 @@ def affine_select(
         "equal" if cmp_op is None else ops.name_of(cmp_op, "affine_select cmp_op"),
         float(ops.scalar(on_false_value, "affine_select: on_false_value")),
     )
-    return current().emit(_AFFINE_SELECT, Engine.gpsimd, ("dst", "on_true_tile"), "wr", (dst, on_true_tile), attrs)
+    return current().emit(
+        _AFFINE_SELECT, Engine.gpsimd, ("dst", "on_true_tile"), "wr", (dst, on_true_tile), attrs, name=name
+    )
 
 
 # --- tensor_partition_reduce ----------------------------------------------------------------------
@@ -212,4 +214,4 @@ _PARTITION_REDUCE = define(
 def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str | None = None) -> Instruction:
     """dst[0, ...] = data reduced over its partitions (nl.add, average, maximum, bitwise_or, bitwise_and), on GpSimd."""
     attrs = PartitionReduce(ops.name_of(op, "tensor_partition_reduce"))
-    return current().emit(_PARTITION_REDUCE, Engine.gpsimd, ("dst", "data"), "wr", (dst, data), attrs)
+    return current().emit(_PARTITION_REDUCE, Engine.gpsimd, ("dst", "data"), "wr", (dst, data), attrs, name=name)

@@ -86,7 +86,7 @@ _RNG = define("rng", check=_check_rng, compute=_compute_rng)
 def rng(dst: NkiTensor, engine: Engine = Engine.vector, name: str | None = None) -> Instruction:
     """Fill an integer tile with random bits (the low bits of 32-bit numbers); Vector or GpSimd."""
     state = _generators(engine, _lanes_of(dst))
-    return current().emit(_RNG, engine, ("dst", "state"), "wu", (dst, state))
+    return current().emit(_RNG, engine, ("dst", "state"), "wu", (dst, state), name=name)
 
 
 # --- dropout --------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def dropout(dst: NkiTensor, data: NkiTensor, prob: Number | NkiTensor, name: str
         roles, operands = (*roles, "prob"), (*operands, prob)
     else:
         number = ops.scalar(prob, "dropout: prob")
-    return current().emit(_DROPOUT, Engine.vector, roles, "wrur"[: len(roles)], operands, Dropout(number))
+    return current().emit(_DROPOUT, Engine.vector, roles, "wrur"[: len(roles)], operands, Dropout(number), name=name)
 
 
 # --- seeds and states -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ _SEED = define("set_rng_seed", check=_check_seed, compute=_compute_seed)
 def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
     """Seed Vector's generators with the 32-bit value in a [1, 1] tile: the same seed, the same numbers."""
     state = _generators(Engine.vector, slice(0, MAX_PARTITIONS))
-    return current().emit(_SEED, Engine.vector, ("state", "src_seeds"), "wr", (state, src_seeds))
+    return current().emit(_SEED, Engine.vector, ("state", "src_seeds"), "wr", (state, src_seeds), name=name)
 
 
 def _check_state(template: Template) -> None:
@@ -192,11 +192,11 @@ def rand_set_state(src_seeds: NkiTensor, engine: Engine = Engine.gpsimd, name: s
     """Set GpSimd's generators from a uint32 tile [P, 6], one generator for each partition."""
     _only_gpsimd(engine, "rand_set_state")
     state = _generators(Engine.gpsimd, _lanes_of(src_seeds))
-    return current().emit(_SET_STATE, Engine.gpsimd, ("state", "src_seeds"), "wr", (state, src_seeds))
+    return current().emit(_SET_STATE, Engine.gpsimd, ("state", "src_seeds"), "wr", (state, src_seeds), name=name)
 
 
 def rand_get_state(dst: NkiTensor, engine: Engine = Engine.gpsimd, name: str | None = None) -> Instruction:
     """Store GpSimd's generators in a uint32 tile [P, 6]."""
     _only_gpsimd(engine, "rand_get_state")
     state = _generators(Engine.gpsimd, _lanes_of(dst))
-    return current().emit(_GET_STATE, Engine.gpsimd, ("dst", "state"), "wr", (dst, state))
+    return current().emit(_GET_STATE, Engine.gpsimd, ("dst", "state"), "wr", (dst, state), name=name)

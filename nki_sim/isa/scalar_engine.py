@@ -125,7 +125,7 @@ def activation(
     if reduce_res is not None:
         roles, operands, access = (*roles, "reduce_res"), (*operands, reduce_res), access + "w"
     attrs = Activation(ops.name_of(op, "activation"), scale_value, bias_value, reduce_cmd)
-    return current().emit(_ACTIVATION, Engine.scalar, roles, access, operands, attrs)
+    return current().emit(_ACTIVATION, Engine.scalar, roles, access, operands, attrs, name=name)
 
 
 def activation_reduce(

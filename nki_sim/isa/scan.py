@@ -110,7 +110,7 @@ def tensor_tensor_scan(
         bool(reverse1),
         number,
     )
-    return current().emit(_SCAN, Engine.vector, roles, "wrrr"[: len(roles)], operands, attrs)
+    return current().emit(_SCAN, Engine.vector, roles, "wrrr"[: len(roles)], operands, attrs, name=name)
 
 
 # --- tensor_scalar_cumulative ---------------------------------------------------------------------
@@ -221,4 +221,4 @@ def tensor_scalar_cumulative(
         start = ops.scalar(imm1, "tensor_scalar_cumulative: imm1")
     attrs = TensorScalarCumulative(name0, number, ops.name_of(op1, "tensor_scalar_cumulative op1"), start, reduce_cmd)
     access = "wr" + ("u" if reduce_cmd is _reduce_cmd.reduce else "w") + "rr"
-    return current().emit(_CUMULATIVE, Engine.vector, roles, access[: len(roles)], operands, attrs)
+    return current().emit(_CUMULATIVE, Engine.vector, roles, access[: len(roles)], operands, attrs, name=name)

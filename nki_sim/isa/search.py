@@ -54,7 +54,7 @@ _MAX8 = define("max8", check=_check_max8, compute=_compute_max8)
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
     """dst[P, 8] = the eight largest values of each partition of src (8 to 16384 elements), descending. Vector."""
-    return current().emit(_MAX8, Engine.vector, ("dst", "src"), "wr", (dst, src))
+    return current().emit(_MAX8, Engine.vector, ("dst", "src"), "wr", (dst, src), name=name)
 
 
 # --- nc_find_index8, nc_match_replace8 ------------------------------------------------------------
@@ -105,7 +105,7 @@ def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str |
     Repeated values take successive occurrences, in ascending order. dst is uint16 or uint32; data has 8 to
     16384 elements per partition.
     """
-    return current().emit(_FIND_INDEX8, Engine.vector, ("dst", "data", "vals"), "wrr", (dst, data, vals))
+    return current().emit(_FIND_INDEX8, Engine.vector, ("dst", "data", "vals"), "wrr", (dst, data, vals), name=name)
 
 
 class MatchReplace(NamedTuple):
@@ -155,9 +155,17 @@ def nc_match_replace8(
     """
     attrs = MatchReplace(float(ops.scalar(imm, "nc_match_replace8: imm")))
     if dst_idx is None:
-        return current().emit(_MATCH_REPLACE8, Engine.vector, ("dst", "data", "vals"), "wrr", (dst, data, vals), attrs)
+        return current().emit(
+            _MATCH_REPLACE8, Engine.vector, ("dst", "data", "vals"), "wrr", (dst, data, vals), attrs, name=name
+        )
     return current().emit(
-        _MATCH_REPLACE8, Engine.vector, ("dst", "data", "vals", "dst_idx"), "wrrw", (dst, data, vals, dst_idx), attrs
+        _MATCH_REPLACE8,
+        Engine.vector,
+        ("dst", "data", "vals", "dst_idx"),
+        "wrrw",
+        (dst, data, vals, dst_idx),
+        attrs,
+        name=name,
     )
 
 
@@ -204,7 +212,7 @@ def nonzero_with_count(
     Only partitions 0, 16, 32, ... are read and written. src [P, T]: float32 or int32; dst [P, T + 1]: int32.
     """
     attrs = NonzeroWithCount(int(index_offset), int(padding_val))
-    return current().emit(_NONZERO, Engine.gpsimd, ("dst", "src"), "ur", (dst, src), attrs)
+    return current().emit(_NONZERO, Engine.gpsimd, ("dst", "src"), "ur", (dst, src), attrs, name=name)
 
 
 # --- topk -----------------------------------------------------------------------------------------
@@ -260,7 +268,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
     idx_dst [P, k] uint32 hold a group's result in each of its partitions; src [P, x] bfloat16. GpSimd, SBUF.
     """
     return current().emit(
-        _TOPK, Engine.gpsimd, ("val_dst", "idx_dst", "src"), "wwr", (val_dst, idx_dst, src), TopK(int(n))
+        _TOPK, Engine.gpsimd, ("val_dst", "idx_dst", "src"), "wwr", (val_dst, idx_dst, src), TopK(int(n)), name=name
     )
 
 
@@ -302,4 +310,4 @@ def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = N
 
     Elements with id 0 are padding: start n, end -1. float32 or int32.
     """
-    return current().emit(_SEQUENCE_BOUNDS, Engine.gpsimd, ("dst", "segment_ids"), "wr", (dst, segment_ids))
+    return current().emit(_SEQUENCE_BOUNDS, Engine.gpsimd, ("dst", "segment_ids"), "wr", (dst, segment_ids), name=name)

@@ -85,10 +85,12 @@ def tensor_copy_predicated(
     if isinstance(src, NkiTensor):
         attrs = CopyPredicated(None, bool(reverse_pred))
         return current().emit(
-            _COPY_PREDICATED, Engine.vector, ("dst", "predicate", "src"), "urr", (dst, predicate, src), attrs
+            _COPY_PREDICATED, Engine.vector, ("dst", "predicate", "src"), "urr", (dst, predicate, src), attrs, name=name
         )
     attrs = CopyPredicated(ops.scalar(src, "tensor_copy_predicated: src"), bool(reverse_pred))
-    return current().emit(_COPY_PREDICATED, Engine.vector, ("dst", "predicate"), "ur", (dst, predicate), attrs)
+    return current().emit(
+        _COPY_PREDICATED, Engine.vector, ("dst", "predicate"), "ur", (dst, predicate), attrs, name=name
+    )
 
 
 # --- range_select ---------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def range_select(
     )
     roles = ("dst", "on_true_tile", "bound0", "bound1", "accumulators")
     operands = (dst, on_true_tile, bound0, bound1, accumulators.lanes(Engine.vector, on_true_tile))
-    return _emit_reducing(_RANGE_SELECT, roles, "wrrr", operands, reduce_cmd, reduce_res, attrs)
+    return _emit_reducing(_RANGE_SELECT, roles, "wrrr", operands, reduce_cmd, reduce_res, attrs, name)
 
 
 def _only_maximum(reduce_op: Any, what: str) -> None:
@@ -207,12 +209,13 @@ def _emit_reducing(
     command: _reduce_cmd,
     reduce_res: NkiTensor | None,
     attrs: Any,
+    name: str | None,
 ) -> Instruction:
     """Emit with the accumulators as last operand so far, then reduce_res."""
     access += "w" if command in (_reduce_cmd.reset, _reduce_cmd.reset_reduce) else "u"
     if reduce_res is not None:
         roles, operands, access = (*roles, "reduce_res"), (*operands, reduce_res), access + "w"
-    return current().emit(opcode, Engine.vector, roles, access, operands, attrs)
+    return current().emit(opcode, Engine.vector, roles, access, operands, attrs, name)
 
 
 # --- select_reduce --------------------------------------------------------------------------------
@@ -288,4 +291,4 @@ def select_reduce(
     access = "wrrr"[: len(roles)]
     roles, operands = (*roles, "accumulators"), (*operands, accumulators.lanes(Engine.vector, on_true))
     attrs = SelectReduce(number, reduce_cmd, bool(reverse_pred))
-    return _emit_reducing(_SELECT_REDUCE, roles, access, operands, reduce_cmd, reduce_res, attrs)
+    return _emit_reducing(_SELECT_REDUCE, roles, access, operands, reduce_cmd, reduce_res, attrs, name)

@@ -50,7 +50,7 @@ def tensor_copy(
     gpsimd (SBUF only).
     """
     where = Engine.vector if engine is Engine.unknown else engine
-    return current().emit(_TENSOR_COPY, where, ("dst", "src"), "wr", (dst, src))
+    return current().emit(_TENSOR_COPY, where, ("dst", "src"), "wr", (dst, src), name=name)
 
 
 # --- memset ---------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ _MEMSET = define("memset", check=_check_memset, compute=_compute_memset, attrs_t
 def memset(dst: NkiTensor, value: Number, engine: Engine = Engine.unknown, name: str | None = None) -> Instruction:
     """Fill dst with a compile-time number, which must be exact in an integer dst's dtype. Vector or GpSimd."""
     where = Engine.vector if engine is Engine.unknown else engine
-    return current().emit(_MEMSET, where, ("dst",), "w", (dst,), Memset(ops.scalar(value, "memset: value")))
+    return current().emit(_MEMSET, where, ("dst",), "w", (dst,), Memset(ops.scalar(value, "memset: value")), name=name)
 
 
 # --- tensor_tensor --------------------------------------------------------------------------------
@@ -159,7 +159,9 @@ def tensor_tensor(
         to_gpsimd = in_sbuf and not bitvec and (integers or op_name == "power")
         engine = Engine.gpsimd if to_gpsimd else Engine.vector
     attrs = TensorTensor(op_name, integers and engine is Engine.gpsimd)
-    return current().emit(_TENSOR_TENSOR, engine, ("dst", "data1", "data2"), "wrr", (dst, data1, data2), attrs)
+    return current().emit(
+        _TENSOR_TENSOR, engine, ("dst", "data1", "data2"), "wrr", (dst, data1, data2), attrs, name=name
+    )
 
 
 # --- tensor_scalar --------------------------------------------------------------------------------
@@ -348,7 +350,7 @@ def tensor_scalar(
         exact = engine is Engine.gpsimd and _all_integers(number0, number1)
         exact = exact or (len(operands) > 2 and all(t.dtype in _INT32 for t in operands[2:]))
     attrs = TensorScalar(name0, number0, bool(reverse0), name1, number1, bool(reverse1), exact)
-    return current().emit(_TENSOR_SCALAR, engine, roles, "wrrr"[: len(roles)], operands, attrs)
+    return current().emit(_TENSOR_SCALAR, engine, roles, "wrrr"[: len(roles)], operands, attrs, name=name)
 
 
 def _all_integers(*numbers: Number | None) -> bool:

@@ -50,7 +50,7 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instru
 
     At most 512 elements per partition; several results side by side go to bn_aggr.
     """
-    return current().emit(_BN_STATS, Engine.vector, ("dst", "data"), "wr", (dst, data))
+    return current().emit(_BN_STATS, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)
 
 
 def _check_aggr(template: Template) -> None:
@@ -82,4 +82,4 @@ _BN_AGGR = define("bn_aggr", check=_check_aggr, compute=_compute_aggr)
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
     """dst[P, 2] = mean and (population) variance from one or more bn_stats results in data[P, 3 n]; on Vector."""
-    return current().emit(_BN_AGGR, Engine.vector, ("dst", "data"), "wr", (dst, data))
+    return current().emit(_BN_AGGR, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)

@@ -241,7 +241,7 @@ def nc_matmul(
         (bool(is_stationary_onezero), bool(is_moving_onezero)),
     )
     return current().emit(
-        _NC_MATMUL, Engine.tensor, ("dst", "stationary", "moving"), "urr", (dst, stationary, moving), attrs
+        _NC_MATMUL, Engine.tensor, ("dst", "stationary", "moving"), "urr", (dst, stationary, moving), attrs, name=name
     )
 
 
@@ -301,4 +301,4 @@ def nc_transpose(
         fits = pattern[0][1] <= VECTOR_TRANSPOSE_MAX and free <= VECTOR_TRANSPOSE_MAX
         tensor_can = data.buffer is MemoryRegion.sbuf and dst.buffer is MemoryRegion.psum
         engine = Engine.vector if fits or not tensor_can else Engine.tensor
-    return current().emit(_NC_TRANSPOSE, engine, ("dst", "data"), "wr", (dst, data))
+    return current().emit(_NC_TRANSPOSE, engine, ("dst", "data"), "wr", (dst, data), name=name)

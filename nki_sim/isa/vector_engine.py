@@ -90,7 +90,7 @@ def scalar_tensor_tensor(
         name0, operand0, "operand0", ("dst", "data", "operand1"), (dst, data, operand1)
     )
     attrs = ScalarTensorTensor(name0, number, bool(reverse0), name1, bool(reverse1))
-    return current().emit(_SCALAR_TENSOR_TENSOR, Engine.vector, roles, "wrrr"[: len(roles)], operands, attrs)
+    return current().emit(_SCALAR_TENSOR_TENSOR, Engine.vector, roles, "wrrr"[: len(roles)], operands, attrs, name=name)
 
 
 # --- tensor_reduce --------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def tensor_reduce(
     ndim = data.ndim
     axes = tuple(sorted(a + ndim if a < 0 else a for a in map(operator.index, axes)))
     attrs = TensorReduce(ops.name_of(op, "tensor_reduce"), axes, bool(negate))
-    return current().emit(_TENSOR_REDUCE, Engine.vector, ("dst", "data"), "wr", (dst, data), attrs)
+    return current().emit(_TENSOR_REDUCE, Engine.vector, ("dst", "data"), "wr", (dst, data), attrs, name=name)
 
 
 # --- tensor_scalar_reduce -------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def tensor_scalar_reduce(
         start,
         bool(reduce_res_negate),
     )
-    return current().emit(_TENSOR_SCALAR_REDUCE, Engine.vector, roles, access, operands, attrs)
+    return current().emit(_TENSOR_SCALAR_REDUCE, Engine.vector, roles, access, operands, attrs, name=name)
 
 
 # --- reciprocal -----------------------------------------------------------------------------------
@@ -336,4 +336,4 @@ _RECIPROCAL = define("reciprocal", check=_check_reciprocal, compute=_compute_rec
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
     """dst = 1 / data on Vector in float32 (8 cycles an element; nl.reciprocal in activation is faster, less exact)."""
-    return current().emit(_RECIPROCAL, Engine.vector, ("dst", "data"), "wr", (dst, data))
+    return current().emit(_RECIPROCAL, Engine.vector, ("dst", "data"), "wr", (dst, data), name=name)
