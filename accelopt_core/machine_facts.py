@@ -1,62 +1,86 @@
-"""The numbers of one machine that prompts teach with, as the templates name them."""
+"""The numbers of one machine that prompts teach with, rounded to what a reader can use.
+
+They come from `nki_sim.machine`, where each has its source; nothing here is a number of its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nki_sim.machine import MACHINES, Machine
+
+_SPOKEN = {"trn1": "Trainium1", "trn2": "Trainium2", "trn3": "Trainium3"}
+
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """Per NeuronCore; rates are what a kernel can reach, not what a data sheet adds up."""
+    """Per NeuronCore."""
 
     name: str
     partitions: int
     sbuf_bytes_per_partition: int
+    """What a kernel may use."""
     psum_banks: int
     psum_bank_bytes: int
+    """Per partition."""
     matmul_columns: int
     """Longest free axis of one matmul's moving operand."""
     tensor_ghz: float
     vector_ghz: float
     scalar_ghz: float
-    tflops_bf16: float
-    tflops_fp32: float
+    fp32_passes: int
+    tflops_bf16: int
+    tflops_fp32: int
     table_load_us: float
     dma_engines: int
-    dma_gb_per_s: float
+    dma_gb_per_s: int
+    """All engines together, on long rows."""
     dma_latency_us: float
+    """From issue to a consumer that may start, beside the bytes themselves."""
     dma_poor_row_bytes: int
+    """Rows of this length spend half the time on overhead ..."""
     dma_good_row_bytes: int
+    """... of this length a ninth ..."""
     dma_full_row_bytes: int
+    """... and of this length a seventeenth."""
     pe_warmup_us: float
     pe_cold_factor: float
+    """How many times slower the Tensor engine is while cold."""
 
 
-TRN2 = MachineFacts(
-    name="Trainium2",
-    # Shapes, memories and clocks: AWS Neuron SDK 2.32, nki/guides/architecture/trainium2_arch.rst.
-    partitions=128,
-    # Usable SBUF: nkipy HardwareConstants.h (224 KiB less what the runtime reserves).
-    sbuf_bytes_per_partition=212_984,
-    psum_banks=8,
-    psum_bank_bytes=2048,
-    matmul_columns=512,
-    tensor_ghz=2.4,
-    vector_ghz=0.96,
-    scalar_ghz=1.2,
-    tflops_bf16=79.0,
-    tflops_fp32=20.0,
-    # Profiler timeline in the same SDK's DMA and activation guides: 1.28 to 1.29 µs.
-    table_load_us=1.3,
-    # nki/deep-dives/nki-dma-bandwidth-guide.rst: 16 engines, 23 B/ns each; rows below 256 B are overhead,
-    # 2 KiB is the advised minimum, 4 KiB saturates. Latency: trigger to consumer, nki-dma-overview.rst.
-    dma_engines=16,
-    dma_gb_per_s=370.0,
-    dma_latency_us=2.0,
-    dma_poor_row_bytes=512,
-    dma_good_row_bytes=2048,
-    dma_full_row_bytes=4096,
-    # tools/neuron-explorer/overview-summary-page.rst: about half speed for about 3 µs.
-    pe_warmup_us=3.0,
-    pe_cold_factor=2.0,
-)
+def machine_facts(machine: Machine) -> MachineFacts:
+    row_bytes = machine.dma_row_ns * machine.dma_engine_bytes_per_ns
+    return MachineFacts(
+        name=_SPOKEN.get(machine.name, machine.name),
+        partitions=machine.partitions,
+        sbuf_bytes_per_partition=machine.sbuf_partition_bytes,
+        psum_banks=machine.psum_banks,
+        psum_bank_bytes=machine.psum_bank_bytes,
+        matmul_columns=machine.moving_fmax,
+        tensor_ghz=machine.tensor_clock_ghz,
+        vector_ghz=machine.vector_clock_ghz,
+        scalar_ghz=machine.scalar_clock_ghz,
+        fp32_passes=machine.tensor_fp32_passes,
+        tflops_bf16=round(machine.matmul_bf16_flops_per_ns / 1e3),
+        tflops_fp32=round(machine.matmul_fp32_flops_per_ns / 1e3),
+        table_load_us=round(machine.activation_table_load_ns / 1e3, 1),
+        dma_engines=machine.dma_engines,
+        dma_gb_per_s=10 * round(machine.dma_bytes_per_ns / 10),
+        dma_latency_us=round((machine.dma_start_ns + machine.dma_spread_ns + machine.dma_completion_ns) / 1e3, 1),
+        dma_poor_row_bytes=_power_of_two(row_bytes),
+        dma_good_row_bytes=_power_of_two(8 * row_bytes),
+        dma_full_row_bytes=_power_of_two(16 * row_bytes),
+        pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
+        pe_cold_factor=machine.throttle_factor,
+    )
+
+
+def _power_of_two(value: float) -> int:
+    """The nearest one from below or above, whichever is the closer factor."""
+    lower = 1
+    while 2 * lower <= value:
+        lower *= 2
+    return lower if value / lower <= 2 * lower / value else 2 * lower
+
+
+TRN2 = machine_facts(MACHINES["trn2"])

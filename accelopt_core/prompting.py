@@ -76,6 +76,8 @@ class PromptSettings:
         }
     )
     """Longest reply per role, a reasoning model's thoughts included."""
+    temperature: float | None = None
+    """None: the provider's default; some models accept no other."""
 
 
 DEFAULT_SETTINGS = PromptSettings()
@@ -116,7 +118,7 @@ def ask(
         text = prompt(detail)
         if len(system) + len(text) > settings.longest:
             continue
-        request = ModelRequest(role, system, (Message("user", text),), settings.max_tokens[role])
+        request = ModelRequest(role, system, (Message("user", text),), settings.max_tokens[role], settings.temperature)
         try:
             return model.complete(request), request
         except ModelContextOverflow as error:
@@ -160,6 +162,7 @@ def ask_for_object(
                 ),
             ),
             request.max_tokens,
+            request.temperature,
         )
     return read(model.complete(again).text)
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials
+from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials, ModelUnreachable
 from infra.llm.anthropic_model import AnthropicModel
+from infra.llm.mailbox_model import MailboxModel
 from infra.llm.openai_model import OPENAI_HOST, OpenAIModel, only_model_served
+from infra.llm.program_model import ClaudeProgramModel, ProgramModel, split_command
+from infra.llm.replay_model import ReplayModel, read_exchanges
 from infra.llm.retry import DEFAULT_PATIENCE, Patience
 from infra.llm.toml_files import read_toml
 
@@ -31,6 +34,10 @@ class ModelSettings:
     timeout_s: float = 600.0
     """For one whole reply."""
     patience: Patience = DEFAULT_PATIENCE
+    command: str | None = None
+    """For `command`: the program and its arguments, as in a shell."""
+    folder: Path | None = None
+    """For `mailbox`: where requests and replies go; for `replay`: a run's folder or one of exchanges."""
 
 
 def _anthropic(settings: ModelSettings) -> LanguageModel:
@@ -57,9 +64,35 @@ def _openai(settings: ModelSettings) -> LanguageModel:
     )
 
 
+def _claude_cli(settings: ModelSettings) -> LanguageModel:
+    return ClaudeProgramModel(settings.model, timeout_s=settings.timeout_s, patience=settings.patience)
+
+
+def _command(settings: ModelSettings) -> LanguageModel:
+    if not settings.command:
+        raise ModelUnreachable("command: no program: give one that reads a prompt and writes a reply")
+    return ProgramModel(split_command(settings.command), timeout_s=settings.timeout_s, patience=settings.patience)
+
+
+def _mailbox(settings: ModelSettings) -> LanguageModel:
+    if settings.folder is None:
+        raise ModelUnreachable("mailbox: no folder: give one for requests and replies")
+    return MailboxModel(settings.folder, on_wait=settings.patience.on_wait)
+
+
+def _replay(settings: ModelSettings) -> LanguageModel:
+    if settings.folder is None:
+        raise ModelUnreachable("replay: no folder: give a run's folder or one of recorded exchanges")
+    return ReplayModel(read_exchanges(settings.folder))
+
+
 PROVIDERS: Mapping[str, Callable[[ModelSettings], LanguageModel]] = {
     "anthropic": _anthropic,
     "openai": _openai,
+    "claude-cli": _claude_cli,
+    "command": _command,
+    "mailbox": _mailbox,
+    "replay": _replay,
 }
 
 

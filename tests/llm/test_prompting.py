@@ -11,7 +11,7 @@ import jinja2
 import pytest
 
 import accelopt_core.prompting as prompting
-from accelopt_core.machine_facts import TRN2
+from accelopt_core.machine_facts import TRN2, machine_facts
 from accelopt_core.planner import planner_prompt
 from accelopt_core.prompting import (
     PROMPTS,
@@ -23,6 +23,7 @@ from accelopt_core.prompting import (
     render,
     shortened,
 )
+from nki_sim.machine import MACHINES
 from tests.llm.scenes import PROFILE, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
@@ -80,6 +81,20 @@ def test_the_shared_text_teaches_the_machine_in_its_own_numbers() -> None:
     for subject in ("Tensor engine", "Vector engine", "Scalar engine", "GpSimd engine", "Sync engine", "stationary",
                     "memory-bound", "compute-bound", "underutilized", "nc_transpose", "throttles"):  # fmt: skip
         assert subject in text
+
+
+def test_the_numbers_come_from_the_machine_table() -> None:
+    machine = MACHINES["trn2"]
+    facts = machine_facts(replace(machine, psum_banks=5, dma_row_ns=4 * machine.dma_row_ns))
+    assert facts.psum_banks == 5
+    assert facts.dma_good_row_bytes == 4 * TRN2.dma_good_row_bytes
+    assert (TRN2.name, TRN2.partitions, TRN2.matmul_columns, TRN2.tflops_bf16) == ("Trainium2", 128, 512, 79)
+    assert TRN2.dma_poor_row_bytes < TRN2.dma_good_row_bytes < TRN2.dma_full_row_bytes
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_can_be_taught(name: str) -> None:
+    assert machine_facts(MACHINES[name]).name in render("planner_system.j2", machine=machine_facts(MACHINES[name]))
 
 
 def test_bounds_from_a_trace_are_not_called_absolute() -> None:
