@@ -1,4 +1,4 @@
-"""Move a load, and the preparation that depends on nothing else, out of a loop that does not change it.
+"""Move a load, or work on chip, out of a loop that does not change it, with all that depends on nothing else.
 
     for n in ...:                          tiles = []
         for k in ...:                      for k in ...:
@@ -49,14 +49,11 @@ class _Hoist:
     """Loops inside `loop` whose variable the load uses, outermost first: one list dimension each."""
 
 
-class HoistInvariantLoads:
-    name = "hoist-invariant-load"
+class _Hoisting:
+    """What both transforms share; they differ in whether the tile comes from memory."""
 
-    def describe(self) -> str:
-        return (
-            "Load (and turn or cast) a tile once before a loop that does not change it, instead of in every "
-            "iteration; inner loops index a list of tiles."
-        )
+    name: str
+    loads: bool
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
         code = KernelCode(module)
@@ -66,20 +63,43 @@ class HoistInvariantLoads:
                 (tile,) = statement.binds
                 for loop in statement.block.loops():
                     try:
-                        hoists.append(_plan(code, tile, loop.variable))
+                        hoists.append(_plan(code, tile, loop.variable, self.loads))
                     except IllegalSite:
                         continue
-        return tuple(_site(hoist) for hoist in hoists if not any(_contains(other, hoist) for other in hoists))
+        largest = (hoist for hoist in hoists if not any(_contains(other, hoist) for other in hoists))
+        return tuple(_site(self.name, hoist) for hoist in largest)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
         code = KernelCode(module)
         tile, _, variable = site.key.partition("/")
         if not code.bindings(tile):
             raise SiteGone(f"{site.key}: the kernel has no tile {tile}")
-        hoist = _plan(code, tile, variable)
+        hoist = _plan(code, tile, variable, self.loads)
         changed = _rewrite(code, hoist)
         # Through text, because a node that was copied must not appear twice in one tree.
         return cst.parse_module(changed.code)
+
+
+class HoistInvariantLoads(_Hoisting):
+    name = "hoist-invariant-load"
+    loads = True
+
+    def describe(self) -> str:
+        return (
+            "Load (and turn or cast) a tile once before a loop that does not change it, instead of in every "
+            "iteration; inner loops index a list of tiles."
+        )
+
+
+class HoistInvariantPreparation(_Hoisting):
+    name = "hoist-invariant-preparation"
+    loads = False
+
+    def describe(self) -> str:
+        return (
+            "Turn, cast or compute a tile on chip once before a loop that does not change it, instead of in every "
+            "iteration; inner loops index a list of tiles."
+        )
 
 
 def _contains(other: _Hoist, hoist: _Hoist) -> bool:
@@ -87,15 +107,15 @@ def _contains(other: _Hoist, hoist: _Hoist) -> bool:
     return other is not hoist and other.loop is hoist.loop and set(other.group.statements) > set(hoist.group.statements)
 
 
-def _site(hoist: _Hoist) -> Site:
+def _site(transform: str, hoist: _Hoist) -> Site:
     group, variable = hoist.group, hoist.loop.variable
     by = " and ".join(loop.variable for loop in hoist.indexed_by)
     steps = ", ".join(s.operation for s in _leaves(group.statements) if s.kind is Kind.INSTRUCTION)
     held = f", one tile per {by} held in a list" if by else ""
     return Site(
-        HoistInvariantLoads.name,
+        transform,
         f"{group.tile}/{variable}",
-        f"move the load of {group.tile} ({steps}) out of the loop over {variable}{held}",
+        f"move the making of {group.tile} ({steps}) out of the loop over {variable}{held}",
         group.statements[0].line,
         f"nothing that fills {group.tile} depends on {variable}, and neither it nor what it reads is written "
         f"elsewhere in that loop",
@@ -106,7 +126,7 @@ def _site(hoist: _Hoist) -> Site:
 # --- legality ---------------------------------------------------------------------------------------
 
 
-def _plan(code: KernelCode, tile: str, variable: str) -> _Hoist:
+def _plan(code: KernelCode, tile: str, variable: str, loads: bool) -> _Hoist:
     """Raises IllegalSite naming the rule that forbids it."""
     allocation = _only_binding(code, tile)
     if allocation.kind is not Kind.ALLOCATE or allocation.region != "sbuf":
@@ -126,6 +146,13 @@ def _plan(code: KernelCode, tile: str, variable: str) -> _Hoist:
         raise IllegalSite(f"the loop over {variable} can be left early")
 
     group = _group(code, allocation, loop)
+    operations = {s.operation for s in _leaves(group.statements) if s.kind is Kind.INSTRUCTION}
+    if not operations:
+        raise IllegalSite(f"nothing fills {tile}")
+    if loads and not operations & LOADS:
+        raise IllegalSite(f"{tile} is not loaded from memory")
+    if not loads and operations & LOADS:
+        raise IllegalSite(f"{tile} is loaded from memory: that is for {HoistInvariantLoads.name}")
     used = group.uses
     if variable in used:
         raise IllegalSite(f"what fills {tile} depends on {variable}")
@@ -189,8 +216,6 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
             uses |= statement.uses
             waiting.extend(statement.uses | statement.binds)
     ordered = tuple(statement for statement in block.statements if statement in members)
-    if not any(s.operation in LOADS for s in _leaves(ordered)):
-        raise IllegalSite(f"{tile} is not loaded from memory")
     for statement in ordered:
         foreign = code.changed_by(statement) - buffers if statement.body is None else frozenset()
         for leaf in statement.walk():
@@ -318,7 +343,7 @@ def _rewrite(code: KernelCode, hoist: _Hoist) -> cst.Module:
     new_loop = replace_nodes(loop.node, {group.block.node: replace_nodes(inner_block, changes)})
     assert isinstance(new_loop, cst.For) and isinstance(loop.node, cst.For)
     blank = cst.EmptyLine(indent=False)
-    comment = cst.EmptyLine(comment=cst.Comment(f"# Loaded once: the same for every {loop.variable}."))
+    comment = cst.EmptyLine(comment=cst.Comment(f"# Once: the same for every {loop.variable}."))
     set_off = [blank] if any(line.comment is None for line in loop.node.leading_lines) else []
     preamble[0] = _without_blank_lines(preamble[0], [*set_off, comment])
     new_loop = _without_blank_lines(new_loop, [blank])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from accelopt_core.transforms.base import Transform
-from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
+from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.retile import Retile
 
 TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantLoads(),
+    HoistInvariantPreparation(),
     Retile(),
 )
 

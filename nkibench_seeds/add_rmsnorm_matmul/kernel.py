@@ -1,7 +1,7 @@
 """result = (rmsnorm(x + z) * g) @ w, float32; x and z are [M, K], g is [K], w is [K, N].
 
-Rows are normalised 128 at a time in their natural layout, turned on the Tensor engine, and
-multiplied with weight tiles that are loaded where they are used.
+Rows are normalised 128 at a time in their natural layout; then one output tile at a time, both
+operand tiles are prepared where they are used: the rows are turned, the weights loaded.
 """
 
 import nki
@@ -58,18 +58,16 @@ def kernel(x, w, eps, z, g):
         scaled = nl.ndarray((TILE_M, K), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=scaled, data1=normed, data2=gain, op=nl.multiply)
 
-        scaled_t = nl.ndarray((TILE_K, K // TILE_K * TILE_M), dtype=nl.float32, buffer=nl.sbuf)
-        for k in nl.affine_range(K // TILE_K):
-            turned = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_transpose(dst=turned, data=scaled[:, k * TILE_K : (k + 1) * TILE_K])
-            nisa.tensor_copy(dst=scaled_t[:, k * TILE_M : (k + 1) * TILE_M], src=turned)
-
         for n in nl.affine_range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
             for k in nl.affine_range(K // TILE_K):
+                turned = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.psum)
+                nisa.nc_transpose(dst=turned, data=scaled[:, k * TILE_K : (k + 1) * TILE_K])
+                scaled_t = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.sbuf)
+                nisa.tensor_copy(dst=scaled_t, src=turned)
                 w_tile = nl.ndarray((TILE_K, TILE_N), dtype=w.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=w_tile, src=w[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N])
-                nisa.nc_matmul(dst=acc, stationary=scaled_t[:, k * TILE_M : (k + 1) * TILE_M], moving=w_tile)
+                nisa.nc_matmul(dst=acc, stationary=scaled_t, moving=w_tile)
             out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
             nisa.tensor_copy(dst=out, src=acc)
             nisa.dma_copy(dst=result[m * TILE_M : (m + 1) * TILE_M, n * TILE_N : (n + 1) * TILE_N], src=out)

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone
-from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
+from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from infra.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites
 
 HOIST = HoistInvariantLoads()
+PREPARE = HoistInvariantPreparation()
 
 ADD_ROWS = (
     HEADER
@@ -61,6 +62,20 @@ def test_when_a_load_depends_on_two_inner_loops_then_lists_are_nested():
     assert "moving=w_tiles[n][k]" in hoisted
     inputs = (random(256, 512), random(512, 1024, seed=1), 1e-5, random(256, 512, seed=2), random(512, seed=3))
     np.testing.assert_array_equal(run(hoisted, *inputs), run(source, *inputs))
+
+
+def test_work_on_chip_is_hoisted_like_a_load_and_offered_apart():
+    source = load_seed("add_rmsnorm_matmul").kernel_source
+    inputs = (random(256, 512), random(512, 1024, seed=1), 1e-5, random(256, 512, seed=2), random(512, seed=3))
+
+    assert set(sites(PREPARE, source)) == {"scaled_t/n"}
+    hoisted = applied(PREPARE, source, "scaled_t/n")
+
+    np.testing.assert_array_equal(run(hoisted, *inputs), run(source, *inputs))
+    assert count(source, "nc_transpose", *inputs) == 2 * 2 * 4
+    assert count(hoisted, "nc_transpose", *inputs) == 2 * 4
+    with pytest.raises(IllegalSite, match="loaded from memory"):
+        applied(PREPARE, source, "w_tile/m")
 
 
 def test_when_a_load_sits_directly_in_the_loop_then_no_list_is_made():
