@@ -9,12 +9,15 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_sim")
 
-_STARTS = ("infra/judge.py", "infra/*_worker.py", "nki_sim/**/*")
-"""The judge, the programs it starts by path, and the simulator whole: kernels import from it what they like."""
+_STARTS = ("infra/judge.py", "nki_sim/**/*")
+"""The judge, and the simulator whole: kernels import from it what they like."""
 
 
 def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
-    """Relative POSIX path -> file, for everything that `python -m infra.judge` can come to import."""
+    """Relative POSIX path -> file, for everything that `python -m infra.judge` can come to import or start.
+
+    A string that is the name of a file beside the one it stands in counts as a program started by its path.
+    """
     found: dict[str, Path] = {}
     pending = [path for pattern in _STARTS for path in tree.glob(pattern)
                if path.is_file() and "__pycache__" not in path.parts]
@@ -26,11 +29,11 @@ def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
         if name not in found:
             found[name] = path
             if path.suffix == ".py":
-                pending += _imported(path, tree)
+                pending += _needed(path, tree)
     return dict(sorted(found.items()))
 
 
-def _imported(path: Path, tree: Path) -> Iterator[Path]:
+def _needed(path: Path, tree: Path) -> Iterator[Path]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -40,6 +43,9 @@ def _imported(path: Path, tree: Path) -> Iterator[Path]:
             base = ".".join(([*package] if node.level else []) + ([node.module] if node.module else []))
             for alias in node.names:
                 yield from _module_files(f"{base}.{alias.name}", tree)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".py") \
+                and "/" not in node.value and path.with_name(node.value).is_file():
+            yield path.with_name(node.value)
 
 
 def _module_files(dotted: str, tree: Path) -> Iterator[Path]:

@@ -105,8 +105,8 @@ def resolve(destination: str, settings: SshSettings) -> Endpoint:
         host=options["hostname"],
         port=_port(parsed["port"] or options.get("port", "22"), destination),
         user=parsed["user"] or options.get("user") or getpass.getuser(),
-        identity_files=settings.identity_files + (configured_keys or tuple(path for name in DEFAULT_IDENTITIES
-                                                if (path := ssh_dir / name).exists())),
+        identity_files=settings.identity_files + (configured_keys or tuple(
+            path for name in DEFAULT_IDENTITIES if (path := ssh_dir / name).exists())),
         identities_only=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
         known_hosts_files=known_hosts + tuple(

@@ -145,7 +145,7 @@ class SshRunner:
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._was_connected = False
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -166,8 +166,8 @@ class SshRunner:
         self._connected()
 
     def close(self) -> None:
+        self._closed.set()
         with self._lock:
-            self._closed = True
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -361,7 +361,7 @@ class SshRunner:
 
     def _connected(self) -> Connection:
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise TargetUnreachable(f"the connection to {self.where} was closed by this program")
             if self._connection is not None and not self._connection.alive:
                 self._connection.close()
@@ -392,7 +392,7 @@ class SshRunner:
                     raise
                 if time.monotonic() + pause_s > deadline:
                     raise TargetUnreachable(f"gave up after {patience_s:g} s: {error}") from error
-            time.sleep(pause_s)
+            self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_BACKOFF_S)
 
 

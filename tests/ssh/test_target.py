@@ -122,7 +122,7 @@ def test_given_a_judge_that_cannot_describe_itself_then_one_line_says_why(make: 
 
 
 def test_given_no_sdk_there_then_the_error_offers_the_simulator(make: Make) -> None:
-    with pytest.raises(TargetMisconfigured, match="no Neuron SDK.*lacks nki or neuronxcc.*--remote-simulator") as caught:
+    with pytest.raises(TargetMisconfigured, match="no Neuron SDK.*lacks nki or neuronxcc.*--remote-sim") as caught:
         make("finish(VERDICT)", remote_simulator=False).describe()
     assert "\n" not in str(caught.value)
 
