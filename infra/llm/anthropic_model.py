@@ -87,9 +87,7 @@ class AnthropicModel:
                     if event.type == "message_start":
                         usage = _usage(event.message.usage)
                     if self._clock() > deadline:
-                        raise Transient(
-                            Trouble.UNREACHABLE, f"no complete reply within {self._timeout_s:g} s", usage=usage
-                        )
+                        raise Transient(Trouble.TIMEOUT, f"no complete reply within {self._timeout_s:g} s", usage=usage)
                 final = stream.get_final_message()
         except anthropic.APIStatusError as error:
             kind, message = _error_of(error)
@@ -102,7 +100,7 @@ class AnthropicModel:
                 usage=usage,
             ) from None
         except anthropic.APITimeoutError:
-            raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s", usage=usage) from None
+            raise Transient(Trouble.TIMEOUT, f"no answer within {self._timeout_s:g} s", usage=usage) from None
         except _CUT as error:
             raise Transient(
                 Trouble.UNREACHABLE, f"connection failed or was cut ({_cause(error)})", usage=usage

@@ -92,7 +92,7 @@ class OpenAIModel:
                 error.status_code, kind, redacted(message, [self._key]), error.response.headers, where=self.name
             ) from None
         except openai.APITimeoutError:
-            raise Transient(Trouble.UNREACHABLE, f"no answer within {self._timeout_s:g} s") from None
+            raise Transient(Trouble.TIMEOUT, f"no answer within {self._timeout_s:g} s") from None
         except _CUT as error:
             reason = one_line(str(error.__cause__ or error)) or type(error).__name__
             raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({reason})") from None

@@ -117,7 +117,7 @@ class ProgramModel:
             try:
                 status = process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
-                raise Transient(Trouble.UNREACHABLE, f"no reply within {self._timeout_s:g} s") from None
+                raise Transient(Trouble.TIMEOUT, f"no reply within {self._timeout_s:g} s") from None
             finally:
                 _end_group(process)
             texts = []

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials, ModelUnreachable
 from infra.llm.anthropic_model import AnthropicModel
@@ -38,6 +39,8 @@ class ModelSettings:
     """For `command`: the program and its arguments, as in a shell."""
     folder: Path | None = None
     """For `mailbox`: where requests and replies go; for `replay`: a run's folder or one of exchanges."""
+    thinking: Mapping[str, Any] | None = None
+    """For `anthropic`: its thinking parameter as documented there; None: the model's default."""
 
 
 def _anthropic(settings: ModelSettings) -> LanguageModel:
@@ -48,6 +51,7 @@ def _anthropic(settings: ModelSettings) -> LanguageModel:
         settings.api_key,
         base_url=settings.base_url,
         timeout_s=settings.timeout_s,
+        thinking=settings.thinking,
         patience=settings.patience,
     )
 
@@ -115,9 +119,11 @@ def settings_from_environment(
     base_url: str | None = None,
     timeout_s: float = 600.0,
     patience: Patience = DEFAULT_PATIENCE,
+    command: str | None = None,
+    folder: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> ModelSettings:
-    """Flags first, then the provider's usual variables: `<NAME>_API_KEY`, `<NAME>_BASE_URL`, `<NAME>_MODEL`."""
+    """What is passed comes first, then the provider's usual variables: `<NAME>_API_KEY`, `_BASE_URL`, `_MODEL`."""
     prefix = provider.upper().replace("-", "_")
     return ModelSettings(
         model=model or environment.get(f"{prefix}_MODEL") or None,
@@ -125,6 +131,8 @@ def settings_from_environment(
         api_key=environment.get(f"{prefix}_API_KEY") or None,
         timeout_s=timeout_s,
         patience=patience,
+        command=command,
+        folder=folder,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -37,15 +38,23 @@ class Trouble(str, Enum):
     BUSY = "busy"
     """Rate limit or overload: the server wants less, later."""
     UNREACHABLE = "unreachable"
-    """No connection, a cut one, a timeout, or a server that failed."""
+    """No connection, a cut one, or a server that failed."""
+    TIMEOUT = "timeout"
+    """No answer in time; each one costs the whole limit, so patience with them is shorter."""
     EMPTY = "empty"
     """An answer without text."""
 
 
-_RAISED = {Trouble.BUSY: ModelBusy, Trouble.UNREACHABLE: ModelUnreachable, Trouble.EMPTY: ModelEmptyReply}
+_RAISED = {
+    Trouble.BUSY: ModelBusy,
+    Trouble.UNREACHABLE: ModelUnreachable,
+    Trouble.TIMEOUT: ModelUnreachable,
+    Trouble.EMPTY: ModelEmptyReply,
+}
 _ADVICE = {
     Trouble.BUSY: "wait, raise the account's limits, or choose another --model",
-    Trouble.UNREACHABLE: "check the network and the base URL, or raise the model timeout",
+    Trouble.UNREACHABLE: "check the network and the base URL",
+    Trouble.TIMEOUT: "raise the reply timeout, or choose a faster --model",
     Trouble.EMPTY: "raise max_tokens (a reasoning model may have spent it all on thought), or choose another --model",
 }
 
@@ -67,17 +76,19 @@ class Transient(Exception):
 class RetryPolicy:
     """Exponential backoff with full jitter on its upper half, and limits on attempts and patience."""
 
-    attempts: int = 6
-    """In all, the first one included."""
+    attempts: int = 10
+    """In all, the first one included; with the waits below, about five minutes of outage."""
     empty_attempts: int = 3
-    """Of those, how many may end in an empty reply."""
+    """Of those, how many may end in an empty reply ..."""
+    timeout_attempts: int = 3
+    """... and how many in no reply at all."""
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
     longest_retry_after_s: float = 600.0
     """A server that asks for a longer pause than this is reported at once."""
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.empty_attempts < 1:
+        if min(self.attempts, self.empty_attempts, self.timeout_attempts) < 1:
             raise ValueError(f"a retry policy needs at least one attempt: {self}")
         if not 0 < self.first_wait_s <= self.longest_wait_s:
             raise ValueError(f"retry waits must satisfy 0 < first <= longest: {self}")
@@ -111,15 +122,17 @@ def with_retries(attempt: Callable[[], ModelReply], *, where: str, patience: Pat
     """
     policy = patience.policy
     spent = Usage()
-    empty = 0
+    limits = {Trouble.EMPTY: policy.empty_attempts, Trouble.TIMEOUT: policy.timeout_attempts}
+    seen: Counter[Trouble] = Counter()
     for failures in range(1, policy.attempts + 1):
         try:
             reply = attempt()
         except Transient as fault:
             spent = spent + fault.usage
-            empty += fault.trouble is Trouble.EMPTY
+            seen[fault.trouble] += 1
+            is_enough = failures == policy.attempts or seen[fault.trouble] == limits.get(fault.trouble)
             waits_too_long = fault.retry_after_s is not None and fault.retry_after_s > policy.longest_retry_after_s
-            if failures == policy.attempts or empty == policy.empty_attempts or waits_too_long:
+            if is_enough or waits_too_long:
                 raise _given_up(fault, where, failures, spent) from fault.__cause__
             wait_s = policy.wait_s(failures, fault.retry_after_s, patience.dice())
             patience.on_wait(f"{where}: {fault}; attempt {failures + 1} of {policy.attempts} in {wait_s:.1f} s")

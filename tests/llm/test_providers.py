@@ -21,6 +21,7 @@ from accelopt_core.ports import (
     Role,
     Usage,
 )
+from infra.llm.anthropic_model import AnthropicModel
 from infra.llm.registry import (
     PROVIDERS,
     ModelSettings,
@@ -91,6 +92,22 @@ def test_thinking_is_not_part_of_the_reply() -> None:
         assert connect("anthropic", server, Clockwork()).complete(REQUEST).text == "the answer"
 
 
+def test_a_thinking_setting_reaches_claude() -> None:
+    with WireServer(["fine"]) as server:
+        settings = ModelSettings("m", server.url, KEY, 20.0, thinking={"type": "adaptive"})
+        build_model("anthropic", settings).complete(REQUEST)
+    assert server.requests[0].body["thinking"] == {"type": "adaptive"}
+
+
+def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
+    ticks = iter(range(1000))
+    with WireServer(lambda body: Says("x" * 5_000)) as server:
+        once = Patience(RetryPolicy(attempts=1))
+        model = AnthropicModel("m", KEY, base_url=server.url, timeout_s=3.0, patience=once, clock=lambda: next(ticks))
+        with pytest.raises(ModelUnreachable, match="no complete reply within 3 s"):
+            model.complete(REQUEST)
+
+
 def test_openai_gets_the_system_text_as_a_message_and_needs_no_key_for_a_local_server() -> None:
     with WireServer(["fine"]) as server:
         settings = ModelSettings("test-model", server.openai_url, None, 20.0, Clockwork().patience())
@@ -139,6 +156,13 @@ def test_a_fault_inside_a_stream_is_waited_out_too(fault: StreamFault | QuietEnd
     with WireServer([fault, "here it is"]) as server:
         assert connect("anthropic", server, clock).complete(REQUEST).text == "here it is"
     assert clock.slept == [0.75]
+
+
+@BOTH
+def test_a_server_that_only_hangs_is_given_up_early(provider: str) -> None:
+    with WireServer(lambda body: Hang()) as server, pytest.raises(ModelUnreachable, match="3 attempts.*reply timeout"):
+        connect(provider, server, Clockwork(), timeout_s=0.2).complete(REQUEST)
+    assert len(server.requests) == 3
 
 
 @BOTH

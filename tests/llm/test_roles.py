@@ -80,7 +80,7 @@ def test_the_planner_is_shown_the_problem_the_profile_and_the_history() -> None:
         "memory 168.0 µs",
         "worked, 1.42x on rmsnorm",
         "measured and rejected (0.80x) on bmm",
-        "round 1, Load two tiles [widen-dma-rows]: incorrect",
+        "round 1, c1 from c0: Load two tiles [widen-dma-rows]: incorrect",
         "expected 30.0 µs gained, measured -1 µs",
         "tails of odd sizes",
         "resident scale",
