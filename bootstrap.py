@@ -5,6 +5,7 @@ Standard library only, and no syntax newer than Python 3.8, so that an old inter
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -24,6 +25,9 @@ def enter(script: str, extra: str = "", create: bool = False) -> None:
 
     `extra`: an optional dependency group that is needed too. `create`: build .venv where it is missing.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no µ must not end a run
     entered = os.environ.pop(_ENTERED, "") != ""
     lacking = ", ".join(missing(extra))
     if not lacking:

@@ -117,7 +117,7 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     subtitle = Text(f"{one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)}", style="dim")
     parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
     if state.baseline is not None:
-        parts += ["", _latencies(state)]
+        parts += ["", _latencies(state, inside, ascii_only)]
         note = wording.bound_note(state.baseline)
         if note:
             parts += [Text(note, style="dim")]
@@ -146,13 +146,15 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
     if state.round == BASELINE_ROUND:
         grid.add_row("Round", Text.assemble("measuring the input kernel", (f"  of {total} rounds to come", "dim")))
     else:
+        place, left = f"{state.round} of {total}", _left(state, now)
         line = Table.grid(padding=(0, 2, 0, 0))
-        bar = ProgressBar(
-            total=total, completed=min(len(state.rounds), total), width=max(10, width - 46), complete_style="cyan",
-            finished_style="green",
-        )  # fmt: skip
-        place = Text.assemble((f"{state.round}", "bold"), f" of {total}")
-        line.add_row(place, bar, Text(_left(state, now), style="dim"))
+        cells: list[RenderableType] = [Text(place, style="bold"), Text(left, style="dim")]
+        room = width - 7 - len(place) - len(left) - 4
+        if room >= 8:
+            done = min(len(state.rounds), total)
+            bar = ProgressBar(total=total, completed=done, width=room, complete_style="cyan", finished_style="green")
+            cells.insert(1, bar)
+        line.add_row(*cells)
         grid.add_row("Round", line)
     plan = Text("-", style="dim")
     if state.plan is not None:
@@ -189,7 +191,7 @@ def _left(state: RunState, now: float) -> str:
     return f"{elapsed}, at most {wording.roughly(left)} left" if left is not None else elapsed
 
 
-def _latencies(state: RunState) -> Table:
+def _latencies(state: RunState, width: int, ascii_only: bool) -> Table:
     assert state.baseline is not None
     best_remark = f"round {state.best_round}" if state.best_round != BASELINE_ROUND else "the input"
     current = state.current if isinstance(state.current, Measured) else None
@@ -201,7 +203,7 @@ def _latencies(state: RunState) -> Table:
         LatencyRow("best", state.best, best_remark, "bold green" if state.best_round != BASELINE_ROUND else "bold"),
         LatencyRow("current", current, remark),
     ]
-    return latency_table(rows, state.baseline)
+    return latency_table(rows, state.baseline, width, ascii_only=ascii_only)
 
 
 def _kind(state: RunState) -> str:
@@ -235,11 +237,11 @@ def _gaps(state: RunState, width: int, ascii_only: bool) -> Table | None:
     gaps = sorted(state.best.profile.gaps, key=lambda gap: -gap.cost_us)[:3]
     widest = max(gap.cost_us for gap in gaps)
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, max_width=width - 46)
+    table.add_column(no_wrap=True, max_width=width - 40)
     table.add_column(justify="right", width=14, no_wrap=True)
     table.add_column(no_wrap=True)
     for gap in gaps:
-        length = max(1, round(24 * gap.cost_us / widest)) if widest > 0 else 0
+        length = max(1, round(20 * gap.cost_us / widest)) if widest > 0 else 0
         bar = Text(("=" if ascii_only else "▬") * length, style="cyan")
         table.add_row(one_line(gap.name), wording.latency(gap.cost_us), bar)
     return table

@@ -78,11 +78,12 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     console.print(Text(summary.status, style="dim"))
     if summary.baseline is not None and summary.best is not None:
         console.print()
-        remark = summary.best.candidate.id if summary.improved else "the input; nothing faster was found"
+        remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
         style = "bold green" if summary.improved else "bold"
         rows = [LatencyRow("input", summary.baseline.result), LatencyRow("best", summary.best.result, remark, style)]
-        console.print(latency_table(rows, summary.baseline.result))
-        note = wording.bound_note(summary.baseline.result)
+        baseline = summary.baseline.result
+        console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
+        note = wording.bound_note(baseline)
         if note:
             console.print(Text(note, style="dim"))
     console.print()
@@ -181,17 +182,22 @@ def print_runs(console: Console, checkpoints: Path) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("on", no_wrap=True)
     known = run_ids(checkpoints)
+    damage = []
     for run_id in reversed(known):
         try:
             summary = summary_of(RunFolder(checkpoints / run_id))
         except JournalError as error:
-            table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", one_line(str(error)))
+            table.add_row(run_id, Text("damaged", style="red"), "-", "-", "-", "see below")
+            damage.append(str(error))
             continue
         table.add_row(*_run_row(run_id, summary))
     if not known:
         console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
         return
-    console.print(table)
+    # Wider than a narrow window or a pipe, rather than ids that cannot be copied.
+    console.print(table, width=max(console.width, 160), crop=False)
+    for line in damage:
+        console.print(Text(one_line(line), style="red"), soft_wrap=True)
 
 
 def _run_row(run_id: str, summary: RunSummary) -> list[str]:

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from accelopt_core.candidate import Bottleneck, Candidate, Plan
-from accelopt_core.evaluation import Bounds, Evaluation, Gap, HotLine, Measured, Profile, explain
-from accelopt_core.ports import TargetInfo, Try
+from accelopt_core.evaluation import (
+    Bounds,
+    CheckFailure,
+    Evaluation,
+    Gap,
+    HotLine,
+    Incorrect,
+    Measured,
+    Profile,
+    explain,
+)
+from accelopt_core.events import (
+    BaselineMeasured,
+    BudgetUpdate,
+    Event,
+    PlanMade,
+    RoundEnded,
+    RoundStarted,
+    RunStarted,
+    StepBegan,
+    StepNote,
+)
+from accelopt_core.ports import Step, TargetInfo, Try, Usage
 from infra.run_folder import Manifest
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
@@ -41,3 +64,31 @@ def attempted(round: int, evaluation: Evaluation, best_us: float, *, source: str
     )  # fmt: skip
     reflexion = Reflexion(round, PLAN.title, PLAN.technique, 100.0, None, outcome, True, "lesson", ("a",), ("b",))
     return Try(round, number, PLAN, candidate, evaluation, attempt, decision, reflexion)
+
+
+def run_events(rounds: int = 3, *, simulated: bool = True, source: str = "declared") -> Iterator[Event]:
+    """A run as it is told: the input at 500 µs, then improved to 250, wrong, no improvement, again from the start."""
+    yield RunStarted("20261120-125418-matmul-3f2a", "matmul", "M256 K256", "/home/me/mine.py", TARGET, "catalogue", 10,
+                     5, "/runs/x", experiences=2)  # fmt: skip
+    for step in (Step.UPLOAD, Step.VERIFY, Step.BENCHMARK):
+        yield StepBegan(0, step)
+    yield BaselineMeasured(measured(500.0, simulated=simulated, source=source))
+    results: list[Evaluation] = [
+        measured(250.0, simulated=simulated, source=source),
+        Incorrect(CheckFailure(42, "small", 0, "relative error", 0.5, 2e-5)),
+        measured(251.0, simulated=simulated, source=source),
+    ]
+    best = 500.0
+    for number in range(1, rounds + 1):
+        entry = attempted(number, results[(number - 1) % 3], best)
+        assert entry.decision is not None and entry.plan is not None
+        yield RoundStarted(number, "input", best)
+        for step in Step:
+            yield StepBegan(number, step)
+            if step is Step.PLAN:
+                yield PlanMade(number, entry.plan)
+                yield StepNote(number, step, entry.plan.title)
+        if entry.decision.improved and entry.attempt.latency_us is not None:
+            best = entry.attempt.latency_us
+        yield BudgetUpdate(Usage(1000 * number, 100 * number), 0.25 * number, 0, 7.0 * number)
+        yield RoundEnded(entry.attempt, entry.decision, entry.evaluation)

@@ -1,0 +1,147 @@
+"""What a run came to, made from its folder alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Implausible, TimedOut
+from infra.in_place import KernelChanged, write_back
+from infra.report import diff_of, print_diff, print_report, print_runs, summary_of, write_diff
+from infra.run_folder import RunFolder
+from tests.infra.samples import attempted, manifest, measured
+
+BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
+AFTER = BEFORE.replace("= 7\n", "= 70\n").replace("= 150\n", "= 151\n")
+
+
+def finished_run(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a", after: str = AFTER) -> RunFolder:
+    folder = RunFolder.create(checkpoints, manifest(run_id), {})
+    folder.best(Candidate("input", BEFORE), measured(500.0))
+    folder.attempt(attempted(1, TimedOut("compile", 300.0), 500.0, number=1))
+    entry = attempted(1, measured(250.0), 500.0, source=after, number=2)
+    folder.attempt(entry)
+    assert entry.candidate is not None
+    folder.best(entry.candidate, measured(250.0))
+    folder.attempt(attempted(2, measured(600.0), 250.0))
+    folder.attempt(attempted(3, Implausible("too good"), 250.0))
+    folder.spend(
+        {"role": "planner", "model": "m", "usage": {"input_tokens": 1000, "output_tokens": 50}, "cost_usd": 0.5,
+         "failed": False}
+    )  # fmt: skip
+    folder.end("finished", "5 rounds without improvement")
+    folder.close()
+    return folder
+
+
+def text_of(work, width: int = 80, **options: object) -> str:
+    console = Console(file=io.StringIO(), width=width, **options)  # type: ignore[arg-type]  # by name
+    work(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    text = text_of(lambda console: print_report(console, summary_of(folder)))
+    for wanted in (
+        "matmul", "simulated latency", "500.0 µs", "250.0 µs", "1.00x", "2.00x", "20.0 %", "40.0 %", "r001t2",
+        "finished: 5 rounds without improvement", "3: 1 improved, 1 reverted, 1 implausible", "$0.50",
+        "1,000 in, 50 out", "-line_7 = 7", "+line_7 = 70", "+line_150 = 151", "--- /home/me/mine.py",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+    assert f"kernel   {folder.path}/best_kernel.py\n" in text  # whole, on one line, to be copied
+    table = text[: text.index("---")].replace(str(folder.path), "")
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.best(Candidate("input", BEFORE), measured(500.0))
+    folder.end("finished", "nothing to plan")
+    text = text_of(lambda console: print_report(console, summary_of(folder)))
+    assert "nothing faster was found" in text and "@@" not in text
+    assert write_diff(summary_of(folder)) is None
+
+
+def test_a_run_that_failed_before_its_input_was_measured_is_still_shown(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.end("failed", "the input kernel does not compile")
+    folder.close()
+    text = text_of(lambda console: print_report(console, summary_of(folder)))
+    assert "failed: the input kernel does not compile" in text
+
+
+def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    assert summary_of(folder).status == "running"
+    folder.close()
+    assert "--resume" in summary_of(RunFolder(folder.path)).status
+
+
+def test_a_long_diff_is_bounded_on_screen_and_whole_in_the_folder(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, after=BEFORE.replace("= ", "= 1"))
+    summary = summary_of(folder)
+    shown = text_of(lambda console: print_diff(console, summary, limit=60)).splitlines()
+    assert len(shown) == 61 and "more lines in" in shown[-1]
+    path = write_diff(summary)
+    assert path == folder.path / "best.diff"
+    assert path.read_text().splitlines() == diff_of(summary) and len(diff_of(summary)) > 400
+
+
+def test_a_kernel_s_text_steers_no_terminal(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path, after=BEFORE + "s = '\x1b[2J \x9b31m [bold]x[/bold]'\n")
+    text = text_of(lambda console: print_report(console, summary_of(folder)))
+    assert "\x1b" not in text and "\x9b" not in text
+    assert "\\x1b[2J" in text and "[bold]x[/bold]" in text
+
+
+def test_colours_are_for_terminals(tmp_path: Path) -> None:
+    summary = summary_of(finished_run(tmp_path))
+    plain = text_of(lambda console: print_diff(console, summary))
+    coloured = text_of(lambda console: print_diff(console, summary), force_terminal=True, color_system="standard")
+    assert "\x1b" not in plain and "\x1b[32m+line_7 = 70" in coloured
+
+
+def test_all_runs_newest_first_and_a_damaged_one_does_not_hide_the_others(tmp_path: Path) -> None:
+    finished_run(tmp_path, "20261120-1-a")
+    broken = finished_run(tmp_path, "20261120-2-b")
+    finished_run(tmp_path, "20261120-3-c")
+    (broken.path / "best.json").write_text("{")
+    lines = text_of(lambda console: print_runs(console, tmp_path)).splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["20261120-3-c", "20261120-2-b", "20261120-1-a"]
+    assert "2.00x" in lines[1] and "250.0 µs" in lines[1] and "damaged" in lines[2] and "best.json" in lines[4]
+    assert "no run in" in text_of(lambda console: print_runs(console, tmp_path / "none"))
+
+
+# --- writing back ---------------------------------------------------------------------------------
+
+
+def test_the_winner_takes_the_kernel_s_place_after_a_copy(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(BEFORE)
+    kernel.chmod(0o755)
+    assert write_back(kernel, BEFORE, AFTER) == tmp_path / "mine.py.bak"
+    assert kernel.read_text() == AFTER and kernel.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "mine.py.bak").read_text() == BEFORE
+
+
+def test_an_earlier_copy_is_never_overwritten(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.py"
+    for number, source in enumerate(("a = 1\n", "a = 2\n", "a = 3\n")):
+        kernel.write_text(source)
+        write_back(kernel, source, f"a = {number + 2}\n")
+    assert [path.read_text() for path in sorted(tmp_path.glob("*.bak*"))] == ["a = 1\n", "a = 2\n", "a = 3\n"]
+
+
+@pytest.mark.parametrize("edited", [BEFORE + "more\n", ""])
+def test_a_kernel_that_was_edited_meanwhile_is_left_alone(tmp_path: Path, edited: str) -> None:
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(edited)
+    with pytest.raises(KernelChanged, match="left alone"):
+        write_back(kernel, BEFORE, AFTER)
+    assert kernel.read_text() == edited and [path.name for path in tmp_path.iterdir()] == ["mine.py"]

@@ -1,0 +1,270 @@
+"""What a person sees while a run goes on: the right numbers, within the window, steered by nobody else."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from accelopt_core.events import BudgetUpdate, Event, Notice, PlanMade, RoundStarted, RunEnded, StepNote
+from accelopt_core.ports import Step, Usage
+from infra import wording
+from infra.dashboard import LiveDashboard, draw, open_view
+from infra.event_log import EventLog
+from infra.plain_progress import PlainProgress
+from infra.run_state import RunState
+from tests.infra.samples import PLAN, run_events
+
+ROOT = Path(__file__).parents[2]
+SIZES = [(80, 24), (80, 40), (60, 18), (40, 12), (200, 60)]
+
+
+def state_after(events: list[Event], step_s: float = 10.0) -> RunState:
+    state = RunState()
+    for number, event in enumerate(events):
+        state.apply(event, number * step_s)
+    return state
+
+
+def drawn(state: RunState, now: float, width: int = 80, height: int = 40, ascii_only: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=False)
+    console.print(draw(state, now, width=width, height=height, ascii_only=ascii_only))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# --- the live picture -----------------------------------------------------------------------------
+
+
+def test_it_shows_what_the_run_is_about_and_how_it_stands() -> None:
+    events = [*run_events(3), RoundStarted(4, "r001t1", 250.0), PlanMade(4, PLAN), StepNote(4, Step.VERIFY, "seed 42")]
+    picture = drawn(state_after(events), 10.0 * len(events))
+    for wanted in (
+        "matmul", "M256 K256", "simulated trn2", "catalogue", "4 of 10", "Hoist the rhs load", "100.0 µs less",
+        "5 of 9", "compile and verify", "seed 42", "500.0 µs", "250.0 µs", "2.00x", "40.0 %", "round 1", "251.0 µs",
+        "✓ improved", "✗ wrong", "· no improvement", "tokens 3,000 in, 300 out", "cost $0.75", "target 0:21",
+        "at most", "left", "the tensor engine waits for DMA",
+    ):  # fmt: skip
+        assert wanted in picture, wanted
+
+
+def test_simulated_latencies_are_labelled_and_measured_ones_are_not() -> None:
+    assert "simulated latency" in drawn(state_after(list(run_events(1))), 0.0)
+    assert "simulated latency" not in drawn(state_after(list(run_events(1, simulated=False))), 0.0)
+
+
+def test_a_derived_bound_says_so() -> None:
+    assert "% of bound*" in drawn(state_after(list(run_events(1, source="trace"))), 0.0)
+    assert "derived from" not in drawn(state_after(list(run_events(1))), 0.0)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_at_every_moment_it_fits_the_window(width: int, height: int, ascii_only: bool) -> None:
+    state = RunState()
+    long = "a very long word " * 20
+    events = [*run_events(10), RoundStarted(11, "x", 1e9), StepNote(11, Step.PLAN, long), Notice(long, "warning")]
+    for number, event in enumerate(events):
+        state.apply(event, number * 100.0)
+        picture = drawn(state, number * 100.0, width, height, ascii_only)
+        assert max(len(line) for line in picture.splitlines()) <= width
+        if height >= 24:
+            assert len(picture.splitlines()) < height
+        if ascii_only:
+            inside = re.sub("[╭╮╰╯│─━╸╺µ…]", "", picture)  # rich sees to frame and bar, bootstrap.enter to µ
+            assert inside.isascii(), inside
+
+
+def test_unknown_cost_is_said_and_no_calls_are_said() -> None:
+    assert "no model calls" in drawn(state_after([next(iter(run_events(0)))]), 0.0)
+    events = [*run_events(1), BudgetUpdate(Usage(10, 10), 0.0, 2)]
+    assert "cost unknown (2 calls of unknown price)" in drawn(state_after(events), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit_h", "now", "left"),
+    [(0, None, 0, None), (1, None, 0, 900.0), (2, None, 0, 800.0), (1, 0.1, 60.0, 300.0), (10, None, 0, 0.0)],
+)
+def test_time_left_goes_by_the_rounds_so_far(
+    rounds: int, limit_h: float | None, now: float, left: float | None
+) -> None:
+    state = RunState()
+    events = list(run_events(rounds))
+    state.apply(type(events[0])(**(vars(events[0]) | {"max_hours": limit_h})), 0.0)  # type: ignore[call-arg]
+    state.round_seconds = [100.0] * rounds
+    for event in events:
+        if type(event).__name__ == "RoundEnded":
+            state.rounds.append(event)  # type: ignore[arg-type]
+    state.round = rounds
+    assert state.seconds_left(now) == left
+
+
+# --- choosing, and a real terminal ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "terminal", "environment", "expected"),
+    [
+        ("auto", True, {}, LiveDashboard),
+        ("auto", True, {"CI": "true"}, PlainProgress),
+        ("auto", False, {}, PlainProgress),
+        ("plain", True, {}, PlainProgress),
+        ("quiet", True, {}, PlainProgress),
+        ("live", False, {}, LiveDashboard),
+    ],
+)
+def test_the_live_view_is_for_those_who_can_watch(kind: str, terminal: bool, environment, expected: type) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
+    view = open_view(kind, console, environment)
+    view.close()
+    assert type(view) is expected
+
+
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(open_view("auto", console, {}), PlainProgress)
+
+
+LIVE = """
+import os, sys, time
+from rich.console import Console
+from accelopt_core.events import Notice
+from infra.dashboard import open_view
+from tests.infra.samples import run_events
+console = Console()
+view = open_view("auto", console, {})
+for event in run_events(5):
+    view.tell(event)
+    time.sleep(0.02)
+view.tell(Notice("careful", "warning"))
+with view.paused():
+    print("Trust this host?")
+view.close()
+print("the end")
+"""
+
+
+def test_on_a_real_terminal_it_clears_itself_away_and_gives_the_cursor_back() -> None:
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30", "PYTHONPATH": str(ROOT)}
+    for name in ("NO_COLOR", "CI"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIVE], cwd=ROOT, stdin=child, stdout=child, stderr=child, env=environment
+    )
+    os.close(child)
+    output = b""
+    while select.select([parent], [], [], 30)[0]:
+        try:
+            chunk = os.read(parent, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not chunk:
+            break
+        output += chunk
+    os.close(parent)
+    text = output.decode()
+    assert process.wait(30) == 0, text
+    assert "round" in text.lower() and "! careful" in text and "Trust this host?" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2  # hidden and shown again, twice with the pause
+    assert text.rstrip().endswith("the end")
+    assert "Traceback" not in text
+
+
+# --- plain lines ----------------------------------------------------------------------------------
+
+
+def plain_lines(events: list[Event], quiet: bool = False) -> list[str]:
+    console = Console(file=io.StringIO(), width=80)
+    view = PlainProgress(console, quiet=quiet, now=lambda: datetime(2026, 11, 20, 12, 54, 18))
+    for event in events:
+        view.tell(event)
+    view.close()
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
+    lines = plain_lines([*run_events(2), RunEnded("finished", "all rounds are done")])
+    assert all(line.startswith("12:54:18  ") for line in lines)
+    for number, step in enumerate(Step, 1):
+        assert f"12:54:18  round 2/10 [{number}/9] {step.value}" in lines
+    assert "12:54:18  round 1/10: improved at simulated 250.0 µs; best simulated 250.0 µs (2.00x)" in lines
+    assert "12:54:18  round 2/10: wrong; best simulated 250.0 µs (2.00x)" in lines
+    assert "12:54:18  tokens 1,000 in, 100 out; cost $0.25" in lines
+    assert lines[-1] == "12:54:18  finished: all rounds are done"
+
+
+def test_one_event_is_one_line_however_long_or_hostile() -> None:
+    hostile = "wrong\n\x1b[2J\x1b]0;title\x07" + "x" * 500 + " [bold red]markup[/] :smile:"
+    (line,) = plain_lines([StepNote(1, Step.VERIFY, hostile)])
+    assert "\x1b" not in line and "\x07" not in line
+    assert "[bold red]markup[/] :smile:" in line and "\\x1b[2J" in line
+
+
+def test_quiet_tells_warnings_only() -> None:
+    lines = plain_lines([*run_events(2), Notice("hello"), Notice("the disk is nearly full", "warning")], quiet=True)
+    assert lines == ["12:54:18  warning: the disk is nearly full"]
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (wording.duration(7.9), "0:07"),
+        (wording.duration(754), "12:34"),
+        (wording.duration(3723), "1:02:03"),
+        (wording.duration(-1), "0:00"),
+        (wording.roughly(59), "under a minute"),
+        (wording.roughly(360), "6 min"),
+        (wording.roughly(9000), "2.5 h"),
+        (wording.latency(None), "-"),
+        (wording.latency(12345.67), "12,345.7 µs"),
+        (wording.cost(0.0, 0), "$0.00"),
+        (wording.cost(0.0, 1), "unknown (1 call of unknown price)"),
+        (wording.cost(1.5, 2), "$1.50 + 2 calls of unknown price"),
+        (wording.tokens(Usage(1000, 50, 200, 30)), "1,230 in (200 from cache), 50 out"),
+        (wording.one_line("a\n  b\tc", 80), "a b c"),
+        (wording.one_line("abcdef", 4), "abc…"),
+        (wording.one_line("abcdef", 4, ascii_only=True), "a..."),
+        (wording.outcome_words("something_new").label, "something new"),
+    ],
+)
+def test_words(said: str, expected: str) -> None:
+    assert said == expected
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def test_the_log_holds_every_event_and_never_stops_a_run(tmp_path: Path) -> None:
+    import json
+
+    path = tmp_path / "run.log"
+    with EventLog(path) as log:
+        for event in run_events(2):
+            log.tell(event)
+        log.trace("Traceback: ...")
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [record["event"] for record in records] == [*(type(e).__name__ for e in run_events(2)), "Trace"]
+    assert records[0]["task"] == "matmul" and records[-2]["attempt"]["round"] == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_log_on_a_full_disk_keeps_quiet_and_keeps_the_reason() -> None:
+    log = EventLog(Path("/dev/full"))
+    for event in run_events(1):
+        log.tell(event)
+    log.close()
+    assert log.failure is not None and "space" in str(log.failure)
