@@ -257,7 +257,7 @@ def test_text_without_one_kernel_is_refused_by_name(text):
         HOIST.analyze(cst.parse_module(text), None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_loop_nest_keeps_the_result(data):
     """Three loops, loads that use any subset of their variables, optional preparation: same numbers, always."""
@@ -297,8 +297,12 @@ def test_every_site_of_a_random_loop_nest_keeps_the_result(data):
     x, y = random(27, 8, 4), random(27, 8, 4, seed=1)
     expected = run(source, x, y)
 
-    for key in sites(HOIST, source):
-        hoisted = applied(HOIST, source, key)
+    found = sorted((t.name, key) for t in (HOIST, PREPARE) for key in sites(t, source))
+    if found:
+        name, key = data.draw(st.sampled_from(found), label="site")
+        hoisted = applied(HOIST if name == HOIST.name else PREPARE, source, key)
         np.testing.assert_array_equal(run(hoisted, x, y), expected)
-        for again in sites(HOIST, hoisted):
-            np.testing.assert_array_equal(run(applied(HOIST, hoisted, again), x, y), expected)
+        again = sorted(sites(HOIST, hoisted))
+        if again:
+            twice = applied(HOIST, hoisted, data.draw(st.sampled_from(again), label="second site"))
+            np.testing.assert_array_equal(run(twice, x, y), expected)
