@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nki_sim.errors import NotSupported
-from nki_sim.nki import isa, language
+from nki_sim.nki import collectives, dtype, isa, language, simulator, tensor, typing
 from nki_sim.nki.kernel import Kernel, cpu_simulate, jit, simulate
 from nki_sim.nki.language.objects import NKIObject
 
@@ -24,4 +24,17 @@ def __getattr__(name: str) -> Any:
     raise NotSupported(f"module nki has no attribute {name!r}")
 
 
-__all__ = ["Kernel", "NKIObject", "cpu_simulate", "isa", "jit", "language", "simulate"]
+__all__ = [
+    "Kernel",
+    "NKIObject",
+    "collectives",
+    "cpu_simulate",
+    "dtype",
+    "isa",
+    "jit",
+    "language",
+    "simulate",
+    "simulator",
+    "tensor",
+    "typing",
+]

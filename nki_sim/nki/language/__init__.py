@@ -97,7 +97,13 @@ _GONE = {
 """Names of earlier NKI versions, and what replaces them."""
 
 
+_SAME_AS_PYTHON = {"range": range, "bool": bool_}
+"""Names that cannot be bound here without hiding Python's own."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _SAME_AS_PYTHON:
+        return _SAME_AS_PYTHON[name]
     if name in _TILE_FUNCTIONS:
         function = ops.tile_function(name)
         if function is not None:
@@ -109,7 +115,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_TILE_FUNCTIONS})
+    return sorted({*globals(), *_TILE_FUNCTIONS, *_SAME_AS_PYTHON})
 
 
 __all__ = [

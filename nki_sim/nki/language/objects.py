@@ -6,8 +6,20 @@ from typing import Any
 
 
 class NKIObject:
-    """Base of classes whose instances a kernel may take or make. Keyword arguments become attributes."""
+    """Base of classes whose instances a kernel may take or make.
 
-    def __init__(self, **values: Any) -> None:
-        for name, value in values.items():
-            setattr(self, name, value)
+    Without an `__init__` of its own, a class takes its annotated fields as arguments, in order and by
+    name; a missing one gets the class's default, or None. Then `__post_init__` runs.
+    """
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        fields = [name for owner in reversed(type(self).__mro__) for name in vars(owner).get("__annotations__", {})]
+        if len(values) > len(fields):
+            raise TypeError(f"{type(self).__name__} takes {len(fields)} values, got {len(values)}")
+        given = {**dict(zip(fields, values)), **named}
+        for name in dict.fromkeys([*fields, *given]):
+            setattr(self, name, given.get(name, getattr(type(self), name, None)))
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """For subclasses."""

@@ -1,0 +1,230 @@
+"""python -m nki_sim run|check|trace|profile kernel.py: the simulator from the command line.
+
+Exit codes: 0 done, 1 the kernel breaks a rule (or `check` has findings), 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nki_sim
+from nki_sim import lint, program_file
+from nki_sim.capacity import peak
+from nki_sim.dtypes import as_dtype
+from nki_sim.errors import NkiError
+from nki_sim.memory import MemoryRegion
+from nki_sim.program import Program
+from nki_sim.session import TensorSpec
+
+
+class UsageError(Exception):
+    """What to change in the command line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.action(options))
+    except UsageError as error:
+        print(f"nki_sim: {error}", file=sys.stderr)
+        return 2
+    except NkiError as error:
+        place = f"{error.file}:{error.line}: " if error.line else ""
+        print(f"{place}{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nki_sim", description="NKI kernels on a CPU.")
+    commands = parser.add_subparsers(required=True, metavar="run|check|trace|profile")
+    run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
+    _kernel_options(run)
+    run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
+    run.set_defaults(action=_run)
+    check = commands.add_parser("check", help="what the NKI compiler would reject although Python runs it")
+    check.add_argument("kernel", type=Path)
+    check.add_argument("--nki", default=lint.LATEST, choices=lint.VERSIONS, help="NKI version (default %(default)s)")
+    check.set_defaults(action=_check)
+    trace = commands.add_parser("trace", help="print the instructions of a kernel, or save them as a program")
+    _kernel_options(trace)
+    trace.add_argument("--save", metavar="FILE", type=Path, help="write the program instead of printing it")
+    trace.add_argument("--limit", type=int, default=100, help="instructions printed (default %(default)s)")
+    trace.set_defaults(action=_trace)
+    profile = commands.add_parser("profile", help="predict how long a kernel takes, and where")
+    _kernel_options(profile)
+    profile.add_argument("--perfetto", metavar="FILE", type=Path, help="also write a timeline for ui.perfetto.dev")
+    profile.set_defaults(action=_profile)
+    return parser
+
+
+def _kernel_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kernel", type=Path, help="kernel file, or file.py:function")
+    parser.add_argument(
+        "--inputs", nargs="+", default=[], metavar="A.npy", help="arrays, in the order of the arguments"
+    )
+    parser.add_argument(
+        "--shape",
+        nargs="+",
+        default=[],
+        metavar="128x512:float32",
+        help="random normal arrays instead, by shape and dtype",
+    )
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="constant arguments (Python literals)"
+    )
+    parser.add_argument("--lnc", type=int, default=None, help="cores of the launch grid, as kernel[lnc]")
+    parser.add_argument("--seed", type=int, default=0, help="of the random arrays (default %(default)s)")
+
+
+def _load(options: argparse.Namespace) -> Any:
+    """The kernel: the named function, or the only one decorated with nki.jit."""
+    nki_sim.install()
+    from nki_sim.nki import Kernel  # only once `import nki` means the simulator
+
+    text, _, wanted = str(options.kernel).partition(".py:")
+    path = Path(text + ".py" if wanted else text)
+    if not path.is_file():
+        raise UsageError(f"no kernel file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    kernels = {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+    if wanted:
+        found = getattr(module, wanted, None)
+        if not callable(found):
+            raise UsageError(f"{path} has no function {wanted}")
+        kernel: Any = found if isinstance(found, Kernel) else Kernel(found)
+    elif len(kernels) == 1:
+        kernel = next(iter(kernels.values()))
+    else:
+        raise UsageError(
+            f"{path} has {len(kernels)} functions with @nki.jit ({', '.join(kernels)}): name one, {path}:name"
+        )
+    return kernel if options.lnc is None else kernel[options.lnc]
+
+
+def _specs(options: argparse.Namespace) -> list[TensorSpec]:
+    specs = []
+    for text in options.shape:
+        sizes, _, dtype = text.partition(":")
+        try:
+            shape = tuple(int(n) for n in sizes.split("x"))
+        except ValueError:
+            raise UsageError(f"--shape {text}: write it as 128x512:float32") from None
+        specs.append(TensorSpec(shape, as_dtype(dtype or "float32")))
+    return specs
+
+
+def _arrays(options: argparse.Namespace) -> list[np.ndarray]:
+    if options.inputs and options.shape:
+        raise UsageError("give --inputs or --shape, not both")
+    arrays = []
+    for path in options.inputs:
+        try:
+            arrays.append(np.load(path, allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--inputs {path}: {error}") from None
+    rng = np.random.default_rng(options.seed)
+    for spec in _specs(options):
+        values = rng.standard_normal(spec.shape) if spec.dtype.is_float else rng.integers(0, 100, spec.shape)
+        arrays.append(values.astype(spec.dtype.numpy))
+    return arrays
+
+
+def _constants(options: argparse.Namespace) -> dict[str, Any]:
+    import ast
+
+    constants = {}
+    for text in options.set:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: write it as NAME=VALUE")
+        try:
+            constants[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            constants[name] = value
+    return constants
+
+
+def _run(options: argparse.Namespace) -> int:
+    kernel, arrays = _load(options), _arrays(options)
+    start = time.perf_counter()
+    result = nki_sim.simulate(kernel)(*arrays, **_constants(options))
+    seconds = time.perf_counter() - start
+    outputs = result if isinstance(result, tuple) else () if result is None else (result,)
+    for number, output in enumerate(outputs):
+        wide = output.astype(np.float64)
+        print(
+            f"output {number}: {list(output.shape)} {output.dtype}, mean {wide.mean():.6g}, "
+            f"min {wide.min():.6g}, max {wide.max():.6g}, {int(np.isnan(wide).sum())} NaN"
+        )
+        if options.output:
+            np.save(f"{options.output}{number}.npy", output)
+    print(f"simulated in {seconds:.2f} s")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    try:
+        source = options.kernel.read_text()
+    except OSError as error:
+        raise UsageError(f"{options.kernel}: {error.strerror}") from None
+    findings = lint.check_source(source, options.nki)
+    for finding in findings:
+        print(
+            f"{options.kernel}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}"
+        )
+    errors = sum(finding.severity == "error" for finding in findings)
+    print(f"{errors} errors, {len(findings) - errors} warnings for NKI {options.nki}")
+    return 1 if errors else 0
+
+
+def _traced(options: argparse.Namespace) -> Program:
+    kernel = _load(options)
+    tensors: list[Any] = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
+    return nki_sim.trace(kernel, *tensors, **_constants(options))
+
+
+def _trace(options: argparse.Namespace) -> int:
+    program = _traced(options)
+    if options.save is not None:
+        program_file.dump(program, options.save)
+        print(f"{options.save}: {len(program)} instructions, {len(program.templates)} templates")
+        return 0
+    for row, number in enumerate(program.template_ids[: options.limit].tolist()):
+        print(f"{row:>7}  {program.templates[number].describe()}")
+    print(f"{len(program)} instructions of {len(program.templates)} kinds, {len(program.allocations)} buffers")
+    for region in (MemoryRegion.sbuf, MemoryRegion.psum):
+        at = peak(program, region)
+        print(f"{region.value}: {at.live_bytes:,.0f} of {at.limit_bytes:,} bytes per partition at the peak")
+    return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    profiler = importlib.import_module("nki_sim.profile")
+    program = _traced(options)
+    measurement = profiler.measure(program, program.machine)
+    print(f"predicted latency {measurement.latency_us:,.2f} us on {program.machine}")
+    for name, value in measurement.fields.items():
+        print(f"  {name:<44} {value}")
+    if options.perfetto is not None:
+        perfetto = importlib.import_module("nki_sim.perfetto")
+        perfetto.write(program, program.machine, options.perfetto)
+        print(f"timeline: {options.perfetto} (open it at ui.perfetto.dev)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""The dialect linter: what the NKI compiler rejects although Python (and so the simulator) runs it.
+
+`check_source(source, version)` parses a kernel file, without running it, and returns findings. A rule is
+one function in `syntax_rules` or `name_rules`, registered with the first NKI version it holds for.
+"""
+
+from nki_sim.lint.findings import LATEST, VERSIONS, Finding
+from nki_sim.lint.rules import RULES, check_source
+
+__all__ = ["LATEST", "RULES", "VERSIONS", "Finding", "check_source"]

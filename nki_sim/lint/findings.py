@@ -1,0 +1,20 @@
+"""What a rule reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6")
+"""NKI versions; SDK 2.27/2.28 is 0.2, and each SDK release after it one more, up to 2.32 with 0.6."""
+LATEST = VERSIONS[-1]
+
+
+@dataclass(frozen=True)
+class Finding:
+    rule: str
+    line: int
+    message: str
+    hint: str
+    """What to write instead."""
+    severity: str = "error"
+    """"error": the compiler rejects it; "warning": it is deprecated, ignored, or slower than it looks."""

@@ -1,0 +1,109 @@
+"""A kernel file as the rules see it: its syntax tree, what its names import, which functions are kernel code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Union
+
+FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    tree: ast.Module
+
+    @cached_property
+    def imports(self) -> dict[str, str]:
+        """Local name -> dotted name of what it imports."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        return found
+
+    def dotted(self, node: ast.AST) -> str:
+        """`nl.add` -> `nki.language.add`; empty when it is not a plain dotted name of an import."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self.imports:
+            return ""
+        return ".".join([self.imports[node.id], *reversed(parts)])
+
+    @cached_property
+    def functions(self) -> dict[str, FunctionNode]:
+        return {node.name: node for node in self.tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+    def is_jit(self, node: ast.AST) -> bool:
+        target = node.func if isinstance(node, ast.Call) else node
+        return self.dotted(target) in ("nki.jit", "neuronxcc.nki.jit")
+
+    @cached_property
+    def entries(self) -> tuple[FunctionNode, ...]:
+        """Functions that nki.jit decorates or is called on."""
+        wrapped = {
+            argument.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call) and self.is_jit(node)
+            for argument in node.args
+            if isinstance(argument, ast.Name)
+        }
+        return tuple(
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and (node.name in wrapped or any(self.is_jit(d) for d in node.decorator_list))
+        )
+
+    @cached_property
+    def kernels(self) -> tuple[FunctionNode, ...]:
+        """The entries; in a file without any, the functions that use nki.isa or nki.language."""
+        return self.entries or tuple(f for f in self.functions.values() if self._uses_nki(f))
+
+    def _uses_nki(self, function: FunctionNode) -> bool:
+        return any(
+            isinstance(node, ast.Attribute) and self.dotted(node).startswith(("nki.isa.", "nki.language."))
+            for statement in function.body
+            for node in ast.walk(statement)
+        )
+
+    @cached_property
+    def kernel_code(self) -> tuple[FunctionNode, ...]:
+        """The kernels and every function of the file that they reach by name; the compiler inlines them."""
+        found: dict[str, FunctionNode] = {}
+        waiting = list(self.kernels)
+        while waiting:
+            function = waiting.pop()
+            if function.name in found:
+                continue
+            found[function.name] = function
+            for node in ast.walk(function):
+                if isinstance(node, ast.Name) and node.id in self.functions:
+                    waiting.append(self.functions[node.id])
+        return tuple(found.values())
+
+    def in_kernels(self) -> Iterator[ast.AST]:
+        """Every node of kernel code, once."""
+        seen: set[int] = set()
+        for function in self.kernel_code:
+            for statement in [*function.body, function.args]:
+                for node in ast.walk(statement):
+                    if id(node) not in seen:
+                        seen.add(id(node))
+                        yield node
+
+    def calls(self) -> Iterator[tuple[ast.Call, str]]:
+        """Calls in kernel code with the dotted name of what they call (empty if unknown)."""
+        for node in self.in_kernels():
+            if isinstance(node, ast.Call):
+                yield node, self.dotted(node.func)
