@@ -160,7 +160,13 @@ _OVERFLOW = re.compile(
     r"|exceed\w* (?:the )?(?:available |model'?s )?context|input is too long|request(?:_| )too(?:_| )large",
     re.I,
 )
-_NO_CREDIT = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|billing", re.I)
+_NO_CREDIT = re.compile(
+    r"insufficient_quota|exceeded your current quota|credit balance|billing_error|billing_not_active|billing hard limit",
+    re.I,
+)
+_LARGER_THAN_ITS_QUOTA = re.compile(r"request too large", re.I)
+"""Said with a 429 when one request alone exceeds the quota per minute: waiting cannot help, a shorter one can."""
+
 _POLICY = re.compile(r"content[_ ](?:policy|filter)|safety system|flagged", re.I)
 _BUSY_TYPES = frozenset({"rate_limit_error", "overloaded_error", "rate_limit_exceeded"})
 _SERVER_TYPES = frozenset({"api_error", "server_error", "timeout_error", "internal_error"})
@@ -179,12 +185,13 @@ def fault_from_status(
     said = f"{kind}: {text}" if kind and kind not in text else text
     if _NO_CREDIT.search(f"{kind} {message}"):
         return ModelRejectedCredentials(f"{where}: {said}: the account has no credit; add some or use another key")
+    too_long = status == 413 or (status == 429 and _LARGER_THAN_ITS_QUOTA.search(message))
+    if too_long or (status in (200, 400, 422) and _OVERFLOW.search(f"{kind} {message}")):
+        return ModelContextOverflow(f"{where}: {said}: shorten the prompt or choose a model with a longer context")
     if kind in _BUSY_TYPES or status in (429, 503, 529):
         return Transient(Trouble.BUSY, said, retry_after_s=retry_after_s(headers), usage=usage)
     if kind in _KEY_TYPES or status in (401, 403):
         return ModelRejectedCredentials(f"{where}: {said}: set a valid key with access to this model")
-    if status == 413 or (status in (200, 400, 422) and _OVERFLOW.search(f"{kind} {message}")):
-        return ModelContextOverflow(f"{where}: {said}: shorten the prompt or choose a model with a longer context")
     if kind in _SERVER_TYPES or status >= 500 or status in (408, 409):
         return Transient(
             Trouble.UNREACHABLE, f"HTTP {status} {said}", retry_after_s=retry_after_s(headers), usage=usage

@@ -128,6 +128,9 @@ def test_temperature_is_passed_on_when_set(provider: str) -> None:
 
 RECOVERS = {
     "rate limit": HttpFault(429, "rate_limit_error"),
+    "rate limit that mentions billing": HttpFault(
+        429, "rate_limit_exceeded", "Limit 3, used 3. Add a payment method at https://example.com/account/billing."
+    ),
     "overload": HttpFault(529, "overloaded_error"),
     "service unavailable": HttpFault(503, "server_error"),
     "server error": HttpFault(500, "api_error"),
@@ -248,6 +251,10 @@ FINAL: dict[str, tuple[HttpFault | Says, type[ModelError]]] = {
     ),
     "too long, OpenAI": (
         HttpFault(400, "context_length_exceeded", "This model's maximum context length is 8192"),
+        ModelContextOverflow,
+    ),
+    "larger than the quota per minute": (
+        HttpFault(429, "rate_limit_exceeded", "Request too large: Limit 30000, Requested 45000"),
         ModelContextOverflow,
     ),
     "too large": (HttpFault(413, "request_too_large"), ModelContextOverflow),
