@@ -161,7 +161,8 @@ _OVERFLOW = re.compile(
     re.I,
 )
 _NO_CREDIT = re.compile(
-    r"insufficient_quota|exceeded your current quota|credit balance|billing_error|billing_not_active|billing hard limit",
+    r"insufficient_quota|exceeded your current quota|credit balance"
+    r"|billing_error|billing_not_active|billing hard limit",
     re.I,
 )
 _LARGER_THAN_ITS_QUOTA = re.compile(r"request too large", re.I)
