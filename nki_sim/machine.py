@@ -63,6 +63,8 @@ class Machine:
     """fp8 with twice the rows."""
     stationary_columns_per_cycle: float
     """Loading weights; hidden behind the previous matmul unless that one is shorter."""
+    stationary_latency_ns: float
+    """What a weight load takes besides its columns, when nothing hides it."""
     tensor_latency_ns: float
     """From the last column in to the result readable in PSUM by another engine."""
     throttle_factor: float
@@ -103,6 +105,8 @@ class Machine:
     dma_engines: int
     partitions_per_dma_engine: int
     dma_engine_bytes_per_ns: float
+    dma_sustained: float
+    """Share of that rate which long streams of mixed reads and writes keep up."""
     dma_row_ns: float
     """Per contiguous run that an engine moves."""
     dma_start_ns: float
@@ -241,6 +245,7 @@ _TRN2: dict[str, tuple[object, str, Confidence]] = {
     "tensor_fp32_transpose_passes": (2, _ARCH2 + ", transpose mode; M26: 271 ns for 128 columns", "documented"),
     "tensor_double_row": (True, _ARCH2, "documented"),
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
+    "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),
@@ -267,9 +272,10 @@ _TRN2: dict[str, tuple[object, str, Confidence]] = {
     "dma_engines": (16, "NKI DMA bandwidth guide", "documented"),
     "partitions_per_dma_engine": (8, "NKI DMA bandwidth guide", "documented"),
     "dma_engine_bytes_per_ns": (27.2, "profiler metadata dma_ddr_bandwidth, 435 GB/s over 16; M27", "documented"),
+    "dma_sustained": (0.955, "C06-C18: centre of the AdamW sweep", "fitted"),
     "dma_row_ns": (7.0, "M27: 8 ns for 4 bytes, 157 ns for 4096", "fitted"),
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
-    "dma_spread_ns": (386.0, "M04: 468 ns for two rows of 1 KiB per engine", "fitted"),
+    "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
     "dma_hardware_issue_ns": (604.0, "C01: 66,048 transfers in 39.9 ms; Trainium2 guide: about 600 ns", "fitted"),
     "dma_software_issue_ns": (729.0, "M08-M12: one transfer per 729 ns whatever its rows", "fitted"),

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.errors import CapacityExceeded
 from nki_sim.machine import Machine
-from nki_sim.memory import Allocation
+from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Operand, Program
 
 NO_REGION = -1
@@ -193,45 +192,37 @@ def _components(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 def find_gates(program: Program, machine: Machine) -> dict[int, tuple[int, ...]]:
     """Instruction number to the buffers that must be dead before it, because its own takes their room.
 
-    Every buffer is fresh while there is room; then it takes over from the ones that died first. What is
-    alive at once must fit: raises CapacityExceeded otherwise.
+    Every buffer is fresh while there is room; then it takes over from the ones that died first. Whether
+    everything fits is `nki_sim.capacity`'s to say; what does not is given room without waiting here.
     """
-    counts = np.diff(program.operand_starts)
-    rows = np.repeat(np.arange(len(program)), counts)
-    touched, first_at = np.unique(program.operand_data[:, 0], return_index=True)
-    first_use = dict(zip(touched.tolist(), rows[first_at].tolist()))
-    last_use = program.last_use.tolist()
     gates: dict[int, tuple[int, ...]] = {}
+    if not len(program):
+        return gates
+    allocations = program.allocations
+    first_use, last_use = program.first_use.tolist(), program.last_use.tolist()
     for region, capacity in (
-        ("sbuf", machine.sbuf_partition_bytes),
-        ("psum", machine.psum_banks * machine.psum_bank_bytes),
+        (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
+        (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
     ):
-        members = sorted(
-            (first_use[allocation.id], allocation.id)
-            for allocation in program.allocations
-            if allocation.region.value == region and allocation.id in first_use
-        )
-        placed = [buffer for _, buffer in members if program.allocations[buffer].address is not None]
-        if placed:
-            _gate_placed(program, [pair for pair in members if pair[1] in set(placed)], last_use, gates)
-        free_members = [pair for pair in members if program.allocations[pair[1]].address is None]
-        _gate_rotating(program, free_members, last_use, capacity, region, gates)
+        used = [a for a in allocations if a.region is region and last_use[a.id] >= 0]
+        placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
+        rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
+        _gate_placed(allocations, placed, last_use, gates)
+        _gate_rotating(allocations, rotating, last_use, capacity, gates)
     return gates
 
 
 def _gate_rotating(
-    program: Program,
+    allocations: Sequence[Allocation],
     members: list[tuple[int, int]],
     last_use: list[int],
     capacity: int,
-    region: str,
     gates: dict[int, tuple[int, ...]],
 ) -> None:
-    """Room is handed on in the order in which it fell free."""
-    allocations = program.allocations
-    fresh = capacity
+    """Room is handed on in the order in which it fell free. Room is counted in quarters of the partitions."""
+    fresh = 4 * capacity
     dead: deque[tuple[int, int]] = deque()
-    """(buffer that left the room, bytes), oldest first."""
+    """(buffer that left the room, its share), oldest first."""
     sizes: dict[int, int] = {}
     deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
     next_death = 0
@@ -240,7 +231,8 @@ def _gate_rotating(
             gone = deaths[next_death][1]
             dead.append((gone, sizes[gone]))
             next_death += 1
-        need = sizes[buffer] = allocations[buffer].partition_bytes
+        allocation = allocations[buffer]
+        need = sizes[buffer] = allocation.partition_bytes * min(4, -(-allocation.partitions // 32))
         if need <= fresh:
             fresh -= need
             continue
@@ -253,20 +245,21 @@ def _gate_rotating(
             if room > need:
                 dead.appendleft((gone, room - need))
             need -= room
-        if need > 0:
-            _raise_capacity(program, members, last_use, at, buffer, capacity, region)
-        gates[at] = gates.get(at, ()) + tuple(waits)
+        if waits:
+            gates[at] = gates.get(at, ()) + tuple(waits)
 
 
 def _gate_placed(
-    program: Program, members: list[tuple[int, int]], last_use: list[int], gates: dict[int, tuple[int, ...]]
+    allocations: Sequence[Allocation],
+    members: list[tuple[int, int]],
+    last_use: list[int],
+    gates: dict[int, tuple[int, ...]],
 ) -> None:
     """Buffers with addresses wait for the earlier ones whose bytes they take."""
     spans: list[tuple[int, int, int, int, int]] = []
     for at, buffer in members:
-        allocation = program.allocations[buffer]
-        address = allocation.address or (0, 0)
-        partition, byte = (address[0], address[1]) if len(address) > 1 else (0, address[0])
+        allocation = allocations[buffer]
+        partition, byte = allocation.address or (0, 0)
         span = (partition, partition + allocation.partitions, byte, byte + allocation.partition_bytes, buffer)
         waits = tuple(
             old[4]
@@ -275,24 +268,5 @@ def _gate_placed(
         )
         if waits:
             gates[at] = gates.get(at, ()) + waits
-        spans = [old for old in spans if old[4] not in waits] + [span]
-
-
-def _raise_capacity(
-    program: Program,
-    members: list[tuple[int, int]],
-    last_use: list[int],
-    at: int,
-    buffer: int,
-    capacity: int,
-    region: str,
-) -> None:
-    live = [b for first, b in members if first <= at <= last_use[b]]
-    total = sum(program.allocations[b].partition_bytes for b in live)
-    largest = max(live, key=lambda b: program.allocations[b].partition_bytes)
-    error = CapacityExceeded(
-        f"{region} is too small: {total:,} bytes per partition are alive at once in {len(live)} tensors, "
-        f"{capacity:,} exist; the largest is {program.allocations[largest].describe()}: use smaller or fewer tiles"
-    )
-    error.line = program.allocations[buffer].line
-    raise error
+        spans = [old for old in spans if old[4] not in waits]
+        spans.append(span)

@@ -22,6 +22,7 @@ from nki_sim.dma_pool import Backfilling, FirstComeFirstServed
 from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_gates, find_regions
+from nki_sim.unroll import unrolled
 
 RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
 _TENSOR, _VECTOR, _GPSIMD = 0, 1, 3
@@ -63,7 +64,9 @@ class Timeline:
 
 
 def schedule(program: Program, machine: Machine) -> Timeline:
-    """Raises CapacityExceeded when what is alive at once does not fit, NotSupported for an unknown opcode."""
+    """Loops with constant bounds count with all their passes, others once. Raises NotSupported for an opcode
+    without a price."""
+    program = unrolled(program)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
     if not len(program):
@@ -103,7 +106,7 @@ def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) ->
         busy[price.resource] += price.busy_ns * count
         if price.transfer is not None:
             move = price.transfer
-            engines[move.first_engine : move.last_engine + 1] += move.engine_ns * count
+            engines[move.first_engine : move.last_engine + 1] += move.peak_engine_ns * count
     busy["dma"] = float(engines.max()) if len(engines) else 0.0
     return max(busy.values()), {name: ns / 1e3 for name, ns in busy.items()}
 
