@@ -23,7 +23,7 @@ from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
-from nki_sim.session import TensorSpec
+from nki_sim.session import TensorSpec, where
 
 
 class UsageError(Exception):
@@ -40,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NkiError as error:
         place = f"{error.file}:{error.line}: " if error.line else ""
         print(f"{place}{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output has gone
+        return 1
+    except Exception as error:  # a wall: whatever the kernel's own Python raises is reported at its line
+        line, file = where(error)
+        print(f"{file}:{line}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
 
 

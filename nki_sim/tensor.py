@@ -313,6 +313,7 @@ class NkiTensor:
         return view
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
+        """Elements start to end (exclusive) of one dimension."""
         dim = self._dim(dim)
         return self[(slice(None),) * dim + (slice(start, end, step),)]
 
@@ -349,6 +350,7 @@ class NkiTensor:
         )
 
     def permute(self, dims: Sequence[int]) -> NkiTensor:
+        """The dimensions in another order; on chip dimension 0 stays first."""
         if sorted(dims) != list(range(self.ndim)):
             raise NkiValidationError(
                 f"permute{tuple(dims)} of {self!r}: not a permutation of its {self.ndim} dimensions"
@@ -358,6 +360,7 @@ class NkiTensor:
         return self._view(self.offset, [self.pattern[d] for d in dims])
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
+        """A dimension of size 1 repeated `size` times; on chip not dimension 0."""
         dim = self._dim(dim)
         self._keep_partition(dim, "broadcast")
         if self.pattern[dim][1] != 1:
@@ -365,6 +368,7 @@ class NkiTensor:
         return self._view(self.offset, self.pattern[:dim] + ((0, size),) + self.pattern[dim + 1 :])
 
     def expand_dim(self, dim: int) -> NkiTensor:
+        """A new dimension of size 1 at position `dim`; on chip not before dimension 0."""
         dim = dim + self.ndim + 1 if dim < 0 else dim
         if not 0 <= dim <= self.ndim:
             raise NkiValidationError(f"expand_dim({dim}) of {self!r}: no such position")
@@ -372,6 +376,7 @@ class NkiTensor:
         return self._view(self.offset, self.pattern[:dim] + ((1, 1),) + self.pattern[dim:])
 
     def squeeze_dim(self, dim: int) -> NkiTensor:
+        """Without dimension `dim`, whose size must be 1."""
         dim = self._dim(dim)
         self._keep_partition(dim, "squeeze_dim")
         if self.pattern[dim][1] != 1:
@@ -381,6 +386,7 @@ class NkiTensor:
         return self._view(self.offset, self.pattern[:dim] + self.pattern[dim + 1 :])
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> NkiTensor:
+        """One dimension split into several; one size may be -1."""
         dim = self._dim(dim)
         stride, size = self.pattern[dim]
         sizes = _infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
@@ -394,6 +400,7 @@ class NkiTensor:
         return self._view(self.offset, (*self.pattern[:dim], *pairs, *self.pattern[dim + 1 :]))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
+        """Dimensions start_dim to end_dim (inclusive) as one; they must be contiguous."""
         start_dim, end_dim = self._dim(start_dim), self._dim(end_dim)
         if start_dim < end_dim:
             self._keep_partition(start_dim, "flatten_dims")

@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from nki_sim.lint.kernel_source import KernelSource
@@ -163,8 +164,9 @@ def signature_text(signature: inspect.Signature) -> str:
     """Names and defaults, without annotations."""
     parts = []
     for parameter in signature.parameters.values():
-        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
-        parts.append(parameter.name + default)
+        value = parameter.default
+        shown = f"{type(value).__name__.lower()}.{value.name}" if isinstance(value, Enum) else repr(value)
+        parts.append(parameter.name + ("" if value is parameter.empty else f"={shown}"))
     return f"({', '.join(parts)})"
 
 

@@ -60,3 +60,6 @@ for _names, _kind in ((_BINARY, "of two tiles, or a tile and a scalar"), (_UNARY
         OPS[_name] = Op(_name, f"{_name}: elementwise, {_kind}.")
 for _name in _REDUCTIONS.split():
     OPS[_name] = Op(_name, f"{_name}: over trailing free dimensions of a tile.")
+
+OP_TOKENS = frozenset(f"{_BINARY} {_UNARY} average".split())
+"""Names that instructions take as `op=`; the others only work on tiles."""

@@ -1,0 +1,145 @@
+"""The API text that a language model reads, generated from what the simulator implements.
+
+So the text and the simulator cannot disagree: names and signatures are inspected, sentences are the
+functions' own docstrings, sizes come from `nl.tile_size`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from nki_sim.lint.findings import LATEST, VERSIONS
+from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.lint.name_rules import signature_text
+from nki_sim.lint.rules import check_source
+from nki_sim.nki import isa, language
+from nki_sim.nki.language.ops import OP_TOKENS, OPS, tile_function
+from nki_sim.nki.language.tile_size import TileSize, tile_size
+from nki_sim.tensor import NkiTensor
+
+_COMMON = (
+    "dma_copy",
+    "tensor_copy",
+    "tensor_tensor",
+    "tensor_scalar",
+    "activation",
+    "nc_matmul",
+    "nc_transpose",
+    "tensor_reduce",
+    "memset",
+    "scalar_tensor_tensor",
+    "reciprocal",
+)
+"""The instructions that most public kernels are made of; always described in full."""
+
+_METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
+
+
+def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
+    """Markdown for one kernel: the calls it makes and the common ones in full, one line for each of the rest.
+
+    Raises ValueError for an NKI version that the linter does not know.
+    """
+    if nki_version not in VERSIONS:
+        raise ValueError(f"NKI version {nki_version!r}: one of {', '.join(VERSIONS)}")
+    used = _used_names(kernel_source)
+    functions = _isa_functions()
+    full = [name for name in functions if name in _COMMON or f"nki.isa.{name}" in used]
+    rest = [name for name in functions if name not in full]
+    parts = [
+        f"# NKI {nki_version}: what this kernel may call",
+        "`import nki, nki.isa as nisa, nki.language as nl`. Instructions write their `dst`; they return no tensors.",
+        "## Sizes",
+        _sizes(),
+        "## nisa instructions in full",
+        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name])}" for name in full],
+        "## Other nisa instructions",
+        "\n".join(f"- `nisa.{name}{_signature(functions[name])}` {_first_line(functions[name])}" for name in rest),
+        "## nisa enums",
+        "\n".join(f"- `nisa.{name}`: {', '.join(kind.__members__)}" for name, kind in _enums().items()),
+        "## nl",
+        _language(used),
+        "## Views of a tensor (no data moves)",
+        "\n".join(
+            f"- `t.{name}{_signature(getattr(NkiTensor, name))}` {_first_line(getattr(NkiTensor, name))}".rstrip()
+            for name in _METHODS
+        ),
+    ]
+    findings = check_source(kernel_source, nki_version)
+    if findings:
+        parts += [
+            "## What this kernel already breaks",
+            "\n".join(f"- line {f.line}: {f.message}; {f.hint}" for f in findings),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _used_names(kernel_source: str) -> set[str]:
+    try:
+        source = KernelSource(ast.parse(kernel_source))
+    except (SyntaxError, ValueError):  # the text is for repairing such a kernel too
+        return set()
+    return {source.dotted(node) for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
+
+
+def _isa_functions() -> dict[str, Callable[..., Any]]:
+    """Instructions that run on trn2, by name."""
+    from nki_sim.isa import generations
+
+    return {
+        name: getattr(isa, name)
+        for name in sorted(isa.__all__)
+        if inspect.isfunction(getattr(isa, name))
+        and (getattr(isa, name).__module__ != generations.__name__ or name.startswith("get_"))
+    }
+
+
+def _enums() -> dict[str, type[Enum]]:
+    found = {name: getattr(isa, name) for name in sorted(isa.__all__)}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Enum)}
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    shown = [p for name, p in signature.parameters.items() if name not in ("self", "name")]
+    return signature_text(signature.replace(parameters=shown))
+
+
+def _text(function: Callable[..., Any]) -> str:
+    return inspect.cleandoc(function.__doc__ or "")
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return _text(function).partition("\n")[0]
+
+
+def _sizes() -> str:
+    names = [name for name in dir(TileSize) if not name.startswith("_")]
+    return "\n".join(f"- `nl.tile_size.{name}` = {getattr(tile_size, name)}" for name in sorted(names))
+
+
+def _language(used: set[str]) -> str:
+    names = [name for name in dir(language) if not name.startswith("_")]
+    dtypes = [name for name in names if isinstance(getattr(language, name, None), language.DType)]
+    buffers = [name for name in names if isinstance(getattr(language, name, None), language.MemoryRegion)]
+    lines = [
+        f"- dtypes: {', '.join(d for d in dtypes if getattr(language, d).generation == 'trn2' and d != 'bool_')}",
+        f"- buffers: {', '.join(buffers)}",
+        f"- op tokens for `op=`, `op0=`, ...: {', '.join(sorted(OP_TOKENS))}",
+    ]
+    for name in names:
+        function = getattr(language, name, None)
+        if not inspect.isfunction(function) or name.startswith("annotations"):
+            continue
+        text = _text(function) if f"nki.language.{name}" in used else _first_line(function)
+        lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(text.split())}".rstrip())
+    called = sorted(name for name in OPS if f"nki.language.{name}" in used or name not in OP_TOKENS)
+    for name in called:
+        function = tile_function(name)
+        if function is not None:
+            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function).split())}".rstrip())
+    return "\n".join(lines)
