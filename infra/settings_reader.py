@@ -328,7 +328,13 @@ def unknown_flag(text: str, groups: Mapping[str, type], others: Sequence[str]) -
 
 
 def closest(word: str, legal: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, list(legal), n=1, cutoff=0.6)), None)
+    """The legal word that was probably meant; what all of them begin with does not make two words alike."""
+    by_stem = {_stem(candidate): candidate for candidate in legal}
+    return next((by_stem[near] for near in difflib.get_close_matches(_stem(word), list(by_stem), n=1)), None)
+
+
+def _stem(word: str) -> str:
+    return word.removeprefix(ENVIRONMENT_PREFIX).lstrip("-").lower()
 
 
 def _is_secret(name: str) -> bool:

@@ -1,0 +1,290 @@
+"""Every setting from four places, and one line for each mistake a person can make."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import config
+from config import Invocation, Settings, read
+from infra.llm.toml_files import read_toml
+from infra.settings_reader import SettingsError, specs
+
+EVERY_SPEC = [(group, spec) for group, kind in config.GROUPS.items() for spec in specs(kind)]
+
+
+def given(folder: Path, flags: str = "", toml: str | None = None, **environment: str) -> Invocation:
+    if toml is not None:
+        (folder / config.CONFIG_FILE).write_text(toml)
+    return read(flags.split(), environment, folder)
+
+
+def mistake(folder: Path, flags: str = "", toml: str | None = None, **environment: str) -> str:
+    with pytest.raises(SettingsError) as failure:
+        given(folder, flags, toml, **environment)
+    assert "\n" not in str(failure.value)
+    return str(failure.value)
+
+
+# --- precedence -----------------------------------------------------------------------------------
+
+
+def test_nothing_given_is_the_defaults_and_the_command_run(tmp_path: Path) -> None:
+    invocation = given(tmp_path)
+    assert invocation.settings == Settings() and invocation.command == "run" and not invocation.origins
+
+
+@pytest.mark.parametrize(
+    ("toml", "variable", "flags", "rounds", "origin"),
+    [
+        (None, "", "", 10, None),
+        ("[run]\nrounds = 1", "", "", 1, "nki-optimizer.toml: [run] rounds"),
+        ("[run]\nrounds = 1", "2", "", 2, "environment: NKI_OPT_ROUNDS"),
+        ("[run]\nrounds = 1", "2", "--rounds 3", 3, "--rounds"),
+        (None, "2", "--rounds=3", 3, "--rounds"),
+        (None, "", "--rounds 3 --rounds 4", 4, "--rounds"),
+    ],
+)
+def test_flags_beat_the_environment_which_beats_the_file(
+    tmp_path: Path, toml: str | None, variable: str, flags: str, rounds: int, origin: str | None
+) -> None:
+    invocation = given(tmp_path, flags, toml, NKI_OPT_ROUNDS=variable)
+    assert invocation.settings.run.rounds == rounds
+    assert invocation.origins.get("run.rounds") == origin
+
+
+def test_a_file_is_found_by_flag_by_variable_and_by_its_usual_name(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text("[run]\nrounds = 7")
+    assert given(tmp_path, "--config other.toml").settings.run.rounds == 7
+    assert given(tmp_path, NKI_OPT_CONFIG="other.toml").settings.run.rounds == 7
+    assert given(tmp_path, "", "[run]\nrounds = 8").settings.run.rounds == 8
+    assert given(tmp_path, "--config other.toml").settings.run.rounds == 7
+    assert "missing.toml" in mistake(tmp_path, "--config missing.toml")
+
+
+def test_paths_are_relative_to_where_they_were_written(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (tmp_path / "far.toml").write_text('[run]\nkernel = "k.py"')
+    assert read(["--config", "../far.toml"], {}, folder).settings.run.kernel == folder / ".." / "k.py"
+    assert read(["--kernel", "k.py"], {}, folder).settings.run.kernel == folder / "k.py"
+    assert read(["--kernel", "~/k.py"], {}, folder).settings.run.kernel == Path.home() / "k.py"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("ubuntu@10.0.0.1", "ubuntu@10.0.0.1"),
+        ("trn2-box --rounds 3", "trn2-box"),
+        ("--rounds 3 me@host.example:2222", "me@host.example:2222"),
+        ("ubuntu@[fe80::1]:22", "ubuntu@[fe80::1]:22"),
+        ("--host a.example", "a.example"),
+        ("first.example --host second.example", "second.example"),
+        ("doctor ubuntu@10.0.0.1", "ubuntu@10.0.0.1"),
+    ],
+)
+def test_the_first_word_is_the_host(tmp_path: Path, flags: str, expected: str) -> None:
+    assert given(tmp_path, flags).settings.target.host == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "command", "run_id"),
+    [
+        ("runs", "runs", "latest"),
+        ("show", "show", "latest"),
+        ("show 20261120-1", "show", "20261120-1"),
+        ("diff x --checkpoints /tmp", "diff", "x"),
+        ("--rounds 3 config", "config", "latest"),
+        ("doctor", "doctor", "latest"),
+    ],
+)
+def test_other_commands(tmp_path: Path, flags: str, command: str, run_id: str) -> None:
+    invocation = given(tmp_path, flags)
+    assert (invocation.command, invocation.run_id) == (command, run_id)
+
+
+@pytest.mark.parametrize(
+    ("flags", "group", "name", "value"),
+    [
+        ("--kernel k.py --in-place", "run", "in_place", True),
+        ("--kernel k.py --in-place --no-in-place", "run", "in_place", False),
+        ("--resume", "run", "resume", "latest"),
+        ("--resume 2026", "run", "resume", "2026"),
+        ("--seeds 1,2,3", "verification", "seeds", (1, 2, 3)),
+        ("--max-cost 2.5", "budget", "max_cost_usd", 2.5),
+        ("--max-cost none", "budget", "max_cost_usd", None),
+        ("--max-tokens 1_000_000", "budget", "max_tokens", 1_000_000),
+        ("--noise 0", "guard", "noise", 0.0),
+        ("--base-url http://localhost:8000/v1", "model", "base_url", "http://localhost:8000/v1"),
+    ],
+)
+def test_values_have_their_types(tmp_path: Path, flags: str, group: str, name: str, value: object) -> None:
+    read_value = getattr(getattr(given(tmp_path, flags).settings, group), name)
+    assert read_value == value and type(read_value) is type(value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("TRUE", True), ("0", False), ("off", False)])
+def test_yes_and_no_in_the_environment(tmp_path: Path, text: str, value: bool) -> None:
+    assert given(tmp_path, NKI_OPT_REPLAY=text).settings.run.replay is value
+
+
+def test_a_file_may_use_dashes_underscores_or_the_full_name_with_its_unit(tmp_path: Path) -> None:
+    for key in ("max-cost", "max_cost", "max_cost_usd"):
+        assert given(tmp_path, "", f"[budget]\n{key} = 3").settings.budget.max_cost_usd == 3.0
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+MISTAKES = [
+    # flags
+    ("--roundz 5", None, {}, "unknown flag --roundz: did you mean --rounds?"),
+    ("--frobnicate", None, {}, "unknown flag --frobnicate: see --help"),
+    ("--rounds", None, {}, "--rounds: expected one argument"),
+    ("--rounds abc", None, {}, "--rounds: 'abc' is not a whole number"),
+    ("--rounds 2.5", None, {}, "--rounds: '2.5' is not a whole number"),
+    ("--rounds 0", None, {}, "--rounds: 0 must be at least 1"),
+    ("--noise -1", None, {}, "--noise: -1.0 must be at least 0"),
+    ("--noise nan", None, {}, "--noise: nan is not a finite number"),
+    ("--max-cost inf", None, {}, "--max-cost: inf is not a finite number"),
+    ("--tolerance 1", None, {}, "--tolerance: 1.0 must be less than 1"),
+    ("--provider gpt", None, {}, "--provider: 'gpt' is not one of auto, anthropic"),
+    ("--seeds 1,two", None, {}, "--seeds: 'two' is not a whole number"),
+    ("--kernel=", None, {}, "--kernel: '' is empty"),
+    ("--kernel ~nobody-of-that-name/k.py", None, {}, "--kernel"),
+    ("--run-id ../x", None, {}, "--run-id: '../x'"),
+    ("--round 5", None, {}, "unknown flag --round: did you mean --rounds?"),  # no guessing at abbreviations
+    # words
+    ("one two", None, {}, "'two' is one word too many"),
+    ("runs x", None, {}, "'x' is one word too many"),
+    ("mine.py", None, {}, "for a file write --kernel mine.py"),
+    ("dir/mine", None, {}, "for a file write --kernel dir/mine"),
+    ("my.toml", None, {}, "for a file write --config my.toml"),
+    ("dcotor", None, {}, "did you mean the command doctor?"),
+    ("a!b", None, {}, "neither a host (USER@HOST) nor a command"),
+    # the file
+    ("", "[run]\nroundz = 5", {}, "nki-optimizer.toml: unknown setting [run] roundz: did you mean [run] rounds?"),
+    ("", "[run]\nhost = 'x'", {}, "[run] host belongs in [target]"),
+    ("", "[rum]\nrounds = 5", {}, "did you mean [run]?"),
+    ("", "rounds = 5", {}, "rounds belongs in [run]"),
+    ("", "run = 5", {}, "write [run] on a line of its own"),
+    ("", "[run]\nrounds = '5'", {}, "[run] rounds: need a whole number, not str '5'"),
+    ("", "[run]\nrounds = true", {}, "[run] rounds: need a whole number, not bool True"),
+    ("", "[run]\nrounds = 5.0", {}, "[run] rounds: need a whole number, not float 5.0"),
+    ("", "[run]\nreplay = 1", {}, "[run] replay: need true or false, not int 1"),
+    ("", "[run]\nkernel = 5", {}, "[run] kernel: need text in quotes, not int 5"),
+    ("", "[verification]\nseeds = 5", {}, "[verification] seeds: need a list"),
+    ("", "[verification]\nseeds = [1, 'x']", {}, "[verification] seeds: need a whole number"),
+    ("", "[run\nrounds = 5", {}, "nki-optimizer.toml"),
+    ("", "[guard]\nnoise = 2", {}, "nki-optimizer.toml: [guard] noise: 2.0 must be less than 1"),
+    # the environment
+    ("", None, {"NKI_OPT_ROUNDZ": "5"}, "environment: unknown setting NKI_OPT_ROUNDZ: did you mean NKI_OPT_ROUNDS?"),
+    ("", None, {"NKI_OPT_ROUNDS": "many"}, "environment: NKI_OPT_ROUNDS: 'many' is not a whole number"),
+    ("", None, {"NKI_OPT_REPLAY": "maybe"}, "environment: NKI_OPT_REPLAY: 'maybe' is neither true nor false"),
+    # what does not go together
+    ("--in-place", None, {}, "--in-place: there is no kernel file to write back to"),
+    ("--problem ref.py", None, {}, "--problem: a reference needs the kernel"),
+    ("--suite nkibench --kernel k.py", None, {}, "--suite: it brings its own kernels"),
+    ("--remote-simulator", None, {}, "--remote-simulator: on which host?"),
+    ("", None, {"NKI_OPT_REMOTE_SIMULATOR": "1"}, "NKI_OPT_REMOTE_SIMULATOR: on which host?"),
+    ("--provider command", None, {}, "--provider: command needs --model-command"),
+    ("--base-url ftp://x", None, {}, "--base-url: 'ftp://x' is not an http"),
+]
+
+
+@pytest.mark.parametrize(("flags", "toml", "environment", "says"), MISTAKES, ids=[case[3][:60] for case in MISTAKES])
+def test_a_mistake_is_one_line_that_says_where_and_what_is_legal(
+    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str], says: str
+) -> None:
+    assert says in mistake(tmp_path, flags, toml, **environment)
+
+
+SECRET = "sk-very-secret"
+
+
+@pytest.mark.parametrize(
+    ("flags", "toml", "environment"),
+    [
+        (f"--api-key {SECRET}", None, {}),
+        (f"--anthropic-api-key={SECRET}", None, {}),
+        ("", f"[model]\napi_key = '{SECRET}'", {}),
+        ("", f"ANTHROPIC_API_KEY = '{SECRET}'", {}),
+        ("", None, {"NKI_OPT_API_KEY": SECRET}),
+        (f"--base-url https://user:{SECRET}@example.com", None, {}),
+        (f"--unknown={SECRET}", None, {}),
+    ],
+)
+def test_a_key_in_the_wrong_place_is_refused_and_never_repeated(
+    tmp_path: Path, flags: str, toml: str | None, environment: dict[str, str]
+) -> None:
+    assert SECRET not in mistake(tmp_path, flags, toml, **environment)
+
+
+def test_keys_in_the_environment_reach_no_setting(tmp_path: Path) -> None:
+    invocation = given(tmp_path, "", None, ANTHROPIC_API_KEY=SECRET, OPENAI_API_KEY=SECRET)
+    assert invocation.settings == Settings() and SECRET not in config.to_toml(invocation)
+
+
+# --- help, and writing back -----------------------------------------------------------------------
+
+
+def help_text() -> str:
+    out = io.StringIO()
+    with redirect_stdout(out), pytest.raises(SystemExit) as left:
+        read(["--help"], {}, Path("/"))
+    assert left.value.code == 0
+    return out.getvalue()
+
+
+def test_help_names_every_setting_its_default_and_the_commands() -> None:
+    text = help_text()
+    for _, spec in EVERY_SPEC:
+        assert spec.flag in text, spec.flag
+    for command in config.COMMANDS[1:]:
+        assert f"  {command} " in text
+    assert "[10]" in text and "./run.sh ubuntu@10.0.0.1" in text and "exit codes" in text
+    assert max(len(line) for line in text.splitlines()) <= 114
+
+
+@pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
+def test_every_setting_has_help_a_legal_default_and_a_name_of_its_own(group: str, spec) -> None:
+    assert spec.help.strip() and spec.help[0].isupper() | (spec.help[:3] in ("...", "aut"))
+    if spec.default not in (None, ()):
+        assert spec.legal.complaint(spec.default) is None
+    assert [other.name for _, other in EVERY_SPEC].count(spec.name) == 1
+    assert [other.variable for _, other in EVERY_SPEC].count(spec.variable) == 1
+
+
+def test_what_config_prints_is_a_file_that_says_the_same(tmp_path: Path) -> None:
+    flags = 'ubuntu@h --rounds 3 --seeds 1,2 --max-cost 0.5 --kernel a"b\\c.py --in-place --temperature 0'
+    invocation = given(tmp_path, flags)
+    (tmp_path / config.CONFIG_FILE).write_text(config.to_toml(invocation))
+    assert given(tmp_path).settings == invocation.settings
+    assert "(from --max-cost)" in config.to_toml(invocation)
+    assert read_toml(tmp_path / config.CONFIG_FILE)["run"]["rounds"] == 3
+
+
+def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
+    import json
+
+    settings = given(tmp_path, "ubuntu@h --seeds 1,2 --max-hours 2 --kernel k.py").settings
+    document = json.loads(json.dumps(config.to_document(settings)))
+    assert config.from_document(document, "config.json") == settings
+    document["run"]["tomorrow"] = 1
+    with pytest.raises(SettingsError, match="config.json"):
+        config.from_document(document, "config.json")
+
+
+def test_a_resumed_run_keeps_its_settings_but_for_the_flags_of_today(tmp_path: Path) -> None:
+    stored = given(tmp_path, "--rounds 3 --patience 2 --kernel k.py").settings
+    today = given(tmp_path, "--resume --rounds 9", NKI_OPT_PATIENCE="7")
+    settings = today.over(stored)
+    assert (settings.run.rounds, settings.run.patience) == (9, 2)
+    assert settings.run.kernel == tmp_path / "k.py" and settings.run.resume == "latest"
+
+
+def test_a_setting_built_by_hand_is_checked_like_one_that_is_read() -> None:
+    with pytest.raises(SettingsError, match="rounds: 0 must be at least 1"):
+        config.Run(rounds=0)
