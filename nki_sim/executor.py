@@ -78,19 +78,21 @@ def _execute_indirect(
             operand = _steer(template, at, storages[at], offsets[at], arrays[at + 1], skip)
             steered.append(operand)
             arrays[at] = operand.flat[operand.where]
-    invalid = [~s.valid for s in steered if s.valid is not None]
-    kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for at, view in enumerate(template.views):
-        if view.access != "r" and view.indirection is None:
-            for mask in invalid:  # a skipped element leaves the destination as it was, bit by bit
-                hole = mask.reshape(arrays[at].shape)
-                kept.append((arrays[at], hole, arrays[at][hole]))
+    # an index steers the operand before it; the instruction itself never sees it
+    given = [at for at in range(len(arrays)) if at == 0 or template.views[at - 1].indirection is None]
+    seen = [arrays[at] for at in given]
+    hole = before = None
+    if any(s.valid is not None for s in steered):  # a skipped element leaves the destination as it was, bit by bit
+        skipped: dict[int, np.ndarray] = {s.at: ~s.valid for s in steered if s.valid is not None and s.at}
+        moved = [skipped.get(at, np.zeros(arrays[at].shape, np.bool_)) for at in given]
+        opcode.compute(moved, attrs)  # the same movement, of booleans
+        hole, before = moved[0], seen[0].copy()
     if opcode.uses_psum_flags:
-        opcode.compute(arrays, attrs, [_flags(*of) for of in zip(template.views, storages, offsets)])
+        opcode.compute(seen, attrs, [_flags(template.views[at], storages[at], offsets[at]) for at in given])
     else:
-        opcode.compute(arrays, attrs)
-    for array, hole, before in kept:
-        array[hole] = before
+        opcode.compute(seen, attrs)
+    if hole is not None and before is not None:
+        np.copyto(seen[0], before, where=hole)
     for flat_at, flat, where, valid in steered:
         if template.views[flat_at].access != "r":
             values = arrays[flat_at]
@@ -109,7 +111,7 @@ def _steer(template: Template, at: int, storage: Storage, offset: int, index: np
     where = np.full((), offset, np.int64)
     for steps, size in zip(view.byte_strides, view.shape):
         where = where[..., None] + np.arange(size, dtype=np.int64) * (steps // view.itemsize)
-    numbers = index.astype(np.int64).reshape(-1)
+    numbers = index.astype(np.int64).reshape(len(index), -1).T.reshape(-1)  # down the columns, as the DMA reads them
     if kind == "scalar":
         good = np.full((1,) * len(view.shape), numbers[0] >= 0)
         where = where + numbers[0] * stride
