@@ -32,7 +32,9 @@ def execute_one(
         if access == "r":
             raw = storage.readable()
         else:
-            raw = storage.writable(fills >= 0 and fills == storage.allocation.nbytes)
+            # unless the instruction reads it too: then what was never written must show
+            overwrites = fills >= 0 and fills == storage.allocation.nbytes and storages.count(storage) == 1
+            raw = storage.writable(overwrites)
         arrays.append(np.ndarray(shape, dtype, raw, offset * item, strides))
     if indirect:
         _execute_indirect(opcode, template, storages, offsets, attrs, arrays)

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from on_device import DTYPES, FLOATS, INTS, Tile, along, check, column, free_shapes, rounded, tiles
 
+import nki_sim
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
@@ -343,8 +344,6 @@ def test_float_to_integer_rounds_half_to_even_and_saturates() -> None:
             outputs.append(out)
         return tuple(outputs)
 
-    import nki_sim
-
     as_int32, as_int8, as_uint8 = nki_sim.simulate(kernel)(values)
     assert as_int32.tolist() == [[0, 2, 2, 0, -2, 2**31 - 1, -(2**31), 128, 300]]
     assert as_int8.tolist() == [[0, 2, 2, 0, -2, 127, -128, 127, 127]]
@@ -365,9 +364,20 @@ def test_in_place_and_overlapping_views() -> None:
         nisa.dma_copy(dst=out, src=tile)
         return out
 
-    import nki_sim
-
     want = values.copy()
     want[:, 1:33] = want[:, 0:32] * 2 + 1
     want[:, 0:16] = np.square(want[:, 8:24] * 0.5 + 1)
     np.testing.assert_allclose(nki_sim.simulate(kernel)(values), want, rtol=1e-6)
+
+
+def test_in_place_on_what_was_never_written_is_poisoned() -> None:
+    """Given a tile that nothing has written, when it is updated in place, then the result is NaN."""
+
+    def kernel():
+        tile = nl.ndarray((4, 8), nl.float32)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0)
+        out = nl.ndarray((4, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    assert np.isnan(nki_sim.simulate(kernel)()).all()
