@@ -1,0 +1,28 @@
+"""Softmax over the rows of sixteen independent products of standard normal float32 matrices."""
+
+import numpy as np
+
+B = 16
+M = 4096
+K = 64
+N = 4096
+
+
+def get_inputs():
+    lhs = np.random.normal(size=(B, M, K)).astype(np.float32)
+    rhs = np.random.normal(size=(B, K, N)).astype(np.float32)
+    return [lhs, rhs]
+
+
+def forward(lhs, rhs):
+    scores = lhs @ rhs
+    weights = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return weights / np.sum(weights, axis=-1, keepdims=True)
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [np.asarray(kernel_result).reshape(reference.shape)]
