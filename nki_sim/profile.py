@@ -69,17 +69,21 @@ class Measurement:
     """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
 
 
-def measure(program: Program, machine_name: str = "", timeline: Timeline | None = None) -> Measurement:
-    """Time a program on a generation; by default the one it was traced for.
+def measure(program: Program, machine_name: str = "", exact: bool | None = None) -> Measurement:
+    """Time a program on a generation; by default the one it was traced for. `exact`: see `schedule`.
 
     With LNC 2, the core that takes longer. Raises KeyError for an unknown machine and NotSupported for an
     instruction without a price.
     """
     core = machine(machine_name or program.machine)
-    if timeline is None and program.peers:
+    if program.peers:
         alone = [replace(one, peers=()) for one in (program, *program.peers)]
-        return max((measure(one, core.name) for one in alone), key=lambda measured: measured.latency_us)
-    line = timeline if timeline is not None else schedule(program, core)
+        return max((measure(one, core.name, exact) for one in alone), key=lambda measured: measured.latency_us)
+    return summarise(schedule(program, core, exact))
+
+
+def summarise(line: Timeline) -> Measurement:
+    """Everything there is to say about a timeline."""
     return Measurement(
         line.latency_us,
         line.program_order_us,
@@ -87,10 +91,12 @@ def measure(program: Program, machine_name: str = "", timeline: Timeline | None 
         profile(line),
         line_costs(line),
         stalls(line),
-        core.name,
-        *useful_work(program, line.costs),
-        low_precision(program),
+        line.machine.name,
+        *useful_work(line.program, line.costs),
+        low_precision(line.program),
         dict(line.resource_us),
+        line.exact,
+        line.error_percent,
     )
 
 
@@ -181,7 +187,7 @@ def _share(part: float, whole: float) -> float:
 
 def _active_us(timeline: Timeline) -> dict[str, float]:
     """Time at least one instruction of each engine runs; `dma`: a transfer is issued or under way."""
-    program = timeline.program
+    program = timeline.shown
     active = dict.fromkeys((*ENGINES, "dma", "any"), 0.0)
     if not len(program):
         return active
@@ -192,7 +198,7 @@ def _active_us(timeline: Timeline) -> dict[str, float]:
     chosen = resources >= len(ENGINES)
     active["dma"] = _union_us(timeline.issued_ns[chosen], timeline.end_ns[chosen])
     active["any"] = _union_us(timeline.issued_ns, timeline.end_ns)
-    return active
+    return {name: us * timeline.scale for name, us in active.items()}
 
 
 def resource_numbers(timeline: Timeline) -> np.ndarray:
@@ -232,7 +238,7 @@ def line_costs(timeline: Timeline) -> tuple[LineCost, ...]:
 
 def stalls(timeline: Timeline) -> tuple[Stall, ...]:
     """Why engines were idle, from the first instruction to the last of each."""
-    program = timeline.program
+    program = timeline.shown
     if not len(program):
         return ()
     resources = resource_numbers(timeline)[program.template_ids]
@@ -252,7 +258,9 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
         for other in np.unique(held[idle > 0]).tolist():
             here = (held == other) & (idle > 0)
             name = "order" if other < 0 else RESOURCES[other] if other < len(ENGINES) else "dma"
-            found.append(Stall(engine, name, float(idle[here].sum()) / 1e3, int(here.sum())))
+            found.append(
+                Stall(engine, name, float(idle[here].sum()) / 1e3 * timeline.scale, int(here.sum() * timeline.scale))
+            )
     merged: dict[tuple[str, str], Stall] = {}
     for stall in found:
         key = (stall.engine, stall.waiting_on)

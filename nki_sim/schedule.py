@@ -5,7 +5,7 @@ Two schedules of the same instructions, and a bound:
 * program order: every engine and DMA queue works in the order of the trace;
 * scheduled: an instruction may fill an idle gap that earlier ones left on its engine, as the compiler's
   scheduler would arrange it. No instruction is later than in program order. This is the time that ranks;
-* resource bound: the busiest engine with everything else hidden behind it.
+* resource bound: the busiest engine with everything else hidden behind it, at the documented rates.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nki_sim.dma_pool import Backfilling, FirstComeFirstServed
 from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_gates, find_regions
+from nki_sim.steady import per_iteration_ns, shorten
 from nki_sim.unroll import unrolled
 
 RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
@@ -39,6 +40,7 @@ class Timeline:
     """The scheduled order, instruction by instruction, and the three times."""
 
     program: Program
+    """Without device loops: what `schedule` was given, written out."""
     machine: Machine
     costs: tuple[Cost, ...]
     """By template."""
@@ -47,53 +49,81 @@ class Timeline:
     program_order_us: float
     resource_bound_us: float
     resource_us: dict[str, float]
-    """Time each resource is busy; `dma` is the busiest DMA engine."""
+    """Time each resource is busy at least; `dma` is the busiest DMA engine."""
+    shown: Program
+    """What the arrays below are about: `program`, or its beginning and end when its loop was extrapolated."""
     start_ns: np.ndarray
-    """float64 [instructions]; of a transfer: first byte."""
+    """float64 [instructions shown]; of a transfer: first byte."""
     issued_ns: np.ndarray
-    """float64 [instructions]; of a transfer: its queue begins to issue it; else start_ns."""
+    """float64 [instructions shown]; of a transfer: its queue begins to issue it; else start_ns."""
     end_ns: np.ndarray
-    """float64 [instructions]; of a transfer: last byte."""
+    """float64 [instructions shown]; of a transfer: last byte."""
     ready_ns: np.ndarray
-    """float64 [instructions]: when its operands were ready."""
+    """float64 [instructions shown]: when its operands were ready."""
     cause: np.ndarray
-    """int64 [instructions]: the instruction it waited for last; -1 if none."""
-    table_loads: int
+    """int64 [instructions shown]: the instruction it waited for last; -1 if none."""
+    table_loads: float
     throttled_us: float
     """Time TensorE lost to its throttle."""
+    scale: float = 1.0
+    """latency_us over the latency of what is shown."""
+    error_percent: float = 0.0
+    """How far extrapolation may be off; 0 when everything was scheduled."""
+
+    @property
+    def exact(self) -> bool:
+        return self.shown is self.program
 
 
-def schedule(program: Program, machine: Machine) -> Timeline:
-    """Loops with constant bounds count with all their passes, others once. Raises NotSupported for an opcode
-    without a price."""
+EXACT_UP_TO = 250_000
+"""Longer programs are extrapolated where their loops allow, unless `exact` is asked for."""
+
+
+def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
+    """Loops with constant bounds count with all their passes, others once.
+
+    exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
+    an opcode without a price.
+    """
     program = unrolled(program)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
-    if not len(program):
-        none = np.zeros(0)
-        return Timeline(
-            program, machine, costs, 0.0, 0.0, 0.0, busy, none, none, none, none, none.astype(np.int64), 0, 0.0
-        )
-    regions = find_regions(program)
-    gates = find_gates(program, machine)
-    in_order = _run(program, machine, costs, regions, gates, backfill=False)
-    filled = _run(program, machine, costs, regions, gates, backfill=True)
+    extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
+    shortened = shorten(program, machine) if extrapolate else None
+    shown = program if shortened is None else shortened.program
+    regions = find_regions(shown)
+    gates = find_gates(shown, machine)
+    in_order = _run(shown, machine, costs, regions, gates, backfill=False)
+    filled = _run(shown, machine, costs, regions, gates, backfill=True)
     best = filled if filled.latency_ns <= in_order.latency_ns else in_order
+    end = np.array(best.end)
+    latency_ns, in_order_ns, error = best.latency_ns, in_order.latency_ns, 0.0
+    if shortened is not None:
+        more_ns, error = per_iteration_ns(shortened, end)
+        in_order_more_ns, _ = per_iteration_ns(shortened, np.array(in_order.end))
+        latency_ns += shortened.left_out * more_ns
+        in_order_ns = max(latency_ns, in_order_ns + shortened.left_out * in_order_more_ns)
+        error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
+    latency_ns, in_order_ns = max(latency_ns, bound_ns), max(in_order_ns, bound_ns)
+    scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
     return Timeline(
         program,
         machine,
         costs,
-        max(best.latency_ns, bound_ns) / 1e3,
-        max(in_order.latency_ns, bound_ns) / 1e3,
+        latency_ns / 1e3,
+        in_order_ns / 1e3,
         bound_ns / 1e3,
         busy,
+        shown,
         np.array(best.start),
         np.array(best.issued),
-        np.array(best.end),
+        end,
         np.array(best.ready),
         np.array(best.cause, np.int64),
-        best.table_loads,
-        best.throttled_ns / 1e3,
+        best.table_loads * scale if shortened else best.table_loads,
+        best.throttled_ns * scale / 1e3,
+        scale if shortened is not None else 1.0,
+        error,
     )
 
 

@@ -1,0 +1,82 @@
+"""A timeline as text: one row per engine and queue, how busy it is in each slice of time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nki_sim.profile import Measurement, resource_numbers
+from nki_sim.schedule import RESOURCES, Timeline
+
+_SHADES = " ░▒▓█"
+_ASCII_SHADES = " .:+#"
+
+
+def gantt(
+    timeline: Timeline, width: int = 72, from_us: float = 0.0, to_us: float | None = None, ascii_only: bool = False
+) -> str:
+    """Lines of `width` slices between two times; a shade is the share of the slice the resource is busy."""
+    program = timeline.shown
+    end_us = float(timeline.end_ns.max()) / 1e3 if to_us is None and len(program) else (to_us or 0.0)
+    if end_us <= from_us:
+        return "nothing happens\n"
+    shades = _ASCII_SHADES if ascii_only else _SHADES
+    edges = np.linspace(from_us * 1e3, end_us * 1e3, width + 1)
+    resources = resource_numbers(timeline)[program.template_ids]
+    lines = [f"{'':10}{from_us:,.1f} us{f'{end_us:,.1f} us':>{width - len(f'{from_us:,.1f} us')}}"]
+    for number, name in enumerate(RESOURCES):
+        chosen = resources == number
+        if not chosen.any():
+            continue
+        busy = _busy(timeline.start_ns[chosen], timeline.end_ns[chosen], edges)
+        level = np.ceil(np.clip(busy, 0, 1) * (len(shades) - 1) - 1e-9).astype(int)
+        lines.append(f"{name:<10}{''.join(shades[k] for k in level)}")
+    return "\n".join(lines) + "\n"
+
+
+def _busy(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Share of every slice that is covered by at least one interval."""
+    order = np.argsort(start, kind="stable")
+    begin = start[order]
+    reach = np.maximum.accumulate(end[order])
+    covered_before = np.concatenate(([-np.inf], reach[:-1]))
+    begin = np.maximum(begin, covered_before)
+    length = np.maximum(reach - begin, 0.0)
+    total = np.concatenate(([0.0], np.cumsum(length)))
+    where = np.searchsorted(begin, edges, side="right")
+    inside = np.where(
+        where > 0, np.clip(edges - begin[np.maximum(where - 1, 0)], 0, length[np.maximum(where - 1, 0)]), 0
+    )
+    done = total[np.maximum(where - 1, 0)] + inside
+    return np.diff(done) / np.diff(edges)
+
+
+def report(measured: Measurement, source: dict[int, str] | None = None, lines: int = 12) -> str:
+    """The measurement for a terminal: three times, engines, what they wait for, the expensive lines."""
+    text = [
+        f"{measured.latency_us:,.1f} us on simulated {measured.machine}"
+        f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})"
+    ]
+    if not measured.exact:
+        text.append(
+            f"loops extrapolated, within {measured.error_percent:.2f} %; exact timing looks at every instruction"
+        )
+    text.append("")
+    for engine in ("tensor", "vector", "scalar", "gpsimd"):
+        share = measured.fields[f"{engine}_engine_active_time_percent"]
+        count = measured.fields[f"{engine}_engine_instruction_count"]
+        if count:
+            text.append(f"{engine:<8}{100 * share:>6.1f} % busy {count:>12,.0f} instructions")
+    moved = measured.fields["hbm_read_bytes"] + measured.fields["hbm_write_bytes"]
+    text.append(
+        f"{'dma':<8}{100 * measured.fields['dma_active_time_percent']:>6.1f} % busy "
+        f"{measured.fields['dma_transfer_count']:>12,.0f} transfers, {moved / 1e6:,.1f} MB of HBM"
+    )
+    waits = [stall for stall in measured.stalls if stall.us > 0.01 * measured.latency_us][:6]
+    if waits:
+        text += ["", "idle, waiting"]
+        text += [f"{stall.engine:<8}{stall.us:>10,.1f} us for {stall.waiting_on}" for stall in waits]
+    text += ["", "line      engine      active us  instructions"]
+    for cost in measured.lines[:lines]:
+        code = (source or {}).get(cost.line, "")
+        text.append(f"{cost.line:<10}{cost.engine:<10}{cost.active_us:>11,.1f}{cost.instructions:>14,}  {code[:60]}")
+    return "\n".join(text) + "\n"
