@@ -3,7 +3,7 @@
 Whatever the era, a candidate's process leaves a NEFF and nothing else that counts. The profiler's
 command line then runs that NEFF on inputs the candidate never saw, saves its outputs and times it on the
 device's clock. Routes differ only in how the NEFF comes about, so they are data here and one function
-each in `toolchain_child.py`.
+each in `neuron_compile_worker.py`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Neff:
     """In the order in which the kernel returns them."""
     output_specs: tuple[TensorArgument | None, ...]
     """As the candidate's process reported them; they only decide how bytes are viewed."""
+    io_bytes: int
+    """All inputs and outputs once: the least that any kernel for this call must move."""
 
 
 def open_neuron_toolchain(
@@ -273,7 +275,8 @@ class NeuronToolchain:
                 outputs = match_outputs(declared.outputs, [size_bytes(s.shape, s.dtype) for s in said["outputs"]])
             else:
                 outputs = tuple(tensor.name for tensor in declared.outputs)
-            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs)
+            io_bytes = sum(tensor.size_bytes for tensor in (*declared.inputs, *declared.outputs))
+            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs, io_bytes)
         except NeffUnreadable as error:
             raise CompileError(f"the compiled kernel does not fit the call: {error}") from None
 
@@ -341,13 +344,13 @@ class NeuronToolchain:
         except (ProfileUnreadable, StepTimeout, RunError) as error:
             log.warning("no time per source line: %s", error)
         flops = summary.get("hardware_flops")
-        moved = [summary[name] for name in ("hbm_read_bytes", "hbm_write_bytes") if name in summary]
         return Facts(
             fields=summary,
             hot_lines=lines,
             low_precision=tuple(sorted(narrow)),
             matmul_flops=None if flops is None else int(flops - summary.get("transpose_flops", 0.0)),
-            hbm_bytes=int(sum(moved)) if len(moved) == 2 else None,
+            vector_ops=0,  # no profiler counts them; a bound by the other two resources is still a bound
+            hbm_bytes=artifact.io_bytes,
         )
 
     def _capture(

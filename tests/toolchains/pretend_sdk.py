@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,9 @@ import numpy
 from infra.toolchain_commands import Installation
 
 FIXTURES = Path(__file__).with_name("fixtures")
+PROJECT = Path(__file__).resolve().parents[2]
+SIMULATED = (FIXTURES / "site_simulated", PROJECT)
+"""A pretend NKI that compiles real kernels; the simulator it needs is found in the project."""
 
 
 class PretendSdk:
@@ -47,7 +49,8 @@ class PretendSdk:
 
     def _install(self, source: str, name: str) -> None:
         path = self.tools / name
-        path.write_text(f"#!{sys.executable}\n" + (FIXTURES / "tools" / source).read_text())
+        text = (FIXTURES / "tools" / source).read_text()
+        path.write_text(f"#!{sys.executable}\nPROJECT = {str(PROJECT)!r}\n{text}")
         path.chmod(0o755)
 
     def behave(self, **state: Any) -> None:
@@ -84,6 +87,3 @@ def shadow(folder: Path, packages: dict[str, str]) -> Path:
         (folder / name.replace("-", "_")).mkdir(exist_ok=True)
         (folder / name.replace("-", "_") / "__init__.py").touch()
     return folder
-
-
-__all__ = ["FIXTURES", "PretendSdk", "shadow", "shutil"]

@@ -89,7 +89,7 @@ def test_latencies_are_the_devices_own_without_the_warm_up(sdk: PretendSdk, tool
     assert timing.samples_us == pytest.approx((100.0, 300.0, 200.0))
     facts = toolchain.facts(neff)
     assert facts.fields["total_time"] == 2e-4, "the facts are those of the median execution"
-    assert (facts.matmul_flops, facts.hbm_bytes, facts.low_precision) == (2000, 6144, ())
+    assert (facts.matmul_flops, facts.hbm_bytes, facts.low_precision) == (2000, 3 * 48, ())
     assert [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines] == [
         (6, "tensor", 100.0),
         (7, "vector", 50.0),

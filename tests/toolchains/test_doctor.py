@@ -1,0 +1,124 @@
+"""The doctor says what works, proves it, and tells what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra import doctor
+from infra.doctor import examine, from_json, render, to_json
+from infra.toolchain_commands import Installation
+from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Installation:
+    (tmp_path / "dev").mkdir()
+    return Installation((tmp_path,), (Path(sys.executable),), tmp_path / "dev", tmp_path / "sys")
+
+
+@pytest.fixture
+def sdk(tmp_path: Path) -> PretendSdk:
+    return PretendSdk(tmp_path, site=SIMULATED)
+
+
+def test_a_laptop_simulates_and_has_no_problem(laptop: Installation, capsys: pytest.CaptureFixture[str]) -> None:
+    report = examine(laptop)
+    assert (report.simulates, report.evaluates_on_neuron, report.expects_neuron, report.problems) == (
+        True,
+        False,
+        False,
+        (),
+    )
+    assert [(proof.simulated, proof.right) for proof in report.proofs] == [(True, True)]
+    assert doctor.show(report) == doctor.USABLE
+    assert "simulated Trn2 only" in capsys.readouterr().out
+
+
+def test_a_laptop_where_a_device_is_wanted_is_told_what_it_lacks(
+    laptop: Installation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.show(examine(laptop, prove=False), neuron_wanted=True) == doctor.UNUSABLE
+    said = capsys.readouterr().out
+    for remedy in ("aws-neuronx-dkms", "aws-neuronx-tools", "nki is not installed"):
+        assert remedy in said
+
+
+def test_an_instance_is_proved_by_a_known_kernel_and_its_predicted_latency(sdk: PretendSdk) -> None:
+    report = examine(sdk.installation)
+    assert report.evaluates_on_neuron and report.toolchain == "trn2 (NKI 0.6.1+simulated, neuron-explorer 2.32.38.0)"
+    simulated, measured = report.proofs
+    assert simulated.latency_us is not None and measured.right
+    assert measured.latency_us == pytest.approx(1.1 * simulated.latency_us, rel=3e-3)
+    assert (report.instance_type, report.sdk) == ("trn2.3xlarge", "2.32")
+    assert [len(device.core_ids) for device in report.devices] == [4]
+    packages = dict(report.packages)
+    assert (packages["driver"], packages["aws-neuronx-runtime-lib"]) == ("2.28.4.0", "2.32.31.0")
+    assert report.problems == (
+        "device 0 is used by another process (113985 python train.py): cores may be taken and latencies disturbed",
+    )
+
+
+def test_a_latency_far_from_the_predicted_one_is_a_problem(sdk: PretendSdk) -> None:
+    sdk.behave(summary={"total_time": 1e-3, "neuroncore_cycle_count": 1_400_000})
+    report = examine(sdk.installation)
+    assert report.evaluates_on_neuron, "slow, but right"
+    assert any("times the predicted" in problem for problem in report.problems)
+
+
+def test_a_toolchain_that_fails_the_known_kernel_is_not_called_working(sdk: PretendSdk) -> None:
+    sdk.behave(print="no profile data found")
+    report = examine(sdk.installation)
+    assert not report.evaluates_on_neuron
+    assert any("fails on a kernel that is known to be right" in problem for problem in report.problems)
+    assert "FAILED on trn2" in render(report)
+
+
+def test_a_half_installed_instance_is_told_what_is_missing(sdk: PretendSdk, capsys: pytest.CaptureFixture[str]) -> None:
+    report = examine(sdk.without_tool("neuron-explorer"), prove=False)
+    assert report.expects_neuron and not report.evaluates_on_neuron
+    doctor.show(report)
+    assert "missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("printed", ["", "[]", "{}", '[{"neuron_device": 0}]', "neuron-ls: no devices"])
+def test_a_neuron_ls_of_another_kind_is_a_finding_and_no_crash(sdk: PretendSdk, printed: str) -> None:
+    tool = sdk.tools / "neuron-ls"
+    tool.write_text(f"#!/bin/sh\ncat <<'X'\n{printed}\ninstance-type: trn2.3xlarge\nX\n")
+    report = examine(sdk.installation, prove=False)
+    assert report.devices == ()
+    assert any("neuron-ls" in line for line in report.missing)
+
+
+def test_a_report_survives_the_way_from_the_instance_to_the_laptop(sdk: PretendSdk) -> None:
+    report = examine(sdk.installation, prove=False)
+    assert from_json(to_json(report)) == report
+    assert "+1.5 s against this machine" in render(report, clock_skew_s=1.5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda text: "", id="empty"),
+        pytest.param(lambda text: text[: len(text) // 2], id="truncated"),
+        pytest.param(lambda text: "[]", id="another type"),
+        pytest.param(lambda text: json.dumps({**json.loads(text), "version": 99}), id="another release"),
+        pytest.param(
+            lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "routes"}), id="a key less"
+        ),
+        pytest.param(lambda text: json.dumps({**json.loads(text), "surprise": 1}), id="a key more"),
+        pytest.param(lambda text: json.dumps({**json.loads(text), "devices": 7}), id="another kind of value"),
+    ],
+)
+def test_what_is_not_a_report_is_refused(laptop: Installation, damage: object) -> None:
+    assert callable(damage)
+    with pytest.raises(ValueError, match="not a doctor's report"):
+        from_json(damage(to_json(examine(laptop, prove=False))))
+
+
+def test_low_disk_is_a_problem(laptop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
+    assert any("set TMPDIR or clean up" in problem for problem in examine(laptop, prove=False).problems)

@@ -1,0 +1,149 @@
+"""Which SDK era is here is found by asking the interpreters, and what is missing is said by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.toolchain import ToolchainMissing
+from infra.neuron_toolchains import open_neuron_toolchain
+from infra.toolchain_routes import ROUTES, instance_type, nki_release, probe_all
+from tests.toolchains.pretend_sdk import PretendSdk, shadow
+
+ERAS = {
+    "SDK 2.26, Beta 1": ({"neuronx-cc": "2.21.1"}, ["neuronxcc.nki"], ["baremetal"]),
+    "SDK 2.28": ({"nki": "0.2.0"}, ["nki.framework.compiled", "nki.language"], ["compile-kernel"]),
+    "SDK 2.29": ({"nki": "0.3.0"}, ["nki.framework.compiled", "nki.language"], ["standalone", "compile-kernel"]),
+    "SDK 2.30": (
+        {"nki": "0.4.1+g12"},
+        ["nki.language", "nki.compiler.driver", "nki.compiler.frontend", "nki.framework.kernel"],
+        ["standalone", "compile-driver"],
+    ),
+    "SDK 2.32 with PyTorch": (
+        {"nki": "0.6.0"},
+        ["nki.language", "torch", "torch_xla", "torch_neuronx", "neuronxcc.nki"],
+        ["standalone", "torch-xla"],
+    ),
+    "SDK 2.32 without nki.language": ({"nki": "0.6.0"}, [], []),
+    "the empty package of PyPI": ({"nki": "0.0.1"}, ["nki.language"], []),
+    "a version nobody knows": ({"nki": "main"}, ["nki.language"], []),
+    "no SDK": ({}, [], []),
+}
+
+
+def _site(folder: Path, versions: dict[str, str], modules: list[str]) -> Path:
+    site = shadow(folder, versions)
+    for module in modules:
+        place = site.joinpath(*module.split("."))
+        place.mkdir(parents=True, exist_ok=True)
+        for package in [place, *place.parents[: len(module.split(".")) - 1]]:
+            (package / "__init__.py").touch()
+    return site
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_each_era_offers_its_own_routes_in_order_of_preference(tmp_path: Path, era: str) -> None:
+    versions, modules, routes = ERAS[era]
+    sdk = PretendSdk(tmp_path / "sdk", site=[_site(tmp_path / "site", versions, modules)])
+    results = probe_all(sdk.installation)
+    assert [result.route for result in results if result.available] == routes
+    assert [result.route for result in results] == [route.name for route in ROUTES]
+    for result in results:
+        assert (result.why_not is None) is result.available
+        assert result.why_not is None or str(sdk.installation.pythons[0]) in result.why_not
+
+
+@pytest.mark.parametrize(
+    ("era", "route", "says"),
+    [
+        ("the empty package of PyPI", "standalone", "the empty package of PyPI; the real one is on pip.repos.neuron"),
+        ("SDK 2.32 with PyTorch", "baremetal", "whose dialect Beta 1 does not compile"),
+        ("SDK 2.32 with PyTorch", "compile-driver", "NKI 0.6.0 is not of this era"),
+        ("SDK 2.32 without nki.language", "standalone", "nki.language is not installed"),
+        ("a version nobody knows", "standalone", "unknown version main"),
+        ("no SDK", "standalone", "nki is not installed"),
+        ("SDK 2.26, Beta 1", "torch-xla", "nki is not installed"),
+    ],
+)
+def test_what_a_route_lacks_is_said_by_name(tmp_path: Path, era: str, route: str, says: str) -> None:
+    versions, modules, _ = ERAS[era]
+    sdk = PretendSdk(tmp_path / "sdk", site=[_site(tmp_path / "site", versions, modules)])
+    assert says in str(next(result.why_not for result in probe_all(sdk.installation) if result.route == route))
+
+
+def test_an_interpreter_that_does_not_run_is_passed_over_for_one_that_does(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path / "sdk")
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 127\n")
+    broken.chmod(0o755)
+    good = sdk.installation.pythons[0]
+    result = probe_all(sdk.with_pythons(tmp_path / "not-there", broken, good))[0]
+    assert (result.available, result.python) == (True, str(good))
+    assert dict(result.versions)["nki"] == "0.6.0+fixture"
+    lonely = probe_all(sdk.with_pythons(broken))[0]
+    assert lonely.why_not == f"{broken}: nki is not installed" or "does not run" in str(lonely.why_not)
+
+
+def test_a_package_whose_import_fails_is_not_a_route(tmp_path: Path) -> None:
+    site = _site(tmp_path / "site", {"nki": "0.6.0"}, ["nki.language"])
+    (site / "nki/__init__.py").write_text("raise OSError('libnrt.so.1: cannot open shared object file')\n")
+    sdk = PretendSdk(tmp_path / "sdk", site=[site])
+    result = probe_all(sdk.installation)[0]
+    assert not result.available and "libnrt.so.1" in str(result.why_not)
+
+
+def test_without_a_device_nothing_is_opened(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path, devices=0)
+    with pytest.raises(ToolchainMissing, match="no Neuron device in .*aws-neuronx-dkms"):
+        open_neuron_toolchain(installation=sdk.installation)
+
+
+def test_without_a_profiler_nothing_is_opened(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path)
+    with pytest.raises(ToolchainMissing, match="neither neuron-explorer nor neuron-profile .*aws-neuronx-tools"):
+        open_neuron_toolchain(installation=sdk.without_tool("neuron-explorer"))
+
+
+def test_without_a_route_every_route_is_accounted_for(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path, site=())
+    with pytest.raises(ToolchainMissing) as error:
+        open_neuron_toolchain(installation=sdk.installation)
+    assert all(f"{route.name}: " in str(error.value) for route in ROUTES)
+    assert "\n" not in str(error.value)
+
+
+def test_a_route_can_be_named(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path)
+    with pytest.raises(ToolchainMissing, match="torch-xla: .*torch is not installed"):
+        open_neuron_toolchain("torch-xla", sdk.installation)
+    with pytest.raises(ToolchainMissing, match="no route is named 'warp'"):
+        open_neuron_toolchain("warp", sdk.installation)
+
+
+@pytest.mark.parametrize(
+    ("product", "kind"), [("trn2.48xlarge\n", "trn2.48xlarge"), ("m5.large\n", "trn2.3xlarge"), (None, "trn2.3xlarge")]
+)
+def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
+    tmp_path: Path, product: str | None, kind: str
+) -> None:
+    sdk = PretendSdk(tmp_path)
+    if product is not None:
+        place = sdk.installation.system_folder / "devices/virtual/dmi/id"
+        place.mkdir(parents=True)
+        (place / "product_name").write_text(product)
+    assert instance_type(sdk.installation) == kind
+
+
+def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path)
+    with pytest.raises(ToolchainMissing, match="type unknown: trn1, trn2 or trn3 is needed"):
+        open_neuron_toolchain(installation=sdk.without_tool("neuron-ls"))
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("0.6.0", (0, 6)), ("0.3.0+23.g1", (0, 3)), ("1.12", (1, 12)), ("main", None), (None, None)],
+)
+def test_versions_are_compared_as_numbers(version: str | None, release: tuple[int, int] | None) -> None:
+    assert nki_release(version) == release
