@@ -86,7 +86,7 @@ take_lock() {
 
 installer=
 drop_lock() {
-    [ -n "$installer" ] && kill "$installer" 2>/dev/null
+    [ -n "$installer" ] && kill -TERM "-$installer" 2>/dev/null
     rm -rf "$lock"
     trap - EXIT INT TERM HUP
 }
@@ -132,7 +132,9 @@ set_up() {
             fail "$python -m venv failed: $(tail -n 1 "$lock/log"): check the free space, or name another Python with NKI_OPTIMIZER_PYTHON"
     fi
     rm -f "$venv/.ready"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -e "${root}[test]" >"$log" 2>&1 &
+    # In a process group of its own, so that an interrupt ends whatever pip has started as well.
+    "$venv/bin/python" -c 'import os, sys; os.setpgid(0, 0); os.execv(sys.executable, [sys.executable] + sys.argv[1:])' \
+        -m pip install --disable-pip-version-check --no-input -e "${root}[test]" >"$log" 2>&1 &
     installer=$!
     show_progress
     wait "$installer" || fail "$(why_pip_failed)"
