@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.memory import MemoryRegion
@@ -42,13 +43,19 @@ _TENSOR_COPY = define("tensor_copy", check=_check_copy, compute=_compute_copy)
 
 
 def tensor_copy(
-    dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None
+    dst: NkiTensor,
+    src: NkiTensor,
+    engine: Engine = Engine.unknown,
+    dtype: Any = None,
+    name: str | None = None,
 ) -> Instruction:
     """dst = src between SBUF and PSUM. Bit-exact for equal dtypes, else converted through float32.
 
     Same partitions and elements per partition; shapes may differ. Vector unless `engine` says scalar or
-    gpsimd (SBUF only).
+    gpsimd (SBUF only). `dtype` is of NKI 0.2 and can only repeat dst's.
     """
+    if dtype is not None and as_dtype(dtype) != dst.dtype:
+        raise NkiValidationError(f"tensor_copy(dtype={dtype}): the result has dst's dtype, {dst.dtype}; drop dtype=")
     where = Engine.vector if engine is Engine.unknown else engine
     return current().emit(_TENSOR_COPY, where, ("dst", "src"), "wr", (dst, src), name=name)
 

@@ -37,6 +37,7 @@ from nki_sim.nki.language.creation import (
     is_sbuf,
     ndarray,
     ones,
+    par_dim,
     shared_constant,
     shared_identity_matrix,
     zeros,
@@ -85,7 +86,6 @@ _TILE_FUNCTIONS = frozenset(
 """Functions on tiles that are not op tokens; the instruction set's package lowers them."""
 
 _GONE = {
-    "par_dim": "the first dimension of an on-chip tensor is its partition dimension: write nl.ndarray((128, n), ...)",
     "arange": "index with slices, or nl.ds(start, size)",
     "mgrid": "index with slices, or nl.ds(start, size)",
     "nc": "call kernel[lnc](...) and use nl.program_id(0)",
@@ -154,6 +154,7 @@ __all__ = [
     "no_reorder",
     "num_programs",
     "ones",
+    "par_dim",
     "private_hbm",
     "program_id",
     "program_ndim",

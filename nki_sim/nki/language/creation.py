@@ -36,6 +36,11 @@ def ndarray(
     return current().allocate(shape, as_dtype(dtype), buffer, name or "", address=placed)
 
 
+def par_dim(size: int) -> int:
+    """The same number; NKI 0.2's mark for a tensor's partition dimension, which is always the first."""
+    return size
+
+
 def full(
     shape: tuple[int, ...], fill_value: Any, dtype: Any, buffer: Any = MemoryRegion.sbuf, name: str = ""
 ) -> NkiTensor:
