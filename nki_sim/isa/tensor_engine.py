@@ -270,7 +270,9 @@ def _check_transpose(template: Template) -> None:
                 f"{dst.region.value}"
             )
         rules.one_bank(template, dst)
-    if dst.dtype != data.dtype:
+    # the API page wants equal dtypes; kernels verified on trn2 also widen into float32 PSUM, as a matmul would
+    widens = template.engine is Engine.tensor and dst.dtype == dtypes.float32 and data.dtype in _MATMUL_DTYPES
+    if dst.dtype != data.dtype and not widens:
         raise NkiValidationError(
             f"nc_transpose does not convert: data is {data.dtype}, dst is {dst.dtype}; allocate dst as {data.dtype} "
             "and convert when copying it out of PSUM"
@@ -279,7 +281,7 @@ def _check_transpose(template: Template) -> None:
 
 def _compute_transpose(arrays: Sequence[np.ndarray], attrs: Any, flags: Sequence[np.ndarray | None]) -> None:
     dst, data = arrays[0], arrays[1]
-    dst[...] = data.reshape(data.shape[0], -1).T.reshape(dst.shape)
+    _put(dst, data.reshape(data.shape[0], -1).T.reshape(dst.shape))
     if flags[0] is not None:
         flags[0][...] = True
 
@@ -293,7 +295,7 @@ def nc_transpose(
     """dst[F, P] = data[P, F] transposed, bit for bit; all free dimensions of data count as one.
 
     Tensor engine: up to [128, 128], data in SBUF, dst in PSUM. Vector: up to [32, 32], either memory.
-    dst has data's dtype. Without `engine`: Vector for tiles it can hold, else Tensor.
+    dst has data's dtype (Tensor also widens to float32). Without `engine`: Vector for tiles it can hold, else Tensor.
     """
     if engine is Engine.unknown:
         pattern = data.pattern
