@@ -9,8 +9,8 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parent.parent
 PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_sim")
 
-_STARTS = ("infra/judge.py", "nki_sim/**/*")
-"""The judge, and the simulator whole: kernels import from it what they like."""
+_STARTS = ("infra/judge.py", "infra/doctor.py", "nki_sim/**/*")
+"""The judge, who examines the machine for it, and the simulator whole: kernels import from it what they like."""
 
 
 def files_to_ship(tree: Path = TREE) -> dict[str, Path]:

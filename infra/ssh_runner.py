@@ -351,7 +351,8 @@ class SshRunner:
     def _request(self, request: dict[str, Any], payload: bytes = b"") -> _Stream:
         """Send one request; the answer is read from the stream."""
         token = secrets.token_hex(16)
-        body = json.dumps({**request, "root": self._root, "token": token}).encode()
+        body = json.dumps({**request, "root": self._root, "token": token,
+                           "heartbeat_s": self.settings.silence_limit_s / 4}).encode()
         program = _far_side_program()
         connection = self._connected()
         channel = connection.execute(f"{shlex.quote(self._python)} -I -S -c '{_BOOTSTRAP}'")
@@ -423,8 +424,8 @@ class _Stream:
     def send(self, data: bytes) -> None:
         try:
             self._channel.sendall(data)
-        except OSError as error:
-            if self._channel.recv_ready() or self._channel.exit_status_ready():
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if self._channel.recv_ready() or self._ended_there():
                 return  # the far side ended early and says why; `expect` will tell
             self._drop(error)
 
@@ -487,9 +488,13 @@ class _Stream:
             return
         if self._closed:  # by this side, in another thread: the link itself is sound
             raise LinkDropped(f"the request to {self._where} was withdrawn")
-        if not self._greeted and self._channel.exit_status_ready():
+        if not self._greeted and self._ended_there():
             self._explain_no_start()
         self._drop(EOFError("the far side hung up"))
+
+    def _ended_there(self) -> bool:
+        """The command has ended with a status, rather than the link."""
+        return self._channel.exit_status_ready() and self._channel.recv_exit_status() != -1
 
     def _explain_no_start(self) -> NoReturn:
         status = self._channel.recv_exit_status()

@@ -25,7 +25,7 @@ from accelopt_core.ports import (
     TargetMisconfigured,
     TargetUnreachable,
 )
-from infra import wire
+from infra import doctor, wire
 from infra.shipment import files_to_ship
 from infra.ssh_config import SshSettings
 from infra.ssh_host_keys import Terminal
@@ -40,6 +40,7 @@ KEEP_DAYS = 7.0
 _RESULT_LIMIT_BYTES = 64 << 20
 _STOP_PATIENCE_S = 15.0
 _DETAIL_LIMIT = 500
+_DOCTOR_LIMIT_S = 900.0
 _SPARE_S = 300.0
 """On top of the judge's own limits, for what it does between them."""
 
@@ -69,11 +70,28 @@ class SshTarget:
         self._info: TargetInfo | None = None
         self._running: dict[str, RemoteJob] = {}
         self._closing = False
+        self.clock_skew_s: float | None = None
+        """How far ahead the other machine's clock is, as of the last `examine`; the way back counts as nothing."""
 
     def describe(self) -> TargetInfo:
         if self._info is None:
             self._info = self._ask_judge(self._set_up())
         return self._info
+
+    def examine(self) -> doctor.DoctorReport:
+        """What works on that machine, found out there; also where it has no Neuron SDK, if it can simulate at least."""
+        python = self._find_python(sdk=False)
+        station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
+        answer = self._runner.run([python, "-m", "infra.doctor", "--json"], timeout_s=_DOCTOR_LIMIT_S,
+                                  env=self._environment(station), cwd=station.tree.path, path_first=self._path(station))
+        received = time.time()
+        try:
+            report = doctor.from_json(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+        except (IndexError, ValueError) as error:
+            raise TargetMisconfigured(f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
+                                      f"{_last_line(answer.stderr_tail)}); run setup_trn2.sh there") from error
+        self.clock_skew_s = report.unix_time_s - received
+        return report
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         progress(Step.UPLOAD, f"to {self._runner.where}")
@@ -116,17 +134,25 @@ class SshTarget:
     def _set_up(self) -> _Station:
         with self._station_lock:
             if self._station is None:
-                python = self._find_python()
+                python = self._find_python(sdk=True)
                 tree = self._runner.put_tree(files_to_ship(), compile_with=python)
                 self._runner.sweep(KEEP_DAYS)
                 self._station = _Station(python, tree, f"{tree.root}/scratch/{self._session}")
             return self._station
 
-    def _find_python(self) -> str:
+    def _find_python(self, *, sdk: bool) -> str:
+        """sdk: it must have the Neuron SDK; otherwise one that has is preferred where there is one."""
+        candidates = (self._python,) if self._python else NEURON_PYTHONS
+        needs = [["numpy"], ["ml_dtypes"]]
         simulator = self._toolchain == "simulator"
-        needs = [["numpy"], ["ml_dtypes"]] + ([] if simulator else [["nki", "neuronxcc"]])
         try:
-            return self._runner.find_python((self._python,) if self._python else NEURON_PYTHONS, needs=needs)
+            if not simulator:
+                try:
+                    return self._runner.find_python(candidates, needs=[*needs, ["nki", "neuronxcc"]])
+                except JobRefused as error:
+                    if sdk or error.code != "no_python":
+                        raise
+            return self._runner.find_python(candidates, needs=needs)
         except JobRefused as error:
             if error.code != "no_python":
                 raise

@@ -68,15 +68,26 @@ def sha256_of(path: str) -> str:
 
 
 def remove_tree(path: str) -> None:
-    """Remove it whatever permissions were left behind; links are removed, not followed."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        if os.path.lexists(path):
-            os.unlink(path)
-        return
+    """Remove it whatever permissions were left behind; links are removed, not followed. Two may do it at once."""
+    for last_try in (False, False, False, True):
+        try:
+            if os.path.islink(path) or not os.path.isdir(path):
+                os.unlink(path)
+            else:
+                _make_removable(path)
+                shutil.rmtree(path)
+            return
+        except FileNotFoundError:
+            if not os.path.lexists(path):
+                return
+            if last_try:
+                raise
+
+
+def _make_removable(path: str) -> None:
     os.chmod(path, 0o700)
     for folder, names, _ in os.walk(path):
         for name in names:
             inner = os.path.join(folder, name)
             if not os.path.islink(inner):
                 os.chmod(inner, 0o700)
-    shutil.rmtree(path)

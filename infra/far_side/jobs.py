@@ -206,6 +206,7 @@ def _hand_over(job: str, outcome: dict[str, Any], request: dict[str, Any], wire:
             continue
         if data is not None:
             wire.say("file", data, name=name)
+    outcome.pop("secret")
     wire.say("over", outcome=outcome)
     if wire.word(ACKNOWLEDGE_S) == b"remove":
         remove_tree(job)

@@ -23,7 +23,8 @@ def main() -> None:
     os.umask(0o077)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     request = json.loads(take(int(take(10))).decode())
-    wire = Wire(on_broken=kill_descendants)  # a short command dies with its listener; a detached job is no descendant
+    # When nobody listens any more a short command dies too; a detached job is no descendant of this process.
+    wire = Wire(request["heartbeat_s"], on_broken=kill_descendants)
     try:
         write_all(1, f"\n{request['token']}\n".encode())  # whatever a log-in script printed ends before this line
         _OPERATIONS[request["op"]](request, wire)

@@ -13,9 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-HEARTBEAT_S = 5.0
-"""Something is said at least this often; the near side takes a longer silence for a dead link."""
-
 
 class Refused(Exception):
     """The request cannot be met; `code` is for the program, the message for the person."""
@@ -26,8 +23,11 @@ class Refused(Exception):
 
 
 class Wire:
-    def __init__(self, on_broken: Callable[[], None]) -> None:
-        """on_broken: called when nobody reads any more, just before this process ends."""
+    def __init__(self, heartbeat_s: float, on_broken: Callable[[], None]) -> None:
+        """heartbeat_s: something is said at least this often; the near side takes a long silence for a dead link.
+        on_broken: called when nobody reads any more, just before this process ends.
+        """
+        self._heartbeat_s = heartbeat_s
         self._on_broken = on_broken
         self._last = time.monotonic()
         self._words: list[bytes] = []
@@ -45,7 +45,7 @@ class Wire:
 
     def beat(self) -> None:
         """Say that this side is alive, if nothing else was said for a while."""
-        if time.monotonic() - self._last > HEARTBEAT_S:
+        if time.monotonic() - self._last > self._heartbeat_s:
             self.say("alive")
 
     def listen(self) -> None:

@@ -88,6 +88,19 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
     assert isinstance(got, Measured) and cut
 
 
+@pytest.mark.parametrize("remote_simulator", [True, False])
+def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
+        sshd: Sshd, work: Path, remote_simulator: bool) -> None:
+    target = SshTarget(sshd.destination, remote_simulator=remote_simulator, remote_python=sys.executable,
+                       settings=sshd.settings, root=str(work))
+    try:
+        report = target.examine()
+    finally:
+        target.close()
+    assert report.simulates and report.python.startswith(sys.executable)
+    assert target.clock_skew_s is not None and abs(target.clock_skew_s) < 60
+
+
 def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -> None:
     for name, file in files_to_ship().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,272 @@
+"""What goes wrong between two machines at night, one fault at a time: each ends in the right result or in one line."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from infra.ssh_runner import JobRefused, JobSpec, SshRunner, _Stream
+from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
+
+# --- round trips ----------------------------------------------------------------------------------
+
+
+@dataclass
+class SlowWire:
+    """A TCP relay that delays both directions and remembers who spoke when."""
+
+    to_port: int
+    delay_s: float
+    port: int = field(default_factory=free_port)
+    spoke: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.to_port))
+            for name, source, sink in (("near", near, far), ("far", far, near)):
+                line: queue.Queue[tuple[float, bytes]] = queue.Queue()
+                threading.Thread(target=self._read, args=(name, source, line), daemon=True).start()
+                threading.Thread(target=self._write, args=(line, sink), daemon=True).start()
+
+    def _read(self, name: str, source: socket.socket, line: queue.Queue[tuple[float, bytes]]) -> None:
+        data = b"."
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            if data:
+                self.spoke.append(name)
+            line.put((time.monotonic() + self.delay_s, data))
+
+    def _write(self, line: queue.Queue[tuple[float, bytes]], sink: socket.socket) -> None:
+        while True:
+            due, data = line.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                if not data:
+                    sink.shutdown(socket.SHUT_WR)
+                    return
+                sink.sendall(data)
+            except OSError:
+                return
+
+    def stop(self) -> None:
+        self._listener.close()
+
+    def turns(self) -> int:
+        """How often the near side spoke after the far side had: each is a wait for the way there and back."""
+        return sum(1 for before, now in zip(["far", *self.spoke], self.spoke, strict=False)
+                   if (before, now) == ("far", "near"))
+
+
+def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(sshd: Sshd, work: Path) -> None:
+    wire = SlowWire(sshd.port, 0.05)
+    wire.start()
+    (sshd.home / "known_hosts").write_text(sshd.host_key_line(f"[127.0.0.1]:{wire.port}"))
+    try:
+        with SshRunner(f"root@127.0.0.1:{wire.port}" if os.geteuid() == 0 else f"127.0.0.1:{wire.port}",
+                       sshd.settings, root=str(work)) as runner:
+            tree = runner.put_tree({"a.py": b"import sys\nopen(sys.argv[1], 'w').write('x' * 100000)\nprint('line')\n"})
+            wait_until(lambda: wire.spoke[-1:] != ["near"])
+            time.sleep(0.3)  # let what is still under way arrive, so that it is not counted below
+            wire.spoke.clear()
+            job = runner.new_job(JobSpec((sys.executable, f"{tree.path}/a.py", "result"), 60,
+                                         files={"job.json": os.urandom(20_000)}, collect=("result",)))
+            runner.start_job(job, tree)
+            lines = list(runner.follow(job))
+            turns = wire.turns()
+            runner.remove(job)
+        assert lines == ["line"] and len(job.files["result"]) == 100_000
+        assert turns <= 3
+        assert wait_until(lambda: not list((work / "jobs").iterdir()))
+    finally:
+        wire.stop()
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_freezes_without_closing_is_left_for_a_new_one(sshd: Sshd, work: Path) -> None:
+    settings = replace(sshd.settings, silence_limit_s=1.5)
+    with SshRunner(sshd.destination, settings, root=str(work)) as runner:
+        job = runner.new_job(JobSpec((sys.executable, "-c", "import time\nfor n in range(20):\n"
+                                                            "    print(n, flush=True)\n    time.sleep(0.1)"), 60))
+        runner.start_job(job)
+        frozen: list[int] = []
+        lines = []
+        try:
+            for line in runner.follow(job):
+                lines.append(line)
+                if line == "3":
+                    frozen = sshd.connections()
+                    for pid in frozen:
+                        os.kill(pid, signal.SIGSTOP)
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+    assert lines == [str(number) for number in range(20)] and frozen
+
+
+def test_a_quiet_job_is_not_taken_for_a_dead_link(sshd: Sshd, work: Path) -> None:
+    with SshRunner(sshd.destination, replace(sshd.settings, silence_limit_s=0.8), root=str(work)) as runner:
+        job = runner.new_job(JobSpec(("sleep", "2.5"), 60))
+        runner.start_job(job)
+        before = sshd.connections()
+        assert list(runner.follow(job)) == []
+        assert sshd.connections() == before and job.outcome is not None and job.outcome.status == 0
+        assert runner.run(["sleep", "1.5"], 60).status == 0
+        assert sshd.connections() == before
+
+
+def test_a_link_cut_while_the_result_comes_back_is_bridged(
+        sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.urandom(8 << 20)
+    more, received, cuts = _Stream._more, [0], []
+
+    def counting(self: _Stream) -> None:
+        more(self)
+        received[0] += len(self._buffer)
+        if received[0] > 2 << 20 and not cuts:
+            cuts.append(received[0])
+            sshd.cut()
+
+    job = runner.new_job(JobSpec(("sh", "-c", "cat input > result; echo done"), 60, files={"input": data},
+                                 collect=("result",)))
+    runner.start_job(job)
+    monkeypatch.setattr(_Stream, "_more", counting)
+    assert list(runner.follow(job)) == ["done"]
+    assert cuts and job.files["result"] == data
+
+
+def test_a_link_cut_while_the_job_is_sent_starts_it_once(
+        sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runner.connect()
+    send, cuts = _Stream.send, []
+
+    def cutting(self: _Stream, data: bytes) -> None:
+        if not cuts:
+            cuts.append(True)
+            send(self, data[: len(data) // 2])
+            sshd.cut()
+            send(self, data[len(data) // 2 :])
+        else:
+            send(self, data)
+
+    monkeypatch.setattr(_Stream, "send", cutting)
+    job = runner.new_job(JobSpec(("sh", "-c", f"echo once >> '{tmp_path}/ran'; cat input | wc -c"), 60,
+                                 files={"input": b"x" * 5_000_000}))
+    runner.start_job(job)
+    assert [line.strip() for line in runner.follow(job)] == ["5000000"]
+    assert (tmp_path / "ran").read_text() == "once\n"
+
+
+def test_a_client_killed_without_warning_leaves_its_job_and_no_follower(sshd: Sshd, work: Path, tmp_path: Path) -> None:
+    marker = f"61{os.getpid()}.25"
+    client = tmp_path / "client.py"
+    client.write_text(textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        from infra.ssh_config import SshSettings
+        from infra.ssh_runner import JobSpec, SshRunner
+        runner = SshRunner({sshd.destination!r}, SshSettings(config_file=Path({str(sshd.home / 'config')!r})),
+                           root={str(work)!r})
+        job = runner.new_job(JobSpec(("sh", "-c", "echo on; sleep 2; echo over > result; : {marker}"), 60))
+        runner.start_job(job)
+        for line in runner.follow(job):
+            print(job.id, flush=True)
+        """))
+    process = subprocess.Popen([sys.executable, str(client)], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])})
+    assert process.stdout is not None
+    job = work / "jobs" / process.stdout.readline().strip()
+    process.kill()
+    process.wait()
+    assert wait_until(lambda: not sshd.connections())
+    assert processes_mentioning(marker)  # the job goes on ...
+    assert wait_until((job / "exit.json").exists)  # ... to its end
+    assert (job / "result").read_text() == "over\n" and not processes_mentioning(marker)
+
+
+# --- the host -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    mounted = shutil.which("mount") is not None and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True).returncode == 0
+    if not mounted:
+        pytest.skip("this account may not mount a small file system to fill")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_room_made_is_used(sshd: Sshd, small_disk: Path) -> None:
+    with SshRunner(sshd.destination, sshd.settings, root=str(small_disk / "work")) as runner:
+        with pytest.raises(JobRefused, match="MB free.*make room") as caught:
+            runner.put_tree({"big": os.urandom(3_000_000)})
+        assert "\n" not in str(caught.value)
+        filler = small_disk / "filler"
+        filler.write_bytes(b"x" * (2 * 1024 * 1024 - 100_000))
+        job = runner.new_job(JobSpec(("true",), 60, files={"input": os.urandom(300_000)}))
+        runner.start_job(job)
+        with pytest.raises(JobRefused, match="No space left"):
+            list(runner.follow(job))
+        assert not list((small_disk / "work" / "jobs").iterdir())
+        filler.unlink()
+        runner.start_job(job)
+        assert list(runner.follow(job)) == [] and job.outcome is not None and job.outcome.status == 0
+
+
+def test_a_job_that_fills_the_disk_is_over_and_nothing_runs_on(sshd: Sshd, small_disk: Path) -> None:
+    with SshRunner(sshd.destination, sshd.settings, root=str(small_disk / "work")) as runner:
+        job = runner.new_job(JobSpec(("sh", "-c", "cat /dev/zero > filler; echo full; sleep 62.25"), 3,
+                                     stdout_limit_bytes=100))
+        runner.start_job(job)
+        with pytest.raises(JobRefused) as caught:
+            list(runner.follow(job))
+        assert caught.value.code == "lost" and "disk" in str(caught.value)
+        assert not processes_mentioning("sleep 62.25")
+        runner.remove(job)
+        assert not list((small_disk / "work" / "jobs").iterdir())
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+def test_the_far_side_works_with_pythons_older_and_newer_than_ours(sshd: Sshd, work: Path, version: str) -> None:
+    installed = [Path(path) for path in (shutil.which(f"python{version}"),) if path]
+    installed += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+    if not installed:
+        pytest.skip(f"Python {version} is not installed here")
+    with SshRunner(sshd.destination, sshd.settings, root=str(work), python=str(installed[-1])) as runner:
+        assert runner.run(["echo", "x"], 20).stdout == b"x\n"
+        tree = runner.put_tree({"a.py": b"print('from the tree')"}, compile_with=str(installed[-1]))
+        job = runner.new_job(JobSpec((str(installed[-1]), "-m", "a"), 60, cwd=tree.path))
+        runner.start_job(job, tree)
+        assert list(runner.follow(job)) == ["from the tree"]
+        runner.remove(job)
+        assert wait_until(lambda: not list((work / "jobs").iterdir()))
+        assert runner.sweep(-1) == 2
