@@ -10,7 +10,21 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_ALIASES = {"nki": "nki_sim.nki", "nki_cpu_simulator": "nki_sim.nki_cpu_simulator"}
+_ALIASES = {
+    "nki": "nki_sim.nki",
+    "nki_cpu_simulator": "nki_sim.nki_cpu_simulator",
+    "nki_cpu_simulator.nki": "nki_sim.nki",
+}
+_OLD_ALIASES = {"neuronxcc": "nki_sim.neuronxcc"}
+"""The namespace of NKI 0.1, of which current kernels still import the annotations; a real one goes first."""
+
+
+def _target(name: str, aliases: dict[str, str]) -> str | None:
+    """The simulator's module for an imported name, by the longest alias that begins it."""
+    for alias in sorted(aliases, key=len, reverse=True):
+        if name == alias or name.startswith(alias + "."):
+            return aliases[alias] + name[len(alias) :]
+    return None
 
 
 class _AliasLoader(Loader):
@@ -28,14 +42,14 @@ class _AliasLoader(Loader):
 
 
 class _AliasFinder(MetaPathFinder):
+    def __init__(self, aliases: dict[str, str]) -> None:
+        self._aliases = aliases
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        root, _, rest = fullname.partition(".")
-        if root not in _ALIASES:
-            return None
-        real = _ALIASES[root] + ("." + rest if rest else "")
-        if importlib.util.find_spec(real) is None:
+        real = _target(fullname, self._aliases)
+        if real is None or importlib.util.find_spec(real) is None:
             return None
         return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
 
@@ -46,4 +60,5 @@ def install() -> None:
     if loaded is not None and loaded.__name__ != "nki_sim.nki":
         raise RuntimeError("another package named nki is already imported; call nki_sim.install() before it")
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AliasFinder())
+        sys.meta_path.insert(0, _AliasFinder(_ALIASES))
+        sys.meta_path.append(_AliasFinder(_OLD_ALIASES))

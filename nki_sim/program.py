@@ -231,6 +231,9 @@ class Program:
         last = np.full(len(self.allocations), -1, np.int64)
         last[buffers] = rows  # rows ascend, and the last assignment to an index stays
         for loop in reversed(self.loops):
+            for bound in (loop.lower, loop.upper):
+                if bound.register is not None:
+                    last[bound.register] = max(last[bound.register], loop.start)
             for register in (loop.counter, loop.next):
                 if register >= 0:
                     last[register] = max(last[register], loop.end - 1)

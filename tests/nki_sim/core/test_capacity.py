@@ -1,0 +1,153 @@
+"""What is live at once must fit on the chip; what is not live does not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nki_sim
+from nki_sim.capacity import PSUM_BYTES, SBUF_USABLE_BYTES, peak
+from nki_sim.dtypes import float32
+from nki_sim.errors import CapacityExceeded, NkiValidationError
+from nki_sim.memory import MemoryRegion
+from nki_sim.nki import isa as nisa
+from nki_sim.nki import language as nl
+from nki_sim.session import TensorSpec
+
+COLUMNS = 8192
+TILE_BYTES = COLUMNS * 4
+FITS = SBUF_USABLE_BYTES["trn2"] // TILE_BYTES
+"""How many [128, COLUMNS] float32 tiles SBUF holds."""
+
+
+def held_tiles(count: int, partitions: int = 128) -> Any:
+    """A kernel that keeps `count` tiles until all are made."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((partitions, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        tiles = []
+        for i in range(count):
+            tiles.append(nl.ndarray((partitions, COLUMNS), nl.float32, name=f"tile{i}"))
+            nisa.memset(dst=tiles[-1], value=1.0)
+        for tile in tiles:
+            nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    return kernel
+
+
+def traced(kernel: Any) -> Any:
+    return nki_sim.trace(kernel, TensorSpec((1,), float32))
+
+
+def test_tiles_that_fit_are_accepted_to_the_last_one() -> None:
+    assert peak(traced(held_tiles(FITS)), MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
+
+
+def test_one_tile_too_many_is_reported_with_what_is_live() -> None:
+    kernel = held_tiles(FITS + 1)
+    with pytest.raises(CapacityExceeded, match="NCC_EGCA111") as caught:
+        traced(kernel)
+    text = str(caught.value)
+    assert "tile0[128, 8192] float32 in sbuf" in text and f"{TILE_BYTES:,} B" in text and "212,984" in text
+    assert caught.value.line is not None and caught.value.line > kernel.__code__.co_firstlineno
+    with pytest.raises(CapacityExceeded):
+        nki_sim.simulate(kernel)(np.zeros(1, np.float32))
+
+
+def test_tiles_of_a_loop_that_are_dead_after_it_do_not_add_up() -> None:
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        for _ in range(4 * FITS):
+            tile = nl.ndarray((128, COLUMNS), nl.float32)
+            nisa.memset(dst=tile, value=1.0)
+            nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    assert peak(traced(kernel), MemoryRegion.sbuf).live_bytes == TILE_BYTES
+
+
+def test_a_tensor_that_nothing_touches_takes_no_room() -> None:
+    def kernel(a: Any) -> Any:
+        for _ in range(10):
+            nl.ndarray((128, 50_000), nl.float32)
+        return held_tiles(1)(a)
+
+    traced(kernel)
+
+
+def test_tensors_of_few_partitions_can_lie_side_by_side() -> None:
+    traced(held_tiles(4 * FITS, partitions=32))
+    traced(held_tiles(2 * FITS, partitions=64))
+    with pytest.raises(CapacityExceeded):
+        traced(held_tiles(4 * FITS + 4, partitions=1))
+
+
+def test_psum_holds_eight_banks() -> None:
+    def kernel_with(count: int) -> Any:
+        def kernel(a: Any) -> Any:
+            out = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+            left = nl.zeros((128, 128), nl.float32)
+            right = nl.zeros((128, 512), nl.float32)
+            banks = [nl.ndarray((128, 512), nl.float32, buffer=nl.psum) for _ in range(count)]
+            for bank in banks:
+                nisa.nc_matmul(dst=bank, stationary=left, moving=right)
+            for bank in banks:
+                tile = nl.ndarray((128, 512), nl.float32)
+                nisa.tensor_copy(dst=tile, src=bank)
+                nisa.dma_copy(dst=out, src=tile)
+            return out
+
+        return kernel
+
+    assert peak(traced(kernel_with(8)), MemoryRegion.psum).live_bytes == PSUM_BYTES
+    with pytest.raises(CapacityExceeded, match="PSUM is full"):
+        traced(kernel_with(9))
+
+
+def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
+    def kernel_with(count: int) -> Any:
+        def kernel(a: Any) -> Any:
+            out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+            outside = [nl.zeros((128, COLUMNS), nl.float32) for _ in range(count)]
+
+            def body(i: Any) -> None:
+                for tile in outside:
+                    nisa.dma_copy(dst=out, src=tile)
+                inside = nl.ndarray((128, COLUMNS), nl.float32)
+                nisa.memset(dst=inside, value=0.0)
+                nisa.dma_copy(dst=out, src=inside)
+
+            nl.fori_loop(0, 4, body)
+            return out
+
+        return kernel
+
+    traced(kernel_with(FITS - 1))
+    with pytest.raises(CapacityExceeded):
+        traced(kernel_with(FITS))
+
+
+def placed(*addresses: Any) -> Any:
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        for address in addresses:
+            tile = nl.ndarray((128, COLUMNS), nl.float32, address=address)
+            nisa.memset(dst=tile, value=1.0)
+            nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    return kernel
+
+
+def test_manual_addresses_are_all_or_nothing_and_inside_the_memory() -> None:
+    traced(placed((0, 0), (0, TILE_BYTES)))
+    with pytest.raises(NkiValidationError, match="cannot mix manual and automatic"):
+        traced(placed((0, 0), None))
+    for outside in ((0, 212_984 - TILE_BYTES + 4), (1, 0)):
+        with pytest.raises(CapacityExceeded, match="outside"):
+            traced(placed(outside))
+    with pytest.raises(NkiValidationError, match="partition, byte"):
+        traced(placed((0,)))
