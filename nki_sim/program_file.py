@@ -24,7 +24,7 @@ from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAGIC = b"NKIPROG\n"
 MAX_HBM_BYTES = 96 << 30
 """All a program's HBM buffers together; the HBM of a Trainium2 chip (SDK trainium2 architecture guide)."""
@@ -226,6 +226,7 @@ def _check_operands(program: Program, operand_counts: np.ndarray) -> None:
     region = np.array([regions.index(o.region) for o in operands], np.int64)
     row_bytes = np.array([o.partition_elements * o.dtype.itemsize for o in operands], np.int64)
     partition_start = np.array([o.partition_start for o in operands], np.int64)
+    free_offset = np.array([o.free_offset for o in operands], np.int64)
     row_elements = np.maximum(np.array([o.partition_elements for o in operands], np.int64), 1)
 
     def refuse(bad: np.ndarray, why: str) -> None:
@@ -246,6 +247,8 @@ def _check_operands(program: Program, operand_counts: np.ndarray) -> None:
     )
     on_chip = row_bytes[which] > 0
     refuse(on_chip & (offsets // row_elements[which] != partition_start[which]), "the start partition differs")
+    in_psum = region[which] == regions.index(MemoryRegion.psum)
+    refuse(in_psum & (offsets % row_elements[which] != free_offset[which]), "the place in the partition differs")
 
 
 def _span(pattern: tuple[tuple[int, int], ...]) -> tuple[int, int]:
@@ -421,6 +424,7 @@ def _template_to_json(template: Template) -> list[Any]:
                 o.partition_start,
                 o.partition_elements,
                 None if o.indirection is None else list(o.indirection),
+                o.free_offset,
             ]
             for o in template.operands
         ],
@@ -454,10 +458,10 @@ def _template(entry: Any) -> Template:
 
 
 def _operand(entry: Any, what: str) -> Operand:
-    role, access, region_name, dtype_name, pattern, start, elements, indirection = _fields(
-        entry, (str, str, str, str, list, int, int, (list, type(None))), what
+    role, access, region_name, dtype_name, pattern, start, elements, indirection, free_offset = _fields(
+        entry, (str, str, str, str, list, int, int, (list, type(None)), int), what
     )
-    if access not in ("r", "w", "u") or start < 0 or elements < 0:
+    if access not in ("r", "w", "u") or start < 0 or elements < 0 or not 0 <= free_offset <= elements:
         raise ProgramFormatError(f"{what}: operand {role[:40]!r} is damaged")
     region = _member(MemoryRegion, region_name, what)
     if region.on_chip != (elements > 0):
@@ -468,4 +472,5 @@ def _operand(entry: Any, what: str) -> Operand:
         if kind not in ("scalar", "vector") or dim < 0 or extent <= 0:
             raise ProgramFormatError(f"{what}: operand {role[:40]!r} has a damaged indirection")
         steer = (kind, stride, dim, extent)
-    return Operand(role, access, region, _dtype(dtype_name, what), _pattern(pattern, what), start, elements, steer)
+    dtype, parsed = _dtype(dtype_name, what), _pattern(pattern, what)
+    return Operand(role, access, region, dtype, parsed, start, elements, steer, free_offset)

@@ -286,6 +286,7 @@ def _operand(role: str, how: str, tensor: NkiTensor) -> Operand:
         tensor.partition_start,
         tensor._partition_stride_elements if tensor.storage.on_chip else 0,
         None if steer is None else (steer.kind, steer.stride, steer.dim, steer.extent),
+        tensor.offset % tensor._partition_stride_elements if tensor.buffer is MemoryRegion.psum else 0,
     )
 
 
