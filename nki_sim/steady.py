@@ -17,7 +17,7 @@ from nki_sim.program import Program
 
 _FEWEST_KEPT = 12
 """Iterations that are always timed."""
-_ROWS_KEPT = 6000
+_ROWS_KEPT = 4000
 """Instructions that are always timed: enough for queues and throttles to settle."""
 _FILLS = 3
 """How many times over the kept iterations must fill SBUF, so that waiting for room is seen."""
@@ -53,14 +53,14 @@ def find_repetition(template_ids: np.ndarray) -> Repetition | None:
         same = template_ids[:-period] == template_ids[period:]
         start, length = _longest_run(same)
         found = Repetition(start, period, (length + period) // period)
-        if found.count >= 2 and (best is None or _covered(found) > 1.01 * _covered(best)):
+        if found.count >= 2 and (best is None or _worth(found) > 1.01 * _worth(best)):
             best = found
     return best
 
 
-def _covered(found: Repetition) -> int:
-    """Rows that need not be looked at one by one when a few iterations are."""
-    return max(0, found.count - _FEWEST_KEPT) * found.period
+def _worth(found: Repetition) -> float:
+    """Rows that need not be looked at one by one when a few iterations are; then, rows in the loop."""
+    return max(0, found.count - _FEWEST_KEPT) * found.period + 1e-3 * found.count * found.period
 
 
 def _candidate_periods(template_ids: np.ndarray) -> list[int]:

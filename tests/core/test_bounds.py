@@ -1,0 +1,148 @@
+"""The roofline, and what separates a kernel from it, priced."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelopt_core.bounds import bounds, bounds_for, gaps_for, work_from_program
+from accelopt_core.evaluation import Bounds, Gap
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from accelopt_core.toolchain import Facts
+from benchmarks import calibration_kernels as kernels
+from nki_sim.profile import Measurement, measure
+
+MATMUL = Work(matmul_flops=515_396_075_520, vector_ops=0, hbm_bytes=536_870_912)  # NKIBench M4096 K5120 N12288
+SILU = Work(matmul_flops=0, vector_ops=3 * 4096 * 7168, hbm_bytes=2 * 4 * 4096 * 7168)
+
+
+def task(work: Work | None, precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL) -> Task:
+    return Task("example", "", (ShapePreset("full", (("M", 4096),), work),), precision=precision)
+
+
+def facts(measured: Measurement) -> Facts:
+    return Facts(
+        fields=measured.fields,
+        matmul_flops=measured.matmul_flops,
+        vector_ops=measured.vector_ops,
+        hbm_bytes=measured.io_bytes,
+    )
+
+
+# --- the bound ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "precision", "peak_us", "limiter"),
+    [
+        (MATMUL, PrecisionPolicy.FLOAT32_FAITHFUL, 515_396_075_520 / 19.6608e6, "matmul"),
+        (MATMUL, PrecisionPolicy.BF16_ALLOWED, 515_396_075_520 / 78.6432e6, "matmul"),
+        (MATMUL, PrecisionPolicy.FP8_ALLOWED, 515_396_075_520 / 157.2864e6, "matmul"),
+        (SILU, PrecisionPolicy.FLOAT32_FAITHFUL, 2 * 4 * 4096 * 7168 / 435.2e3, "memory"),
+        (Work(0, 10**12, 1), PrecisionPolicy.FLOAT32_FAITHFUL, 10**12 / 276.48e3, "vector"),
+    ],
+    ids=["fp32", "bf16", "fp8", "memory", "vector"],
+)
+def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(
+    work: Work, precision: PrecisionPolicy, peak_us: float, limiter: str
+) -> None:
+    bound = bounds(work, "trn2", precision)
+    assert bound.peak_us == pytest.approx(peak_us, rel=1e-6)
+    assert bound.limiter == limiter
+
+
+def test_declared_work_wins_and_counted_work_says_that_it_is_counted() -> None:
+    counted = Facts(fields={}, matmul_flops=1, vector_ops=2, hbm_bytes=3)
+    assert bounds_for(task(SILU), counted, "trn2").source == "declared"
+    derived = bounds_for(task(None), counted, "trn2")
+    assert derived.source == "trace"
+    assert derived.memory_us == pytest.approx(3 / 435.2e3)
+
+
+def test_without_any_work_the_task_is_named() -> None:
+    with pytest.raises(ValueError, match="example declares no work.*matmul_flops"):
+        bounds_for(task(None), Facts(fields={}), "trn2")
+
+
+def test_a_programs_own_work_is_what_the_reference_would_declare() -> None:
+    rows, width = 256, 512
+    assert work_from_program(kernels.adamw(256, rows, width)) == Work(
+        matmul_flops=0,
+        vector_ops=(2 + 4 * 2) * rows * width,  # two activations, four instructions of two operators
+        hbm_bytes=5 * 4 * rows * width,
+    )
+    k, m, n = 256, 128, 512
+    assert work_from_program(kernels.matmul_loads_inside(k, m, n)) == Work(
+        2 * k * m * n, 0, 4 * (k * m + k * n + m * n)
+    )
+
+
+# --- gaps -----------------------------------------------------------------------------------------
+
+
+def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:
+    known = facts(measured)
+    found = gaps_for(known, bounds_for(task(work), known, "trn2"), measured.latency_us, "trn2")
+    assert [gap.cost_us for gap in found] == sorted((gap.cost_us for gap in found), reverse=True)
+    for gap in found:
+        assert 0 < gap.cost_us <= measured.latency_us
+        assert gap.remedy and gap.evidence
+    return {gap.name: gap for gap in found}
+
+
+def test_a_matmul_that_reloads_its_operands_is_told_so() -> None:
+    k, m, n = 1024, 512, 2048
+    measured = measure(kernels.matmul_loads_inside(k, m, n))
+    work = Work(2 * k * m * n, 0, 4 * (k * m + k * n + m * n))
+    found = gaps(measured, work)
+    reload = found["HBM traffic beyond the minimum"]
+    assert "MB needed" in reload.evidence
+    assert "SBUF" in reload.remedy
+    blocked = gaps(measure(kernels.matmul_blocked(k, m, n, 4, 1)), work)
+    assert blocked.get("HBM traffic beyond the minimum", Gap("", 0, "", "")).cost_us < reload.cost_us
+
+
+def test_many_small_transfers_are_told_to_become_fewer() -> None:
+    measured = measure(kernels.matmul_loads_inside(2048, 512, 1024))
+    assert "issuing transfers" in gaps(measured, Work(2 * 2048 * 512 * 1024, 0, 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"throttle_time": 20e-6}, "Tensor engine throttled"),
+        ({"transpose_flops": 2e9}, "transposes on the Tensor engine"),
+        ({"tensor_engine_active_time": 180e-6}, "matmul inefficiency"),
+        ({"activation_table_load_count": 40, "scalar_engine_active_time": 150e-6}, "activation table switches"),
+        ({"vector_engine_active_time": 150e-6}, "elementwise work on vector"),
+        ({"hbm_read_bytes": 60e6}, "HBM traffic beyond the minimum"),
+        ({"dma_active_time": 190e-6}, "DMA below its bandwidth"),
+        ({}, "engines wait for each other"),
+    ],
+)
+def test_each_inefficiency_of_a_profile_has_its_gap(changed: dict[str, float], name: str) -> None:
+    fields = {
+        "hbm_read_bytes": 8e6,
+        "hbm_write_bytes": 2e6,
+        "hardware_flops": 2e9,
+        "transpose_flops": 0.0,
+        "tensor_engine_active_time": 101e-6,
+        "vector_engine_active_time": 10e-6,
+        "scalar_engine_active_time": 10e-6,
+        "gpsimd_engine_active_time": 0.0,
+        "dma_active_time": 25e-6,
+        **changed,
+    }
+    bound = Bounds(100.0, 5.0, 10e6 / 435.2e3, "declared")
+    found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), bound, 200.0, "trn2")}
+    assert name in found
+    assert found[name].cost_us > 1
+
+
+def test_what_is_hidden_behind_the_busiest_engine_costs_nothing() -> None:
+    fields = {"tensor_engine_active_time": 100e-6, "hbm_read_bytes": 20e6, "hbm_write_bytes": 0.0}
+    bound = Bounds(100.0, 0.0, 1.0, "declared")
+    assert gaps_for(Facts(fields=fields), bound, 100.0, "trn2") == ()
+
+
+def test_a_profile_without_known_fields_gives_no_gaps() -> None:
+    assert gaps_for(Facts(fields={"total_time": 1e-4}), Bounds(1, 1, 1, "declared"), 100.0, "trn2") == ()

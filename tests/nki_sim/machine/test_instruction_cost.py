@@ -1,0 +1,239 @@
+"""What single instructions cost, checked against the documented formulas by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from traced_kernels import P, instruction, nisa, nl, tile, traced
+
+from nki_sim.cost import Cost, cost
+from nki_sim.errors import NotSupported
+from nki_sim.machine import TRN1, TRN2, Machine
+from nki_sim.opcodes import OPCODES
+from nki_sim.program import Engine, Template
+
+PE_CYCLE, VECTOR_CYCLE, SCALAR_CYCLE, GPSIMD_CYCLE = 1 / 2.4, 1 / 0.96, 1 / 1.2, 1 / 1.2
+
+
+def price(body: Callable[[], Any], machine: Machine = TRN2, which: int = 0) -> Cost:
+    return cost(instruction(body).templates[which], machine)
+
+
+# --- TensorE --------------------------------------------------------------------------------------
+
+
+def matmul(k: int, m: int, n: int, dtype: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: nisa.nc_matmul(
+        dst=tile(n, buffer=nl.psum, partitions=m),
+        stationary=tile(m, dtype, partitions=k),
+        moving=tile(n, dtype, partitions=k),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n", "dtype", "cycles"),
+    [
+        (128, 128, 512, nl.bfloat16, 512),
+        (128, 128, 512, nl.float32, 4 * 512),
+        (1, 1, 512, nl.bfloat16, 512),  # unused rows and columns are wasted
+        (128, 128, 256, nl.float16, 256),
+        (128, 32, 8, nl.bfloat16, 64),  # the least issue interval
+    ],
+)
+def test_a_matmul_takes_its_moving_columns_times_its_passes(k: int, m: int, n: int, dtype: Any, cycles: int) -> None:
+    assert price(matmul(k, m, n, dtype)).busy_ns == pytest.approx(cycles * PE_CYCLE)
+
+
+def test_loading_weights_is_hidden_behind_long_matmuls_and_exposed_behind_short_ones() -> None:
+    long = price(matmul(128, 128, 512, nl.bfloat16))
+    short = price(matmul(128, 128, 64, nl.bfloat16))
+    assert long.busy_ns == pytest.approx(512 * PE_CYCLE)
+    assert short.busy_ns > 64 * PE_CYCLE
+
+
+def test_flops_count_multiply_and_add_and_transposes_apart() -> None:
+    product = price(matmul(128, 128, 512, nl.bfloat16))
+    assert (product.flops, product.transpose_flops) == (2 * 128 * 128 * 512, 0)
+    transpose = price(lambda: nisa.nc_transpose(dst=tile(P, buffer=nl.psum), data=tile(P), engine=nisa.engine.tensor))
+    assert transpose.flops == transpose.transpose_flops == 2 * 128**3
+    assert transpose.busy_ns == pytest.approx(2 * 128 * PE_CYCLE)  # float32 takes two passes
+
+
+def test_a_transpose_on_vector_costs_no_flops() -> None:
+    transpose = price(
+        lambda: nisa.nc_transpose(dst=tile(32, partitions=32), data=tile(32, partitions=32), engine=nisa.engine.vector)
+    )
+    assert (transpose.resource, transpose.flops) == ("vector", 0)
+
+
+# --- elementwise engines --------------------------------------------------------------------------
+
+ISSUE = 64
+
+
+@pytest.mark.parametrize(
+    ("body", "engine", "ns"),
+    [
+        (lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add), "vector", (512 + ISSUE) * VECTOR_CYCLE),
+        (lambda: nisa.tensor_tensor(tile(4), tile(4), tile(4), nl.add), "vector", (64 + ISSUE) * VECTOR_CYCLE),
+        (
+            lambda: nisa.tensor_tensor(*(tile(512, nl.bfloat16) for _ in range(3)), nl.add),
+            "vector",
+            (256 + ISSUE) * VECTOR_CYCLE,
+        ),
+        (
+            lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16)),
+            "vector",
+            (128 + ISSUE) * VECTOR_CYCLE,
+        ),
+        (
+            lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16, nl.psum)),
+            "vector",
+            (256 + ISSUE) * VECTOR_CYCLE,
+        ),
+        (lambda: nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum)), "vector", (512 + ISSUE) * VECTOR_CYCLE),
+        (lambda: nisa.reciprocal(dst=tile(128), data=tile(128)), "vector", (8 * 128 + ISSUE) * VECTOR_CYCLE),
+        (lambda: nisa.activation(dst=tile(), op=nl.exp, data=tile()), "scalar", (512 + ISSUE) * SCALAR_CYCLE),
+        (
+            lambda: nisa.activation(
+                dst=tile(),
+                op=nl.exp,
+                data=tile(),
+                reduce_op=nl.add,
+                reduce_res=tile(1),
+                reduce_cmd=nisa.reduce_cmd.reset_reduce,
+            ),
+            "scalar",
+            (512 + 64 + ISSUE) * SCALAR_CYCLE,
+        ),
+        (
+            lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd),
+            "gpsimd",
+            (512 + 150) * GPSIMD_CYCLE,
+        ),
+    ],
+    ids=[
+        "tensor_tensor",
+        "short",
+        "all bf16",
+        "copy bf16",
+        "copy bf16 from psum",
+        "copy fp32 from psum",
+        "reciprocal",
+        "activation",
+        "activation with sum",
+        "gpsimd",
+    ],
+)
+def test_elementwise_instructions_follow_the_published_formulas(
+    body: Callable[[], Any], engine: str, ns: float
+) -> None:
+    paid = price(body)
+    assert paid.resource == engine
+    assert paid.busy_ns == pytest.approx(ns)
+
+
+def test_a_wide_stride_in_sbuf_halves_the_rate() -> None:
+    packed = price(lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add))
+    strided = price(lambda: nisa.tensor_tensor(tile(), tile(512 * 8)[:, ::8], tile(), nl.add))
+    assert strided.busy_ns - packed.busy_ns == pytest.approx(512 * VECTOR_CYCLE)
+
+
+def test_trn1_has_no_performance_mode() -> None:
+    copy = instruction(lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile(512, nl.bfloat16)))
+    assert cost(copy.templates[0], TRN1).busy_ns == pytest.approx((512 + ISSUE) / 1.12)
+
+
+def test_an_opcode_without_a_price_is_refused_by_name() -> None:
+    template = instruction(lambda: nisa.tensor_tensor(tile(), tile(), tile(), nl.add)).templates[0]
+    strange = Template("nc_teleport", Engine.vector, None, template.operands, 7)
+    with pytest.raises(NotSupported, match="nc_teleport.*line 7"):
+        cost(strange, TRN2)
+
+
+def test_every_instruction_of_the_simulator_has_a_price() -> None:
+    special = ("nc_matmul", "dma_", "register_", "core_barrier", "sendrecv")
+    missing = [name for name in OPCODES if name not in TRN2.rates and not name.startswith(special)]
+    assert not missing
+
+
+# --- DMA ------------------------------------------------------------------------------------------
+
+
+def transfer(columns: int, partitions: int = P, stop: int | None = None, machine: Machine = TRN2) -> Any:
+    def body(source: Any, result: Any) -> None:
+        nisa.dma_copy(dst=tile(columns, partitions=partitions), src=source[:partitions, : stop or columns])
+        nisa.dma_copy(dst=result, src=source)
+
+    paid = cost(traced(body, 4096).templates[0], machine)
+    assert paid.transfer is not None
+    return paid.transfer
+
+
+def per_row_ns(nbytes: int) -> float:
+    return 7.0 + nbytes / (27.2 * 0.955)
+
+
+@pytest.mark.parametrize(
+    ("columns", "partitions", "engines", "rows_on_busiest"),
+    [(512, 128, 16, 8), (512, 64, 8, 8), (512, 8, 1, 8), (512, 1, 1, 1), (16, 128, 16, 8)],
+)
+def test_rows_are_dealt_to_engines_by_partition(
+    columns: int, partitions: int, engines: int, rows_on_busiest: int
+) -> None:
+    moved = transfer(columns, partitions)
+    assert moved.engines == engines
+    assert moved.rows == partitions
+    assert moved.row_bytes == 4 * columns
+    assert moved.engine_ns == pytest.approx(rows_on_busiest * per_row_ns(4 * columns))
+
+
+def test_a_strided_source_is_moved_element_by_element() -> None:
+    def body(source: Any, result: Any) -> None:
+        nisa.dma_copy(dst=tile(512), src=source[:, ::2])
+        nisa.dma_copy(dst=result, src=source)
+
+    moved = cost(traced(body, 1024).templates[0], TRN2).transfer
+    assert moved is not None
+    assert (moved.rows, moved.row_bytes) == (P * 512, 4)
+    assert moved.engine_ns > 10 * transfer(512).engine_ns
+
+
+def test_between_hbm_tensors_all_engines_share_a_contiguous_copy() -> None:
+    moved = cost(traced(lambda source, result: nisa.dma_copy(dst=result, src=source)).templates[0], TRN2).transfer
+    assert moved is not None
+    assert moved.engines == 16
+
+
+@pytest.mark.parametrize(
+    ("engine", "queue", "issue_ns"),
+    [
+        (nisa.engine.unknown, "dma.sync", 604),
+        (nisa.engine.sync, "dma.sync", 604),
+        (nisa.engine.scalar, "dma.scalar", 604),
+        (nisa.engine.gpsimd, "dma.gpsimd", 729),
+    ],
+)
+def test_the_issuing_engine_decides_the_queue(engine: Any, queue: str, issue_ns: float) -> None:
+    paid = cost(traced(lambda source, result: nisa.dma_copy(dst=result, src=source, engine=engine)).templates[0], TRN2)
+    assert (paid.resource, paid.busy_ns) == (queue, issue_ns)
+
+
+def test_traffic_is_counted_where_it_happens() -> None:
+    load = cost(
+        traced(lambda source, result: (nisa.dma_copy(tile(), source), nisa.dma_copy(result, source))).templates[0],
+        TRN2,
+    ).traffic
+    assert (load.hbm_read, load.sbuf_write, load.hbm_write, load.sbuf_read) == (P * 2048, P * 2048, 0, 0)
+    product = price(matmul(128, 128, 512, nl.float32)).traffic
+    assert (product.sbuf_read, product.psum_write) == (4 * 128 * (128 + 512), 4 * 128 * 512)
+    assert product.psum_read == 0  # accumulation happens inside PSUM
+
+
+def test_a_faster_machine_is_not_slower() -> None:
+    body = matmul(128, 128, 512, nl.float32)
+    assert price(body, replace(TRN2, tensor_clock_ghz=4.8)).busy_ns == pytest.approx(price(body).busy_ns / 2)

@@ -1,0 +1,221 @@
+"""What is said about a timeline: counters equal to hand counts, times that add up, lines and stalls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, traced
+
+import nki_sim
+from benchmarks import calibration_kernels as calibration
+from nki_sim import dtypes, gantt, perfetto, profile
+from nki_sim.machine import TRN1, TRN2
+from nki_sim.schedule import RESOURCES, schedule
+from nki_sim.session import TensorSpec
+
+NKIBENCH = (
+    "latency",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "psum_read_bytes",
+    "psum_write_bytes",
+    "sbuf_read_bytes",
+    "sbuf_write_bytes",
+    "spill_reload_bytes",
+    "spill_save_bytes",
+    "hardware_flops",
+    "transpose_flops",
+    "peak_flops_bandwidth_ratio",
+    "mm_arithmetic_intensity",
+    "hfu_estimated_percent",
+    "scalar_engine_active_time_percent",
+    "vector_engine_active_time_percent",
+    "gpsimd_engine_active_time_percent",
+    "tensor_engine_active_time_percent",
+    "dma_active_time",
+)
+
+K, M, N = 512, 256, 1024
+F32 = 4
+
+
+def counted(k_loads_of_lhs: int, k_loads_of_rhs: int) -> tuple[int, int]:
+    """(HBM bytes read, written) of a K x M x N float32 product that loads each operand that many times."""
+    return F32 * (k_loads_of_lhs * K * M + k_loads_of_rhs * K * N), F32 * M * N
+
+
+@pytest.mark.parametrize(
+    ("program", "lhs_loads", "rhs_loads"),
+    [
+        (lambda: calibration.matmul_loads_inside(K, M, N), N // 512, M // P),
+        (lambda: calibration.matmul_blocked(K, M, N, 1, 1), 1, M // P),
+        (lambda: calibration.matmul_blocked(K, M, N, 2, 2), 1, M // P // 2),
+        (lambda: calibration.matmul_fully_blocked(K, M, N, 2, 1, 2), N // 512, 1),
+    ],
+    ids=["v2", "v3", "v4", "v5"],
+)
+def test_matmul_counters_equal_hand_counts(program: Any, lhs_loads: int, rhs_loads: int) -> None:
+    fields = profile.measure(program()).fields
+    read, written = counted(lhs_loads, rhs_loads)
+    assert fields["hbm_read_bytes"] == read
+    assert fields["hbm_write_bytes"] == written
+    assert fields["hardware_flops"] == 2 * K * M * N
+    assert fields["transpose_flops"] == 0
+    assert fields["matmul_instruction_count"] == (K // P) * (M // P) * (N // 512)
+    assert fields["psum_write_bytes"] == F32 * (K // P) * M * N
+    assert fields["dma_transfer_total_bytes"] == read + written
+    assert fields["mm_arithmetic_intensity"] == pytest.approx(2 * K * M * N / (read + written))
+
+
+def test_adamw_counters_equal_hand_counts() -> None:
+    rows, width, columns = 256, 512, 256
+    fields = profile.measure(calibration.adamw(columns, rows, width)).fields
+    tiles = rows * width // P // columns
+    assert fields["hbm_read_bytes"] == 4 * F32 * rows * width
+    assert fields["hbm_write_bytes"] == F32 * rows * width
+    assert fields["vector_engine_instruction_count"] == 4 * tiles
+    assert fields["scalar_engine_instruction_count"] == 2 * tiles
+    assert fields["dma_transfer_count"] == 5 * tiles
+    assert fields["dma_transfer_average_bytes"] == F32 * P * columns
+    assert fields["hardware_flops"] == 0
+
+
+def test_bf16_matmul_counters_equal_hand_counts() -> None:
+    size = 1024
+    fields = profile.measure(calibration.matmul_bf16_square(size, 4, 4)).fields
+    column_blocks, deep_blocks = size // 512, size // 512
+    assert fields["hbm_read_bytes"] == 2 * (size * size + column_blocks * size * size)
+    assert fields["hbm_write_bytes"] == 2 * size * size
+    assert fields["hardware_flops"] == 2 * size**3
+    assert fields["vector_engine_instruction_count"] == (size // P) * column_blocks * (1 + 3 * deep_blocks)
+
+
+def test_the_names_nkibench_reports_are_all_there_in_profiler_units() -> None:
+    measured = profile.measure(matmul(K, M, N))
+    for name in NKIBENCH:
+        assert name in measured.fields
+    fields = measured.fields
+    assert fields["total_time"] == pytest.approx(measured.latency_us / 1e6)  # seconds
+    assert fields["latency"] == pytest.approx(measured.latency_us / 1e3)  # milliseconds
+    for name, value in fields.items():
+        if name.endswith("_percent"):
+            assert 0 <= value <= 1, name  # fractions
+    flops, peak = 2 * K * M * N, 78.6432e12
+    assert fields["hfu_estimated_percent"] == pytest.approx(flops / peak / fields["total_time"])
+    assert fields["peak_flops_bandwidth_ratio"] == pytest.approx(109.84, rel=1e-4)
+    assert fields["dma_active_time"] <= fields["total_time"]
+
+
+def test_transposes_count_as_hardware_but_not_as_model_flops() -> None:
+    def transpose() -> None:
+        nisa.nc_transpose(dst=tile(P, buffer=nl.psum), data=tile(P), engine=nisa.engine.tensor)
+
+    fields = profile.measure(instruction(transpose)).fields
+    assert fields["transpose_flops"] == fields["hardware_flops"] == 2 * P**3
+    assert fields["model_flops"] == 0
+
+
+def test_useful_work_is_counted_for_tasks_that_declare_none() -> None:
+    measured = profile.measure(stream(512, 4))
+    assert measured.matmul_flops == 0
+    assert measured.vector_ops == P * 512 * 4
+    assert measured.io_bytes == 2 * F32 * P * 512 * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (lambda: nisa.tensor_copy(dst=tile(), src=tile()), ()),
+        (lambda: nisa.tensor_copy(dst=tile(512, nl.bfloat16), src=tile()), ("bfloat16",)),
+        (lambda: nisa.memset(dst=tile(512, nl.bfloat16), value=0.0), ()),
+        (lambda: nisa.tensor_copy(dst=tile(512, nl.int8), src=tile()), ()),
+        (
+            lambda: nisa.nc_matmul(
+                dst=tile(buffer=nl.psum), stationary=tile(P, nl.tfloat32), moving=tile(512, nl.tfloat32)
+            ),
+            ("tfloat32",),
+        ),
+    ],
+    ids=["float32", "rounded on the way", "only filled", "integers", "tfloat32"],
+)
+def test_precision_below_float32_is_seen_in_the_instructions(body: Any, found: tuple[str, ...]) -> None:
+    assert profile.measure(instruction(body)).low_precision == found
+
+
+def test_lines_say_which_engine_they_occupy_and_for_how_long() -> None:
+    measured = profile.measure(matmul(K, M, N))
+    products = next(line for line in measured.lines if line.engine == "tensor")
+    assert products.instructions == 16
+    assert products.active_us == pytest.approx(16 * 2048 / 2.4 / 1e3)
+    assert sum(line.instructions for line in measured.lines) == 16 * 3 + 4 * 2
+    assert [line.active_us for line in measured.lines] == sorted((n.active_us for n in measured.lines), reverse=True)
+
+
+def test_stalls_name_what_an_engine_waited_for() -> None:
+    measured = profile.measure(stream(512, 8))
+    waiting = {(stall.engine, stall.waiting_on): stall.us for stall in measured.stalls}
+    assert waiting["scalar", "dma"] > 0.5 * measured.latency_us
+    assert measured.fields["scalar_engine_active_time"] * 1e6 + sum(waiting.values()) <= measured.latency_us
+
+
+def test_a_program_without_instructions_takes_no_time() -> None:
+    program = nki_sim.trace(lambda x: x, TensorSpec((P, 8), dtypes.float32))
+    measured = profile.measure(program)
+    assert measured.latency_us == 0
+    assert measured.lines == measured.stalls == ()
+
+
+def test_another_generation_can_be_asked_for() -> None:
+    program = matmul(K, M, N)
+    assert profile.measure(program).machine == "trn2"
+    assert profile.measure(program, "trn1").machine == TRN1.name
+    with pytest.raises(KeyError, match="trn4"):
+        profile.measure(program, "trn4")
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) -> None:
+    program = stream(512, 4)
+    perfetto.write(program, "trn2", tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert tuple(tracks.values()) == RESOURCES
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == len(program) == 12
+    timeline = schedule(program, TRN2)
+    assert [e["ts"] for e in spans] == pytest.approx((timeline.start_ns / 1e3).tolist(), abs=1e-3)
+    scalar = [e for e in spans if tracks[e["tid"]] == "scalar"]
+    assert len(scalar) == 4
+    assert "nisa.activation" in scalar[0]["name"]  # the source line names it
+    assert scalar[0]["args"]["waited for"] == 0
+
+
+def test_a_long_trace_file_says_what_it_leaves_out() -> None:
+    events = list(perfetto.events(schedule(stream(512, 4), TRN2), most_events=5))
+    assert sum(e["ph"] == "X" for e in events) == 5
+    assert "7 more instructions" in events[0]["args"]["name"]
+
+
+def test_the_text_gantt_shades_busy_slices() -> None:
+    def body(source: Any, result: Any) -> None:
+        for _ in range(4):
+            nisa.tensor_tensor(tile(4096), tile(4096), tile(4096), nl.add)
+        nisa.dma_copy(dst=result, src=source)
+
+    timeline = schedule(traced(body), TRN2)
+    rows = dict(line.split(maxsplit=1) for line in gantt.gantt(timeline, 40, ascii_only=True).splitlines()[1:])
+    assert rows["vector"].rstrip() == "#" * 40
+    assert len(rows["dma.sync"].strip()) < 10
+
+
+def test_the_report_shows_the_three_times_and_the_expensive_lines() -> None:
+    program = matmul(K, M, N)
+    measured = profile.measure(program)
+    text = gantt.report(measured, perfetto.source_lines(program))
+    assert f"{measured.latency_us:,.1f} us on simulated trn2" in text
+    assert "nisa.nc_matmul" in text

@@ -1,0 +1,342 @@
+"""When instructions run: dependences, room, order, and three times that bound each other.
+
+`audit` checks any timeline against the definition, byte by byte and slowly; everything else is a story.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, traced
+
+from nki_sim.machine import TRN1, TRN2, TRN3, Machine
+from nki_sim.program import Program
+from nki_sim.schedule import RESOURCES, Timeline, resource_bound, schedule
+
+
+def time(program: Program, machine: Machine = TRN2) -> Timeline:
+    return schedule(program, machine)
+
+
+# --- an audit by the definition -------------------------------------------------------------------
+
+
+def touched(program: Program, row: int, operand_number: int) -> tuple[int, np.ndarray]:
+    """(buffer, a flag per byte of it) of one operand."""
+    template = program.templates[program.template_ids[row]]
+    operand = template.operands[operand_number]
+    buffer, offset = program.operand_data[program.operand_starts[row] + operand_number].tolist()
+    at = np.array(offset)
+    for stride, size in operand.pattern:
+        at = at[..., None] + np.arange(size) * stride
+    item = operand.dtype.itemsize
+    flags = np.zeros(program.allocations[buffer].nbytes, np.bool_)
+    flags[at.reshape(-1)[:, None] * item + np.arange(item)] = True
+    return buffer, flags
+
+
+def audit(timeline: Timeline) -> None:
+    """No engine does two things at once, and nothing runs before what it depends on."""
+    program = timeline.shown
+    resource = [timeline.costs[t].resource for t in program.template_ids.tolist()]
+    busy = [timeline.costs[t].busy_ns for t in program.template_ids.tolist()]
+    for name in RESOURCES:
+        mine = [i for i in range(len(program)) if resource[i] == name]
+        mine.sort(key=lambda i: timeline.issued_ns[i])
+        for before, after in zip(mine, mine[1:]):
+            end = timeline.issued_ns[before] + busy[before]
+            assert timeline.issued_ns[after] >= end - 1e-6, (name, before, after)
+    accesses = []
+    for row in range(len(program)):
+        template = program.templates[program.template_ids[row]]
+        for number, operand in enumerate(template.operands):
+            buffer, where = touched(program, row, number)
+            accesses.append((row, buffer, operand.access != "r", where))
+    for k, (row, buffer, writes, where) in enumerate(accesses):
+        for earlier, other, wrote, there in accesses[:k]:
+            if earlier < row and other == buffer and (writes or wrote) and (where & there).any():
+                begins = timeline.issued_ns[row]
+                assert begins >= timeline.end_ns[earlier] - 1e-6, (earlier, row)
+
+
+@st.composite
+def small_programs(draw: Any) -> Program:
+    """Random traffic between HBM, SBUF and PSUM on overlapping tiles of a few buffers."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    length = draw(st.integers(1, 40))
+
+    def body(source: Any, result: Any) -> None:
+        choose = random.Random(seed)
+        shared = [tile(64) for _ in range(2)]
+        sums = [tile(64, buffer=nl.psum) for _ in range(2)]
+
+        def some() -> Any:
+            buffer = choose.choice(shared) if choose.random() < 0.7 else tile(64)
+            start = choose.choice((0, 16, 32))
+            return buffer[:, start : start + 32]
+
+        for _ in range(length):
+            kind = choose.randrange(6)
+            at = choose.choice((0, 16, 32))
+            if kind == 0:
+                nisa.dma_copy(dst=some(), src=source[:, at : at + 32])
+            elif kind == 1:
+                nisa.dma_copy(dst=result[:, at : at + 32], src=some())
+            elif kind == 2:
+                nisa.tensor_tensor(dst=some(), data1=some(), data2=some(), op=nl.add)
+            elif kind == 3:
+                nisa.activation(dst=some(), op=choose.choice((nl.exp, nl.square, nl.tanh)), data=some())
+            elif kind == 4:
+                nisa.nc_matmul(dst=choose.choice(sums)[:32, :32], stationary=some(), moving=some())
+            else:
+                nisa.tensor_copy(dst=some(), src=choose.choice(sums)[:, at : at + 32])
+        nisa.dma_copy(dst=result[:, :32], src=source[:, :32])
+
+    return traced(body, 64)
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_programs())
+def test_every_schedule_respects_engines_and_memory(program: Program) -> None:
+    audit(time(program))
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_programs(), st.sampled_from([TRN1, TRN2, TRN3]))
+def test_the_three_times_bound_each_other(program: Program, machine: Machine) -> None:
+    timeline = time(program, machine)
+    assert timeline.resource_bound_us <= timeline.latency_us <= timeline.program_order_us
+
+
+FASTER = (
+    "tensor_clock_ghz",
+    "vector_clock_ghz",
+    "scalar_clock_ghz",
+    "gpsimd_clock_ghz",
+    "dma_engine_bytes_per_ns",
+    "stationary_columns_per_cycle",
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_programs(), st.sampled_from(FASTER), st.floats(1.01, 8))
+def test_a_higher_clock_or_bandwidth_never_raises_the_resource_bound(
+    program: Program, name: str, factor: float
+) -> None:
+    faster = replace(TRN2, **{name: getattr(TRN2, name) * factor})
+    assert time(program, faster).resource_bound_us <= time(program).resource_bound_us * (1 + 1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(small_programs(), st.randoms(use_true_random=False))
+def test_removing_an_instruction_never_raises_the_resource_bound(program: Program, choose: random.Random) -> None:
+    gone = choose.randrange(len(program))
+    keep = np.arange(len(program)) != gone
+    counts = np.diff(program.operand_starts)
+    starts = np.concatenate(([0], np.cumsum(counts[keep])))
+    changed = {
+        "template_ids": program.template_ids[keep],
+        "operand_starts": starts,
+        "operand_data": program.operand_data[np.repeat(keep, counts)],
+    }
+    smaller = Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    costs = time(program).costs
+    assert resource_bound(smaller, costs, TRN2)[0] <= resource_bound(program, costs, TRN2)[0]
+
+
+def test_the_same_program_always_takes_the_same_time() -> None:
+    first, second = time(stream(512, 8)), time(stream(512, 8))
+    assert first.latency_us == second.latency_us
+    assert np.array_equal(first.start_ns, second.start_ns)
+
+
+# --- room -----------------------------------------------------------------------------------------
+
+
+def test_fresh_tiles_overlap_and_a_hoisted_tile_serialises() -> None:
+    assert time(stream(512, 8, hoisted=True)).latency_us > 2 * time(stream(512, 8)).latency_us
+
+
+def test_with_room_for_one_tile_only_fresh_tiles_serialise_too() -> None:
+    small = replace(TRN2, sbuf_partition_bytes=2 * 4 * 512)
+    cramped = time(stream(512, 8), small)
+    assert cramped.latency_us > 2 * time(stream(512, 8)).latency_us
+    audit(cramped)
+
+
+def test_the_next_accumulator_does_not_wait_while_psum_has_a_bank_for_it() -> None:
+    def products(accumulators: int) -> Program:
+        def body(source: Any, result: Any) -> None:
+            weights, values = tile(P), tile()
+            nisa.dma_copy(dst=weights, src=source[:, :P])
+            nisa.dma_copy(dst=values, src=source)
+            for _ in range(accumulators):
+                total = tile(buffer=nl.psum)
+                nisa.nc_matmul(dst=total, stationary=weights, moving=values)
+                kept = tile()
+                nisa.tensor_copy(dst=kept, src=total)
+                nisa.dma_copy(dst=result, src=kept)
+
+        return traced(body)
+
+    def second_start(machine: Machine) -> float:
+        timeline = time(products(2), machine)
+        starts = [
+            timeline.start_ns[i]
+            for i, t in enumerate(timeline.shown.template_ids.tolist())
+            if timeline.costs[t].resource == "tensor"
+        ]
+        return float(starts[1])
+
+    assert second_start(TRN2) < second_start(replace(TRN2, psum_banks=1))
+
+
+# --- dependences ----------------------------------------------------------------------------------
+
+
+def test_disjoint_tiles_of_one_hbm_tensor_do_not_wait_for_each_other() -> None:
+    def body(source: Any, result: Any) -> None:
+        for at in range(4):
+            here = slice(128 * at, 128 * at + 128)
+            nisa.dma_copy(dst=result[:, here], src=source[:, here])
+            nisa.dma_copy(dst=result[:, here], src=source[:, here])  # overwrites: must wait for the first
+
+    timeline = time(traced(body))
+    assert timeline.cause.tolist() == [-1, 0, -1, 2, -1, 4, -1, 6]
+    audit(timeline)
+
+
+def test_a_tile_that_straddles_two_others_waits_for_both() -> None:
+    def body(source: Any, result: Any) -> None:
+        buffer = tile(256)
+        nisa.dma_copy(dst=buffer[:, :128], src=source[:, :128])
+        nisa.dma_copy(dst=buffer[:, 128:], src=source[:, 128:256])
+        nisa.dma_copy(dst=result[:, 64:192], src=buffer[:, 64:192])
+
+    timeline = time(traced(body))
+    assert timeline.ready_ns[2] >= max(timeline.end_ns[0], timeline.end_ns[1])
+
+
+def test_accumulating_matmuls_follow_each_other_without_a_pause() -> None:
+    def body(source: Any, result: Any) -> None:
+        values, total = tile(), tile(buffer=nl.psum)
+        nisa.memset(dst=values, value=0.0)
+        for _ in range(8):
+            nisa.nc_matmul(dst=total, stationary=values[:, :P], moving=values)
+        nisa.dma_copy(dst=result, src=source)
+
+    timeline = time(traced(body), replace(TRN2, throttle_factor=1.0))
+    assert np.diff(timeline.start_ns[1:9]) == pytest.approx(2048 / 2.4)
+
+
+def test_an_explicit_edge_is_obeyed() -> None:
+    def pair(edge: bool) -> Timeline:
+        def body(source: Any, result: Any) -> None:
+            slow = nisa.dma_copy(dst=tile(), src=source)
+            quick = nisa.memset(dst=tile(), value=0.0)
+            if edge:
+                quick.depends_on(slow)
+            nisa.dma_copy(dst=result, src=source)
+
+        return time(traced(body))
+
+    free, bound = pair(False), pair(True)
+    assert free.start_ns[1] == 0
+    assert bound.start_ns[1] >= bound.end_ns[0]
+
+
+# --- what engines remember ------------------------------------------------------------------------
+
+
+def test_switching_activation_functions_reloads_the_table() -> None:
+    def body(functions: Any) -> Any:
+        def inner() -> None:
+            for function in functions:
+                nisa.activation(dst=tile(), op=function, data=tile())
+
+        return inner
+
+    grouped = time(instruction(body([nl.exp] * 4 + [nl.tanh] * 4)))
+    mixed = time(instruction(body([nl.exp, nl.tanh] * 4)))
+    assert (grouped.table_loads, mixed.table_loads) == (2, 8)
+    assert mixed.latency_us - grouped.latency_us == pytest.approx(6 * 1.283, rel=0.01)
+    assert time(instruction(body([nl.exp, nl.square] * 4))).table_loads == 1  # square is in every table
+
+
+def test_tensor_engine_warms_up_and_cools_down() -> None:
+    def matmuls(count: int) -> Any:
+        def body(source: Any, result: Any) -> None:
+            values, total = tile(512, nl.bfloat16), tile(buffer=nl.psum)
+            nisa.memset(dst=values, value=0.0)
+            for _ in range(count):
+                nisa.nc_matmul(dst=total, stationary=values[:, :P], moving=values)
+            nisa.dma_copy(dst=result, src=source)
+
+        return traced(body)
+
+    durations = np.diff(time(matmuls(100)).start_ns[1:101])
+    assert durations[0] == pytest.approx(2 * 512 / 2.4)
+    assert durations[-1] == pytest.approx(512 / 2.4)
+    assert time(matmuls(100), TRN1).throttled_us == 0
+
+
+def test_vector_in_a_performance_mode_and_gpsimd_take_turns() -> None:
+    def body() -> None:
+        nisa.tensor_copy(dst=tile(2048, nl.bfloat16), src=tile(2048, nl.bfloat16))
+        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
+
+    timeline = time(instruction(body))
+    assert timeline.start_ns[1] >= timeline.end_ns[0]
+
+    def apart() -> None:
+        nisa.tensor_tensor(tile(), tile(), tile(), nl.add)
+        nisa.tensor_tensor(tile(), tile(), tile(), nl.add, engine=nisa.engine.gpsimd)
+
+    assert time(instruction(apart)).start_ns[1] == 0
+    trn1 = schedule(instruction(apart), TRN1)
+    assert trn1.start_ns[1] >= trn1.end_ns[0]  # there they always share
+
+
+# --- DMA ------------------------------------------------------------------------------------------
+
+
+def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_parallel() -> None:
+    def loads(queues: Any) -> Timeline:
+        def body(source: Any, result: Any) -> None:
+            for at in range(8):
+                nisa.dma_copy(dst=tile(8), src=source[:, 8 * at : 8 * at + 8], engine=queues[at % len(queues)])
+            nisa.dma_copy(dst=result, src=source)
+
+        return time(traced(body))
+
+    one = loads([nisa.engine.sync])
+    assert np.diff(one.issued_ns[:8]) == pytest.approx(604)
+    two = loads([nisa.engine.sync, nisa.engine.scalar])
+    assert two.end_ns[:8].max() < one.end_ns[:8].max()
+
+
+def test_transfers_over_different_partitions_use_different_engines() -> None:
+    def loads(partitions: int) -> Timeline:
+        def body(source: Any, result: Any) -> None:
+            buffer = tile(4096)
+            for at in range(0, P, partitions):
+                nisa.dma_copy(dst=buffer[at : at + partitions], src=source[at : at + partitions])
+            nisa.dma_copy(dst=result, src=source)
+
+        return time(traced(body, 4096), replace(TRN2, dma_hardware_issue_ns=1.0))
+
+    quarters = loads(32)
+    starts = quarters.start_ns[:4]
+    assert starts.max() - starts.min() < 10  # all at once, each on four engines of its own
+
+
+def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
+    timeline = time(matmul(256, 128, 1024))
+    audit(timeline)
+    assert timeline.latency_us < timeline.program_order_us

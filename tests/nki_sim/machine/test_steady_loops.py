@@ -1,0 +1,105 @@
+"""Long loops are timed from a few iterations, and agree with timing all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from traced_kernels import matmul, nisa, nl, stream, tile, traced
+
+from benchmarks import calibration_kernels as calibration
+from nki_sim.machine import TRN2
+from nki_sim.profile import measure
+from nki_sim.program import Program
+from nki_sim.schedule import schedule
+from nki_sim.steady import find_repetition, shorten
+
+COUNTERS = ("hbm_read_bytes", "hbm_write_bytes", "hardware_flops", "dma_transfer_count", "matmul_instruction_count")
+
+
+@pytest.mark.parametrize(
+    ("ids", "start", "period", "count"),
+    [
+        ([0, 1, 2] * 40, 0, 3, 40),
+        ([9, 9] + [0, 1, 2, 2] * 40 + [7], 2, 4, 40),
+        ([0] + [1, 2, 1, 2, 3] * 40, 1, 5, 40),
+    ],
+    ids=["whole", "with a prologue and an epilogue", "outer of two loops"],
+)
+def test_the_main_loop_is_found(ids: list[int], start: int, period: int, count: int) -> None:
+    found = find_repetition(np.array(ids))
+    assert found is not None
+    assert (found.start, found.period, found.count) == (start, period, count)
+
+
+def test_a_stream_without_a_loop_has_none() -> None:
+    assert find_repetition(np.arange(50)) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: matmul(1024, 4096, 8192),
+        lambda: stream(128, 3000),
+        lambda: stream(128, 3000, hoisted=True),
+        lambda: calibration.matmul_blocked(256, 131072, 1024, 1, 1),
+        lambda: calibration.adamw(128),
+    ],
+    ids=["matmul", "stream", "hoisted stream", "blocked matmul", "adamw"],
+)
+def test_extrapolated_and_exact_times_agree_within_a_percent(make: Callable[[], Program]) -> None:
+    program = make()
+    assert shorten(program, TRN2) is not None, "the shortcut must apply for this test to mean anything"
+    exact, quick = schedule(program, TRN2, exact=True), schedule(program, TRN2, exact=False)
+    assert exact.exact and exact.error_percent == 0
+    assert not quick.exact
+    assert quick.latency_us == pytest.approx(exact.latency_us, rel=0.01)
+    assert quick.program_order_us == pytest.approx(exact.program_order_us, rel=0.01)
+    assert quick.resource_bound_us == exact.resource_bound_us
+    assert quick.error_percent < 1
+
+
+def test_counters_are_never_extrapolated() -> None:
+    program = matmul(1024, 4096, 8192)
+    exact, quick = measure(program, exact=True), measure(program, exact=False)
+    assert not quick.exact
+    assert {name: quick.fields[name] for name in COUNTERS} == {name: exact.fields[name] for name in COUNTERS}
+    assert quick.fields["tensor_engine_active_time"] == pytest.approx(
+        exact.fields["tensor_engine_active_time"], rel=0.02
+    )
+    assert quick.lines == exact.lines
+
+
+def test_explicit_edges_are_timed_exactly() -> None:
+    def body(source: object, result: object) -> None:
+        before = None
+        for _ in range(4000):
+            now = nisa.memset(dst=tile(8), value=0.0)
+            if before is not None:
+                now.depends_on(before)
+            before = now
+        nisa.dma_copy(dst=result, src=source)
+
+    timeline = schedule(traced(body, 8), TRN2, exact=False)
+    assert timeline.exact
+
+
+def test_a_device_loop_counts_with_all_its_passes() -> None:
+    def looped(trips: int) -> Program:
+        def body(source: object, result: object) -> None:
+            values = tile(512)
+
+            def once(_: object) -> None:
+                nisa.tensor_tensor(dst=values, data1=values, data2=values, op=nl.add)
+
+            nisa.memset(dst=values, value=0.0)
+            nl.fori_loop(0, trips, once)
+            nisa.dma_copy(dst=result, src=values)
+
+        return traced(body)
+
+    ten, twenty = measure(looped(10)), measure(looped(20))
+    assert twenty.fields["vector_engine_instruction_count"] - ten.fields["vector_engine_instruction_count"] == 10
+    each = (512 + 64) / 0.96 + TRN2.vector_latency_ns  # every pass waits for the one before
+    assert twenty.latency_us - ten.latency_us == pytest.approx(10 * each / 1e3)
