@@ -224,7 +224,8 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
         if foreign:
             raise IllegalSite(f"line {statement.line} also writes {', '.join(sorted(foreign))}")
     shared = _check_privacy(code, tile, ordered, buffers)
-    return _Group(tile, block, ordered, shared, tuple(outer.values()), frozenset(uses))
+    in_order = tuple(statement for statement in code.statements() if statement in outer.values())
+    return _Group(tile, block, ordered, shared, in_order, frozenset(uses))
 
 
 def _member(statement: Statement, block: Block, name: str) -> Statement:

@@ -171,6 +171,34 @@ class KernelCode:
         (name,) = names
         return "" if name.source is QualifiedNameSource.LOCAL else str(name.name)
 
+    def allocations_of(self, expression: cst.BaseExpression) -> list[Statement]:
+        """Allocations of the buffers that the expression may stand for."""
+        roots = self.roots_of(content_names(expression))
+        return [s for root in sorted(roots) for s in self.bindings(root) if s.kind is Kind.ALLOCATE]
+
+    def regions_of(self, expression: cst.BaseExpression) -> frozenset[str]:
+        """Memories its buffers may lie in: sbuf, psum, shared_hbm ...; a parameter is in hbm."""
+        found = {statement.region for statement in self.allocations_of(expression)}
+        if self.roots_of(content_names(expression)) & self.parameters:
+            found.add("hbm")
+        return frozenset(found)
+
+    def name_of_module(self, module: str) -> str:
+        """How the kernel writes a module, from a use of it: `nl` for `nki.language`; empty when it uses none."""
+        for node in _descendants(self.function):
+            if isinstance(node, cst.Attribute) and self.qualified(node.value) == module:
+                return self.module.code_for_node(node.value)
+        return ""
+
+    def argument(self, statement: Statement, keyword: str, position: int | None = None) -> cst.BaseExpression | None:
+        """What an instruction is given for a parameter, by keyword or (where it has one) by position."""
+        if statement.call is None:
+            return None
+        for at, arg in enumerate(statement.call.args):
+            if arg.keyword.value == keyword if arg.keyword is not None else at == position:
+                return arg.value
+        return None
+
     def fresh_name(self, wanted: str) -> str:
         name, number = wanted, 2
         while name in self.all_names:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from accelopt_core.transforms.base import Transform
+from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
+from accelopt_core.transforms.move_engine import MoveEngine
+from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 
 TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantLoads(),
     HoistInvariantPreparation(),
     Retile(),
+    MoveEngine(),
+    FuseRowSum(),
+    ReciprocalOnScalar(),
 )
 
 
