@@ -64,23 +64,33 @@ class Run(Group):
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
-    suite: str | None = setting(None, "Optimize every task of a suite, one after the other.",
-                                legal=Legal(choices=("nkibench",)))
-    preset: str | None = setting(None, "The shape preset that counts. Without it: the task's full shape.",
-                                 metavar="NAME")
+    suite: str | None = setting(
+        None, "Optimize every task of a suite, one after the other.", legal=Legal(choices=("nkibench",))
+    )
+    preset: str | None = setting(
+        None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
+    )
     rounds: int = setting(10, "Most rounds to run.", legal=_COUNT)
     patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
-    run_id: str | None = setting(None, "Name of the run. Without it: time, task and four random digits.",
-                                 metavar="NAME")
-    resume: str | None = setting(None, "Go on with an interrupted run: its id, or none for the latest.",
-                                 metavar="RUN-ID", const=LATEST)
+    run_id: str | None = setting(
+        None, "Name of the run. Without it: time, task and four random digits.", metavar="NAME"
+    )
+    resume: str | None = setting(
+        None, "Go on with an interrupted run: its id, or none for the latest.", metavar="RUN-ID", const=LATEST
+    )
     replay: bool = setting(False, "Take evaluations that were stored earlier instead of measuring again.")
     checkpoints: Path = setting(PROJECT / "checkpoints", "Folder of all runs, one folder each.", metavar="DIR")
-    memory: Path = setting(PROJECT / "optimization_memory" / "rewrites.json",
-                           "What earlier runs learned; shared by all runs.", metavar="FILE")
-    view: str = setting("auto", "Live view, plain lines, or errors and the result only; auto: live on a terminal.",
-                        legal=Legal(choices=VIEWS))
+    memory: Path = setting(
+        PROJECT / "optimization_memory" / "rewrites.json",
+        "What earlier runs learned; shared by all runs.",
+        metavar="FILE",
+    )
+    view: str = setting(
+        "auto",
+        "Live view, plain lines, or errors and the result only; auto: live on a terminal.",
+        legal=Legal(choices=VIEWS),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,29 +108,37 @@ class Run(Group):
 class Target(Group):
     """where candidates are compiled, verified and timed; without a host, the simulated machine here"""
 
-    host: str | None = setting(None, "Instance to use over SSH, also as the first word: ubuntu@10.0.0.1.",
-                               metavar="USER@HOST")
+    host: str | None = setting(
+        None, "Instance to use over SSH, also as the first word: ubuntu@10.0.0.1.", metavar="USER@HOST"
+    )
     remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
     machine: str = setting("trn2", "Machine to simulate, and to take bounds from.", legal=Legal(choices=MACHINES))
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
     ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))
     identity: Path | None = setting(None, "Private key to log in with, before those of ~/.ssh/config.", metavar="FILE")
     ssh_config: Path = setting(Path("~/.ssh/config").expanduser(), "OpenSSH client configuration.", metavar="FILE")
-    known_hosts: Path | None = setting(None, "Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.",
-                                       metavar="FILE")
-    remote_python: str | None = setting(None, "Python on the host. Without it: the Neuron environment's.",
-                                        metavar="PATH")
+    known_hosts: Path | None = setting(
+        None, "Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.", metavar="FILE"
+    )
+    remote_python: str | None = setting(
+        None, "Python on the host. Without it: the Neuron environment's.", metavar="PATH"
+    )
     remote_dir: str = setting("~/.nki-optimizer", "Work folder on the host.", metavar="DIR")
-    connect_timeout_s: float = setting(15.0, "Seconds to wait for the host to answer.", name="connect-timeout",
-                                       metavar="S", legal=_POSITIVE)
-    reconnect_s: float = setting(600.0, "Seconds to keep trying to get a dropped link back.", name="reconnect",
-                                 metavar="S", legal=_WHOLE)
-    compile_timeout_s: float = setting(300.0, "Seconds a candidate may compile.", name="compile-timeout", metavar="S",
-                                       legal=_POSITIVE)
-    run_timeout_s: float = setting(600.0, "Seconds a candidate may run.", name="run-timeout", metavar="S",
-                                   legal=_POSITIVE)
-    memory_gib: float = setting(12.0, "GiB of memory a candidate may use.", name="candidate-memory", metavar="GIB",
-                                legal=_POSITIVE)
+    connect_timeout_s: float = setting(
+        15.0, "Seconds to wait for the host to answer.", name="connect-timeout", metavar="S", legal=_POSITIVE
+    )
+    reconnect_s: float = setting(
+        600.0, "Seconds to keep trying to get a dropped link back.", name="reconnect", metavar="S", legal=_WHOLE
+    )
+    compile_timeout_s: float = setting(
+        300.0, "Seconds a candidate may compile.", name="compile-timeout", metavar="S", legal=_POSITIVE
+    )
+    run_timeout_s: float = setting(
+        600.0, "Seconds a candidate may run.", name="run-timeout", metavar="S", legal=_POSITIVE
+    )
+    memory_gib: float = setting(
+        12.0, "GiB of memory a candidate may use.", name="candidate-memory", metavar="GIB", legal=_POSITIVE
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +151,8 @@ class Model(Group):
     """who proposes changes; API keys come from the environment only"""
 
     provider: str = setting(
-        "auto", "auto: anthropic or openai if the environment has a key or a base URL, else the built-in catalogue.",
+        "auto",
+        "auto: anthropic or openai if the environment has a key or a base URL, else the built-in catalogue.",
         legal=Legal(choices=PROVIDERS),
     )
     model: str | None = setting(None, "Without it: the provider's default.", metavar="NAME")
@@ -142,15 +161,20 @@ class Model(Group):
     summarizer_model: str | None = setting(None, "Another model for summarizing wins.", metavar="NAME")
     reflexion_model: str | None = setting(None, "Another model for reflexion.", metavar="NAME")
     base_url: str | None = setting(None, "Server that speaks the provider's protocol, e.g. a local one.", metavar="URL")
-    max_reply_tokens: int = setting(16_000, "Most tokens of one reply.", legal=_COUNT)
+    max_reply_tokens: int | None = setting(
+        None, "Most tokens of one reply. Without it: by role, 6,000 to 32,000.", legal=_COUNT
+    )
     temperature: float | None = setting(None, "Without it: the provider's default.", legal=_WHOLE)
-    reply_timeout_s: float = setting(600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S",
-                                     legal=_POSITIVE)
-    model_command: str | None = setting(None, "For provider command: a program, prompt on stdin, reply on stdout.",
-                                        metavar="COMMAND")
+    reply_timeout_s: float = setting(
+        600.0, "Seconds to wait for one whole reply.", name="reply-timeout", metavar="S", legal=_POSITIVE
+    )
+    model_command: str | None = setting(
+        None, "For provider command: a program, prompt on stdin, reply on stdout.", metavar="COMMAND"
+    )
     mailbox: Path | None = setting(None, "For provider mailbox: the folder of requests and replies.", metavar="DIR")
-    replies: Path | None = setting(None, "For provider replay: the run folder, or a folder of recorded exchanges.",
-                                   metavar="DIR")
+    replies: Path | None = setting(
+        None, "For provider replay: the run folder, or a folder of recorded exchanges.", metavar="DIR"
+    )
     prices: Path | None = setting(None, "Price file to use instead of the shipped one.", metavar="FILE")
 
     def __post_init__(self) -> None:
@@ -170,26 +194,32 @@ class Model(Group):
 class Budget(Group):
     """what the run may use up; checked before each step that spends"""
 
-    max_cost_usd: float | None = setting(None, "US dollars for model calls.", name="max-cost", metavar="USD",
-                                         legal=_POSITIVE)
+    max_cost_usd: float | None = setting(
+        None, "US dollars for model calls.", name="max-cost", metavar="USD", legal=_POSITIVE
+    )
     max_tokens: int | None = setting(None, "Tokens, in and out together.", legal=_COUNT)
     max_hours: float | None = setting(None, "Hours on the wall clock.", metavar="H", legal=_POSITIVE)
-    max_device_minutes: float | None = setting(None, "Minutes of evaluation on the target.", metavar="MIN",
-                                               legal=_POSITIVE)
+    max_device_minutes: float | None = setting(
+        None, "Minutes of evaluation on the target.", metavar="MIN", legal=_POSITIVE
+    )
 
 
 @dataclass(frozen=True)
 class Verification(Group):
     """what counts as right, and how it is timed"""
 
-    seeds: tuple[int, ...] = setting((), "Seeds of the inputs, by commas. Without it: the task's.", metavar="N,N,...",
-                                     legal=_WHOLE)
+    seeds: tuple[int, ...] = setting(
+        (), "Seeds of the inputs, by commas. Without it: the task's.", metavar="N,N,...", legal=_WHOLE
+    )
     extra_seeds: int = setting(2, "Fresh seeds per evaluation that no candidate can know.", legal=_WHOLE)
     tolerance: float | None = setting(
         None, f"Relative L2 error. Without it: the task's, else {DEFAULT_TOLERANCE:g}.", legal=Legal(above=0, below=1)
     )
-    precision: str | None = setting(None, "Arithmetic a kernel may use. Without it: the task's.",
-                                    legal=Legal(choices=tuple(policy.value for policy in PrecisionPolicy)))
+    precision: str | None = setting(
+        None,
+        "Arithmetic a kernel may use. Without it: the task's.",
+        legal=Legal(choices=tuple(policy.value for policy in PrecisionPolicy)),
+    )
     warmup: int = setting(2, "Executions before timing.", legal=_WHOLE)
     iterations: int = setting(10, "Timed executions.", legal=_COUNT)
     max_spread: float = setting(0.01, "Time again while (max - min) / min is above this ...", legal=_POSITIVE)
@@ -200,15 +230,18 @@ class Verification(Group):
 class Guard(Group):
     """what keeps the loop stable"""
 
-    revert_above: float = setting(0.5, "Back to the best kernel when slower than it by more than this fraction.",
-                                  legal=_POSITIVE)
-    noise: float = setting(0.01, "A new best must be faster by more than this fraction.",
-                           legal=Legal(at_least=0, below=1))
+    revert_above: float = setting(
+        0.5, "Back to the best kernel when slower than it by more than this fraction.", legal=_POSITIVE
+    )
+    noise: float = setting(
+        0.01, "A new best must be faster by more than this fraction.", legal=Legal(at_least=0, below=1)
+    )
     max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
     reflexion_window: int = setting(5, "Reflexions that the planner is shown.", legal=_COUNT)
     experiences: int = setting(6, "Experiences from memory that the planner is shown.", legal=_WHOLE)
-    stop_at_percent: float = setting(99.0, "Stop when the best kernel reaches this percentage of the bound.",
-                                     legal=Legal(above=0))
+    stop_at_percent: float = setting(
+        99.0, "Stop when the best kernel reaches this percentage of the bound.", legal=Legal(above=0)
+    )
 
 
 @dataclass(frozen=True)
@@ -361,7 +394,7 @@ def _settings(given: Mapping[tuple[str, str], Given]) -> Settings:
             origin = given.get((name, culprit.field)) if culprit else None
             if culprit is None or origin is None:
                 raise
-            raise SettingsError(f"{origin.origin}{str(error)[len(culprit.name):]}") from None
+            raise SettingsError(f"{origin.origin}{str(error)[len(culprit.name) :]}") from None
     return Settings(**groups)
 
 

@@ -27,7 +27,6 @@ from accelopt_core import events
 from accelopt_core.model_proposer import proposer_from_model
 from accelopt_core.ports import (
     EvaluationLimits,
-    LanguageModel,
     ModelError,
     Role,
     Target,
@@ -35,6 +34,7 @@ from accelopt_core.ports import (
     TargetInfo,
     TaskFault,
 )
+from accelopt_core.prompting import PromptSettings
 from accelopt_core.proposer import Proposer
 from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome
 from accelopt_core.task import PrecisionPolicy, Task
@@ -43,10 +43,12 @@ from infra import report
 from infra.dashboard import View, open_view
 from infra.event_log import EventLog, Observers
 from infra.journal import JournalError, replace_file, utc_now
+from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Budget, Ledger, LedgerEntry
 from infra.llm.prices import SHIPPED_PRICES, BadPriceFile, load_prices
-from infra.llm.recording import Exchange, RecordingModel, exchange_to_json
-from infra.llm.registry import UnknownProvider, build_model, provider_from_environment, settings_from_environment
+from infra.llm.recording import Exchange, exchange_to_json
+from infra.llm.registry import UnknownProvider, provider_from_environment, settings_from_environment
+from infra.llm.retry import Patience
 from infra.memory_file import MemoryFile
 from infra.predictor import Predictor
 from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
@@ -57,6 +59,7 @@ from infra.ssh_config import SshSettings
 from infra.ssh_target import SshTarget
 from infra.targets import LocalTarget
 from ka_extensions.divergence_guard import DivergenceGuard
+from nki_sim.reference import api_reference
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
 
@@ -96,7 +99,7 @@ class Problem:
 
 
 def run(invocation: config.Invocation) -> int:
-    settings = invocation.settings
+    settings = _quick_start(invocation)
     problem = _problem(settings)
     with ExitStack() as stack:
         target = _target(settings)
@@ -133,7 +136,7 @@ def _optimize(
     spending = Spending(TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer)
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
     with ExitStack() as stack:
-        proposer = _proposer(settings, problem.task, provider, folder, spending, stack)
+        proposer = _proposer(settings, problem.task, provider, folder, spending, observer, stack)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -154,6 +157,12 @@ def _optimize(
                 "no API key found, so the built-in catalogue proposes the changes; for a language model set "
                 "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
             ))  # fmt: skip
+        if settings.run.preset == QUICK_START and settings.run.kernel is None:
+            observer.tell(
+                events.Notice(
+                    f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
+                )
+            )
         with _interruptible(observer) as interrupted:
             loop = Loop(
                 problem.task, problem.source, MeteredTarget(target, spending.device_used), proposer,
@@ -182,6 +191,17 @@ def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+QUICK_START = "medium"
+"""The preset of a first try with no arguments: real, and over in a minute."""
+
+
+def _quick_start(invocation: config.Invocation) -> config.Settings:
+    settings = invocation.settings
+    if {"run.kernel", "run.task", "run.preset"} & set(invocation.origins):
+        return settings
+    return replace(settings, run=replace(settings.run, preset=QUICK_START))
+
+
 def _problem(settings: config.Settings) -> Problem:
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
@@ -201,15 +221,14 @@ def _problem(settings: config.Settings) -> Problem:
 
 def _adjusted(task: Task, settings: config.Settings) -> Task:
     wanted = settings.verification
-    presets = task.presets
-    if settings.run.preset is not None:
-        names = [preset.name for preset in presets]
-        if settings.run.preset not in names:
-            raise SettingsError(f"preset: {task.name} has no {settings.run.preset!r}, only {', '.join(names)}")
-        presets = presets[: names.index(settings.run.preset) + 1]
+    presets = {preset.name: preset for preset in task.presets}
+    chosen = settings.run.preset or task.full.name
+    if chosen not in presets:
+        raise SettingsError(f"preset: {task.name} has no {chosen!r}, only {', '.join(presets)}")
+    gate = task.presets[0]
     return replace(
         task,
-        presets=presets,
+        presets=(gate,) if gate.name == chosen else (gate, presets[chosen]),
         seeds=wanted.seeds or task.seeds,
         tolerance=wanted.tolerance or task.tolerance,
         precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
@@ -278,7 +297,13 @@ def _provider(settings: config.Settings) -> str:
 
 
 def _proposer(
-    settings: config.Settings, task: Task, provider: str, folder: RunFolder, spending: Spending, stack: ExitStack
+    settings: config.Settings,
+    task: Task,
+    provider: str,
+    folder: RunFolder,
+    spending: Spending,
+    observer: Observers,
+    stack: ExitStack,
 ) -> Proposer:
     if provider == "catalogue":
         predictor = Predictor(task, settings.target.machine, settings.target.compile_timeout_s)
@@ -289,36 +314,44 @@ def _proposer(
         folder.spend(asdict(entry))
         spending.model_called(entry)
 
-    from nki_sim.reference import api_reference
-
     ledger = Ledger(
         load_prices(settings.model.prices or SHIPPED_PRICES),
         Budget(settings.budget.max_cost_usd, settings.budget.max_tokens),
         on_entry=spent,
     )
     spending.attach(ledger)
-    names = {
-        Role.PLANNER: settings.model.planner_model,
-        Role.EXECUTOR: settings.model.executor_model,
-        Role.SUMMARIZER: settings.model.summarizer_model,
-        Role.REFLEXION: settings.model.reflexion_model,
+    wanted = settings.model
+    role_models = {
+        Role.PLANNER: wanted.planner_model,
+        Role.EXECUTOR: wanted.executor_model,
+        Role.SUMMARIZER: wanted.summarizer_model,
+        Role.REFLEXION: wanted.reflexion_model,
     }
-    built: dict[str | None, LanguageModel] = {}
-    for name in {own or settings.model.model for own in names.values()}:
-        built[name] = ledger.wrap(_model(settings, provider, name, folder))
-    return proposer_from_model({role: built[own or settings.model.model] for role, own in names.items()}, api_reference)
-
-
-def _model(settings: config.Settings, provider: str, name: str | None, folder: RunFolder) -> LanguageModel:
-    wanted = settings_from_environment(
-        provider, model=name, base_url=settings.model.base_url, timeout_s=settings.model.reply_timeout_s
+    model_settings = settings_from_environment(
+        provider,
+        model=wanted.model,
+        base_url=wanted.base_url,
+        timeout_s=wanted.reply_timeout_s,
+        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+        command=wanted.model_command,
+        folder=wanted.mailbox if provider == "mailbox" else wanted.replies,
     )
-    secrets = [wanted.api_key] if wanted.api_key else []
+    secrets = [model_settings.api_key] if model_settings.api_key else []
 
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
 
-    return RecordingModel(build_model(provider, wanted), keep)
+    models = models_for_roles(
+        provider, model_settings, ledger, keep, role_models={r: name for r, name in role_models.items() if name}
+    )
+    return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings))
+
+
+def _prompt_settings(settings: config.Settings) -> PromptSettings:
+    longest, temperature = settings.model.max_reply_tokens, settings.model.temperature
+    if longest is None:
+        return PromptSettings(temperature=temperature)
+    return PromptSettings(max_tokens={role: longest for role in Role}, temperature=temperature)
 
 
 # --- how it ended ---------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, Progress, Step
+from accelopt_core.side_by_side import side_by_side
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import CompileError, Facts, RunError, StepTimeout, Timing, Toolchain
 from accelopt_core.verification import Reference, ReferenceCache, argument_specs, check_output
@@ -36,6 +37,8 @@ class _Compiled:
     preset: ShapePreset
     reference: Reference
     artifact: Any
+    tensor_bytes: int
+    """Of the arguments together."""
 
 
 class _Wrong(Exception):
@@ -99,9 +102,11 @@ def _full_seeds(request: EvaluationRequest) -> tuple[int, ...]:
 
 def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> _Compiled:
     reference = Reference(request.task, preset)
-    specs = argument_specs(reference.kernel_arguments(reference.inputs(seed)))
+    arguments = reference.kernel_arguments(reference.inputs(seed))
+    specs = argument_specs(arguments)
+    tensor_bytes = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
     artifact = toolchain.compile(request.candidate.source, specs, request.limits.compile_timeout_s)
-    return _Compiled(preset, reference, artifact)
+    return _Compiled(preset, reference, artifact, tensor_bytes)
 
 
 def _verify(
@@ -113,22 +118,30 @@ def _verify(
     checks: list[str],
 ) -> float:
     """Worst relative L2. Raises _Wrong at the first failing check."""
-    worst = 0.0
-    for seed in seeds:
+
+    def check(seed: int) -> float | Evaluation:
         inputs = compiled.reference.inputs(seed)
         expected = cache.expected(compiled.reference, seed, inputs)
         tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
         raw = toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)
         outputs = compiled.reference.outputs(raw, expected)
         if len(outputs) != len(expected):
-            raise _Wrong(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
+            return CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}")
+        worst = 0.0
         for number, (got, want) in enumerate(zip(outputs, expected)):
             distance, failure = check_output(
                 got, want, seed=seed, preset=compiled.preset.name, output=number, tolerance=request.task.tolerance
             )
             if failure is not None:
-                raise _Wrong(Incorrect(failure))
+                return Incorrect(failure)
             worst = max(worst, distance)
+        return worst
+
+    worst = 0.0
+    for verdict in side_by_side(check, seeds, compiled.tensor_bytes, toolchain.parallel_runs):
+        if not isinstance(verdict, float):
+            raise _Wrong(verdict)
+        worst = max(worst, verdict)
     checks.append(
         f"{compiled.preset.name} ({compiled.preset.describe()}): {len(seeds)} seeds, "
         f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}"

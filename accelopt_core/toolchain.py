@@ -35,9 +35,12 @@ class RunError(CandidateFault):
 
 class StepTimeout(CandidateFault):
     def __init__(self, step: str, limit_s: float) -> None:
-        super().__init__(f"{step} took more than {limit_s:g} s")
+        super().__init__(step, limit_s)
         self.step = step
         self.limit_s = limit_s
+
+    def __str__(self) -> str:
+        return f"{self.step} took more than {self.limit_s:g} s"
 
 
 class ToolchainMissing(Exception):
@@ -102,6 +105,11 @@ class Toolchain(Protocol):
 
     @property
     def simulated(self) -> bool: ...
+
+    @property
+    def parallel_runs(self) -> int:
+        """How many runs may go on at once in forked processes; 1 for a device."""
+        ...
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Any:
         """An artifact. Raises CompileError, StepTimeout or RunError (the compiler itself died)."""

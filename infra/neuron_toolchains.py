@@ -62,6 +62,7 @@ from infra.toolchain_routes import (
     search_path,
 )
 from infra.toolchain_tensors import read_output, size_bytes, write_input
+from nki_sim.machine import machine
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +95,8 @@ def open_neuron_toolchain(
         )
     profiler = find_profiler(where)
     kind = instance_type(where)
-    machine = re.match(r"trn\d", kind or "")
-    if machine is None:
+    generation = re.match(r"trn\d", kind or "")
+    if generation is None:
         raise ToolchainMissing(
             f"cannot evaluate on an instance of type {kind or 'unknown'}: trn1, trn2 or trn3 is needed"
         )
@@ -105,7 +106,7 @@ def open_neuron_toolchain(
             continue
         if result.available:
             chosen = next(known for known in ROUTES if known.name == result.route)
-            return NeuronToolchain(chosen, result, where, profiler, machine.group(0), kind or "", core)
+            return NeuronToolchain(chosen, result, where, profiler, generation.group(0), kind or "", core)
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
@@ -118,6 +119,7 @@ class NeuronToolchain:
     """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
 
     simulated = False
+    parallel_runs = 1
 
     def __init__(
         self,
@@ -141,6 +143,8 @@ class NeuronToolchain:
         self._runtime_saves = False
         """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
         self._last: dict[str, tuple[dict[str, float], Path]] = {}
+        self._verified: dict[tuple[str, str], str] = {}
+        """By NEFF and inputs: the digest of the outputs that `run` handed out."""
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -292,11 +296,15 @@ class NeuronToolchain:
             npy = "--save-output-npy" in self._profiler.capture_flags
             flags.append("--save-output-npy" if npy else "--save-output")
             said = self._capture(artifact, tensors, work, flags, timeout_s, "run")
-            return [
-                read_output(work, name, spec, said.text) for name, spec in zip(artifact.outputs, artifact.output_specs)
-            ]
+            outputs = self._outputs(artifact, work, said)
+            self._verified[artifact.digest, _digest(tensors)] = _digest(outputs)
+            return outputs
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def _outputs(self, artifact: Neff, work: Path, said: ToolRun) -> list[np.ndarray]:
+        pairs = zip(artifact.outputs, artifact.output_specs)
+        return [read_output(work, name, spec, said.text) for name, spec in pairs]
 
     def estimate_us(self, artifact: Neff) -> None:
         return None
@@ -304,33 +312,61 @@ class NeuronToolchain:
     def time(
         self, artifact: Neff, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
     ) -> Timing:
-        """The device's own time of each execution after the warm-ups; at least one is always left out,
-        because the first loads the GpSimd program (about 1 ms)."""
-        deadline = time.monotonic() + timeout_s
+        """The device's own time of each execution after the warm-ups.
+
+        At least one execution is left out, because the first loads the GpSimd program (about 1 ms). Reading
+        the profile of a long kernel takes long: after half of `timeout_s`, three samples are enough.
+        """
+        started = time.monotonic()
         work = self._new_folder("time")
         skipped = max(1, warmup)
-        flags = ["--num-exec", str(skipped + iterations), "--profile-nth-exec", "1"]
-        if "--check-output-determinism" in self._profiler.capture_flags:
-            flags.append("--check-output-determinism")
-        self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
-        sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, skipped + iterations + 1)]
+        total = skipped + iterations
+        flags = ["--num-exec", str(total)]  # and every one profiled, which is the default
+        known = self._profiler.capture_flags
+        flags += [flag for flag in ("--check-output-determinism",) if flag in known]
+        saves = {"--save-nth-output", "--save-output-npy"} <= known
+        if saves:
+            flags += ["--save-output-npy", f"--save-nth-output={total}"]
+        said = self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
+        if saves:
+            self._check_timed_outputs(artifact, tensors, work, said)
+        sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, total + 1)]
         lost = [session.name for session in sessions if not session.is_file()]
         if lost:
             left = ", ".join(sorted(p.name for p in work.glob("*.ntff"))) or "nothing"
             raise ToolchainMissing(
                 f"{self._profiler.name} capture left {left}, not {lost[0]}: its naming changed; {DOCTOR}"
             )
-        with ThreadPoolExecutor(max_workers=max(1, min(4, (os.cpu_count() or 1) // 2))) as pool:
-            summaries = list(pool.map(lambda session: self._summary(artifact, session, deadline), sessions))
+        summaries = self._summaries(artifact, sessions, started, timeout_s)
         samples = [summary["total_time"] * 1e6 for summary in summaries]
         middle = samples.index(statistics.median_low(samples))
         if artifact.digest in self._last:
             shutil.rmtree(self._last[artifact.digest][1].parent, ignore_errors=True)
-        for session in work.glob("*.ntff"):
-            if session != sessions[middle]:
-                session.unlink()
+        for left_over in work.iterdir():
+            if left_over != sessions[middle] and left_over.is_file():
+                left_over.unlink()
         self._last[artifact.digest] = (summaries[middle], sessions[middle])
         return Timing(tuple(samples))
+
+    def _summaries(
+        self, artifact: Neff, sessions: Sequence[Path], started: float, timeout_s: float
+    ) -> list[dict[str, float]]:
+        together = max(1, min(4, (os.cpu_count() or 1) // 2))
+        summaries: list[dict[str, float]] = []
+        with ThreadPoolExecutor(max_workers=together) as pool:
+            while len(summaries) < len(sessions):
+                if len(summaries) >= 3 and time.monotonic() - started > timeout_s / 2:
+                    log.warning("reading profiles takes long: %d of %d samples are used", len(summaries), len(sessions))
+                    break
+                batch = sessions[len(summaries) : len(summaries) + together]
+                summaries += pool.map(lambda session: self._summary(artifact, session, started + timeout_s), batch)
+        return summaries
+
+    def _check_timed_outputs(self, artifact: Neff, tensors: Sequence[np.ndarray], work: Path, said: ToolRun) -> None:
+        """What was timed must have computed what was verified, where the same inputs were verified."""
+        verified = self._verified.get((artifact.digest, _digest(tensors)))
+        if verified is not None and _digest(self._outputs(artifact, work, said)) != verified:
+            raise RunError("a timed execution computed other outputs than the verified one on the same inputs")
 
     def facts(self, artifact: Neff) -> Facts:
         if artifact.digest not in self._last:
@@ -351,6 +387,7 @@ class NeuronToolchain:
             matmul_flops=None if flops is None else int(flops - summary.get("transpose_flops", 0.0)),
             vector_ops=0,  # no profiler counts them; a bound by the other two resources is still a bound
             hbm_bytes=artifact.io_bytes,
+            resource_bound_us=resource_bound_us(summary, self.machine),
         )
 
     def _capture(
@@ -442,6 +479,29 @@ class NeuronToolchain:
 
 
 _TABLE_LIMIT = 512 << 20
+
+
+def resource_bound_us(summary: Mapping[str, float], machine_name: str) -> float | None:
+    """What the profiler's own counters need at least: HBM traffic and matmuls at the machine's peak rates.
+
+    Copies within HBM count as read and written, so the DMA engines move twice their rate there.
+    """
+    core = machine(machine_name)
+    bounds_us = []
+    if "adjusted_hardware_flops" in summary:  # bfloat16-equivalent, whatever the dtype
+        bounds_us.append(summary["adjusted_hardware_flops"] / core.matmul_bf16_flops_per_ns / 1e3)
+    if "hbm_read_bytes" in summary and "hbm_write_bytes" in summary:
+        moved = summary["hbm_read_bytes"] + summary["hbm_write_bytes"]
+        bounds_us.append(moved / max(core.hbm_bytes_per_ns, 2 * core.dma_bytes_per_ns) / 1e3)
+    return max(bounds_us, default=None)
+
+
+def _digest(arrays: Sequence[np.ndarray]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
 
 
 def _half_of_memory() -> int:

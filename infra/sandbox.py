@@ -18,6 +18,11 @@ from pathlib import Path
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 """All that a candidate sees of the judge's environment: no keys, no HOME, no agent sockets."""
 
+ONE_THREAD = {
+    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+}
+"""For processes of which several run side by side: small matrix products gain nothing from threads."""
+
 OUTPUT_LIMIT = 64 << 10
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo, TargetMisconfigured
 from infra import wire
-from infra.sandbox import kill_group, scrubbed_environment
+from infra.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.toolchains import TREE, open_toolchain
 
 
@@ -57,7 +57,7 @@ class LocalTarget:
                 stderr=errors,
                 start_new_session=True,
                 text=True,
-                env=scrubbed_environment({}),
+                env=scrubbed_environment(ONE_THREAD),
             )
             try:
                 assert process.stdout is not None

@@ -68,6 +68,7 @@ class SimulatorToolchain:
     """
 
     simulated = True
+    parallel_runs = 64
 
     def __init__(self, machine: str, *, memory_bytes: int = 8 << 30) -> None:
         self.machine = machine
@@ -110,7 +111,7 @@ class SimulatorToolchain:
             cwd=work,
             limits=limits,
             stdin=json.dumps(job).encode(),
-            env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=sandbox.ONE_THREAD,
         )
         try:
             if finished.timed_out:
