@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +21,7 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
+from infra.neuron_toolchains import Neff, NeuronToolchain, open_neuron_toolchain, resource_bound_us
 from tests.toolchains.pretend_sdk import PretendSdk
 
 A = TensorArgument((4, 3), "float32")
@@ -94,6 +95,49 @@ def test_latencies_are_the_devices_own_without_the_warm_up(sdk: PretendSdk, tool
         (6, "tensor", 100.0),
         (7, "vector", 50.0),
     ]
+
+
+def test_a_device_that_computes_something_else_when_timed_is_found_out(
+    sdk: PretendSdk, toolchain: NeuronToolchain
+) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    toolchain.run(neff, [LEFT, RIGHT], 60)
+    sdk.behave(lies_when_timed=True)
+    with pytest.raises(RunError, match="other outputs than the verified one"):
+        toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60)
+
+
+def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measurement(
+    toolchain: NeuronToolchain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    reading = toolchain._summary
+    clock = {"now": 0.0}
+    monkeypatch.setattr("infra.neuron_toolchains.time", SimpleNamespace(monotonic=lambda: clock["now"]))
+
+    def slowly(neff: Neff, session: Path, deadline: float) -> dict[str, float]:
+        clock["now"] += 90
+        return reading(neff, session, clock["now"] + 60)
+
+    monkeypatch.setattr(toolchain, "_summary", slowly)
+    timing = toolchain.time(neff, [LEFT, RIGHT], 1, 10, timeout_s=600)
+    assert 3 <= len(timing.samples_us) < 10
+    assert "of 10 samples are used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("summary", "bound_us"),
+    [
+        ({"adjusted_hardware_flops": 78.6432e9}, 1000.0),
+        ({"hbm_read_bytes": 870.4e6, "hbm_write_bytes": 0.0}, 1000.0),
+        ({"adjusted_hardware_flops": 1e9, "hbm_read_bytes": 870.4e6, "hbm_write_bytes": 870.4e6}, 2000.0),
+        ({"hbm_read_bytes": 5e6}, None),
+        ({}, None),
+    ],
+)
+def test_the_counters_themselves_bound_the_latency(summary: dict[str, float], bound_us: float | None) -> None:
+    found = resource_bound_us(summary, "trn2")
+    assert found is None if bound_us is None else found == pytest.approx(bound_us, rel=1e-3)
 
 
 def test_the_first_execution_never_counts(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
