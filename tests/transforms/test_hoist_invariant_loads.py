@@ -124,6 +124,16 @@ def test_a_number_that_the_load_and_others_need_is_copied():
     np.testing.assert_array_equal(run(hoisted, x, y), run(source, x, y))
 
 
+def test_definitions_of_the_loops_in_between_are_copied_in_their_order():
+    source = load_seed("transpose_matmul").kernel_source
+    lhs, rhs = random(256, 256), random(256, 704, seed=1)
+
+    hoisted = applied(HOIST, source, "rhs_tile/m")
+
+    assert hoisted.count("width = min(") == 2
+    np.testing.assert_array_equal(run(hoisted, lhs, rhs), run(source, lhs, rhs))
+
+
 def test_the_import_style_does_not_matter():
     source = ADD_ROWS.replace("import nki.isa as nisa", "from nki import isa as nisa")
 
