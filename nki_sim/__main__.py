@@ -6,23 +6,26 @@ Exit codes: 0 done, 1 the kernel breaks a rule (or `check` has findings), 2 usag
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import nki_sim
-from nki_sim import lint, program_file
+from nki_sim import gantt, lint, perfetto, program_file
 from nki_sim.capacity import peak
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
+from nki_sim.machine import machine
 from nki_sim.memory import MemoryRegion
+from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
+from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec, where
 
 
@@ -67,7 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     trace.set_defaults(action=_trace)
     profile = commands.add_parser("profile", help="predict how long a kernel takes, and where")
     _kernel_options(profile)
-    profile.add_argument("--perfetto", metavar="FILE", type=Path, help="also write a timeline for ui.perfetto.dev")
+    profile.add_argument(
+        "--problem", metavar="REF.py", type=Path, help="reference module whose get_inputs gives the arguments"
+    )
+    profile.add_argument(
+        "--trace", "--perfetto", dest="perfetto", metavar="FILE", type=Path, help="write a timeline for ui.perfetto.dev"
+    )
+    profile.add_argument("--exact", action="store_true", help="time every iteration of long loops")
+    profile.add_argument("--fields", action="store_true", help="print every field of the profiler's summary")
+    profile.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     profile.set_defaults(action=_profile)
     return parser
 
@@ -199,6 +210,8 @@ def _check(options: argparse.Namespace) -> int:
 
 def _traced(options: argparse.Namespace) -> Program:
     kernel = _load(options)
+    if getattr(options, "problem", None) is not None:
+        return nki_sim.trace(kernel, *_problem_specs(options.problem), **_constants(options))
     tensors: list[Any] = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
     return nki_sim.trace(kernel, *tensors, **_constants(options))
 
@@ -219,17 +232,34 @@ def _trace(options: argparse.Namespace) -> int:
 
 
 def _profile(options: argparse.Namespace) -> int:
-    profiler = importlib.import_module("nki_sim.profile")
     program = _traced(options)
-    measurement = profiler.measure(program, program.machine)
-    print(f"predicted latency {measurement.latency_us:,.2f} us on {program.machine}")
-    for name, value in measurement.fields.items():
-        print(f"  {name:<44} {value}")
+    timeline = schedule(replace(program, peers=()), machine(program.machine), True if options.exact else None)
+    measured = measure(program, exact=True) if program.peers else summarise(timeline)
+    print(gantt.report(measured, perfetto.source_lines(program)))
+    print(gantt.gantt(timeline, ascii_only=options.ascii), end="")
+    if options.fields:
+        print()
+        for name, value in measured.fields.items():
+            print(f"{name:<44} {value:.6g}")
     if options.perfetto is not None:
-        perfetto = importlib.import_module("nki_sim.perfetto")
-        perfetto.write(program, program.machine, options.perfetto)
-        print(f"timeline: {options.perfetto} (open it at ui.perfetto.dev)")
+        with open(options.perfetto, "w", encoding="utf-8") as file:
+            perfetto.write_timeline(timeline, file)
+        print(f"\ntimeline: {options.perfetto} (open it at ui.perfetto.dev)")
     return 0
+
+
+def _problem_specs(path: Path) -> list[Any]:
+    """The arguments that a reference module gives its kernel, tensors by shape and dtype only."""
+    spec = importlib.util.spec_from_file_location("problem", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"no reference module {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("get_inputs", "transform_to_nki_inputs"):
+        if not hasattr(module, name):
+            raise UsageError(f"{path} has no function {name}")
+    values = module.transform_to_nki_inputs(module.get_inputs())
+    return [TensorSpec(v.shape, as_dtype(v.dtype)) if isinstance(v, np.ndarray) else v for v in values]
 
 
 if __name__ == "__main__":
