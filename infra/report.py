@@ -48,7 +48,8 @@ class RunSummary:
     def status(self) -> str:
         if self.manifest.status == "running" and not self.under_way:
             return "interrupted: its process is gone; go on with --resume"
-        return f"{self.manifest.status}: {self.manifest.reason}" if self.manifest.reason else self.manifest.status
+        status, reason = self.manifest.status, self.manifest.reason
+        return status if reason in ("", status) else f"{status}: {reason}"
 
     @property
     def seconds(self) -> float:
@@ -110,8 +111,14 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
         ("time", wording.duration(summary.seconds)),
     ]
     if summary.best is not None:
-        facts.append(("kernel", str(summary.folder.best_kernel)))
-    return [*facts, ("run", str(summary.folder.path))]
+        facts.append(("kernel", shown_path(summary.folder.best_kernel)))
+    return [*facts, ("run", shown_path(summary.folder.path))]
+
+
+def shown_path(path: Path) -> str:
+    """Relative where it lies below the current folder: shorter, and still right to copy."""
+    absolute, here = path.absolute(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
 def print_rounds(console: Console, tries: Sequence[Try]) -> None:
@@ -124,7 +131,7 @@ def print_rounds(console: Console, tries: Sequence[Try]) -> None:
     table.add_column("tries", justify="right", no_wrap=True)
     table.add_column("change", no_wrap=True)
     ascii_only = console.options.ascii_only
-    room = max(20, min(console.width, 120) - 54)
+    room = max(20, min(console.width, 120) - 47)
     for number, entry in sorted(last.items()):
         words = wording.outcome_words(entry.attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
@@ -144,7 +151,7 @@ def diff_of(summary: RunSummary) -> list[str]:
     if summary.baseline is None or summary.best is None:
         return []
     before, after = summary.baseline.candidate.source, summary.best.candidate.source
-    names = (summary.manifest.kernel, str(summary.folder.best_kernel))
+    names = (shown_path(Path(summary.manifest.kernel)), shown_path(summary.folder.best_kernel))
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm=""))
 
 
@@ -154,7 +161,7 @@ def print_diff(console: Console, summary: RunSummary, *, limit: int | None = Non
     for line in lines[:limit]:
         console.print(Text(wording.printable(line), style=_diff_style(line)), soft_wrap=True)
     if limit is not None and len(lines) > limit:
-        path = summary.folder.path / "best.diff"
+        path = shown_path(summary.folder.path / "best.diff")
         console.print(Text(f"... {len(lines) - limit} more lines in {path}", style="dim"), soft_wrap=True)
 
 

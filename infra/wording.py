@@ -32,6 +32,7 @@ OUTCOMES = {
     "implausible": OutcomeWords("implausible", "red", "✗", "x"),
     "timed_out": OutcomeWords("timed out", "red", "✗", "x"),
     "crashed": OutcomeWords("crashed", "red", "✗", "x"),
+    "measured": OutcomeWords("not decided", "dim", "?", "?"),
     "no_kernel": OutcomeWords("no kernel", "red", "✗", "x"),
     "no_plan": OutcomeWords("no plan", "red", "✗", "x"),
 }
