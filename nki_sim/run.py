@@ -120,7 +120,8 @@ def _call(
     inputs: Inputs = []
     names = _parameter_names(function)
     try:
-        with running(tracer):
+        # infinities and NaN are ordinary values of an engine: no warnings
+        with running(tracer), np.errstate(all="ignore"):
             bound = [
                 _bind(tracer, inputs, names[i] if i < len(names) else f"arg{i}", value)
                 for i, value in enumerate(arguments)

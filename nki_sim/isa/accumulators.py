@@ -17,9 +17,14 @@ from nki_sim.tensor import NkiTensor
 
 def lanes(engine: Engine, data: NkiTensor) -> NkiTensor:
     """The accumulator registers [partitions, 1] of the lanes that process `data`."""
-    whole = state(engine, "accumulators", 1, float32)
     start = data.partition_start
-    return whole[start : min(start + data.shape[0], MAX_PARTITIONS)]
+    stop = min(start + data.pattern[0][1], MAX_PARTITIONS)
+    cache = current().cache
+    key = (engine, start, stop)
+    view = cache.get(key)
+    if view is None:
+        view = cache[key] = state(engine, "accumulators", 1, float32)[start:stop]
+    return view
 
 
 def state(engine: Engine, name: str, words: int, dtype: DType, contents: np.ndarray | None = None) -> NkiTensor:

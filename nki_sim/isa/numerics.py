@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 FLOAT32 = np.dtype(np.float32)
+_RANGES = {np.dtype(c).char: (float(np.iinfo(c).min), float(np.iinfo(c).max)) for c in "bBhHiIlLqQ"}
+"""Lowest and highest value by type character; 64 bits only on the way to a cast."""
 
 
 def read32(array: np.ndarray) -> np.ndarray:
     """The operand as float32; float32 operands are not copied."""
-    return array if array.dtype == FLOAT32 else array.astype(FLOAT32)
+    return array if array.dtype is FLOAT32 or array.dtype == FLOAT32 else array.astype(FLOAT32)
 
 
 def shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -29,7 +31,8 @@ def column(array: np.ndarray, ndim: int) -> np.ndarray:
 
     A copy, because the destination may overlap it.
     """
-    return array.astype(FLOAT32).reshape((array.shape[0],) + (1,) * (ndim - 1))
+    values = array.astype(FLOAT32)
+    return values if ndim == 2 and array.ndim == 2 else values.reshape((array.shape[0],) + (1,) * (ndim - 1))
 
 
 def write(dst: np.ndarray, values: np.ndarray) -> None:
@@ -38,14 +41,17 @@ def write(dst: np.ndarray, values: np.ndarray) -> None:
     if dtype == FLOAT32 or dtype == values.dtype:
         dst[...] = values
     elif dtype.kind in "iu" and values.dtype.kind == "f":
-        info = np.iinfo(dtype)
-        rounded = np.rint(values.astype(np.float64))
-        dst[...] = np.where(np.isnan(rounded), 0, np.clip(rounded, info.min, info.max)).astype(dtype)
+        low, high = _RANGES[dtype.char]
+        rounded = values.astype(np.float64)
+        np.rint(rounded, out=rounded)
+        np.minimum(rounded, high, out=rounded)
+        np.maximum(rounded, low, out=rounded)
+        np.copyto(rounded, 0, where=rounded != rounded)  # NaN
+        dst[...] = rounded  # exact by now
     elif dtype.kind == "b":
         dst[...] = values != 0
     else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            dst[...] = values.astype(dtype)
+        dst[...] = values
 
 
 def write32(dst: np.ndarray, values: np.ndarray) -> None:

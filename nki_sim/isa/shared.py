@@ -161,10 +161,11 @@ def tensor_tensor(
     op_name = ops.name_of(op, "tensor_tensor")
     integers = data1.dtype in _INT32 and data2.dtype in _INT32 and dst.dtype in _INT32
     if engine is Engine.unknown:
-        in_sbuf = MemoryRegion.psum not in (data1.buffer, data2.buffer, dst.buffer)
-        bitvec = op_name in ops.ALU and ops.ALU[op_name].bitvec
-        to_gpsimd = in_sbuf and not bitvec and (integers or op_name == "power")
-        engine = Engine.gpsimd if to_gpsimd else Engine.vector
+        engine = Engine.vector
+        if integers or op_name == "power":
+            in_sbuf = MemoryRegion.psum not in (data1.buffer, data2.buffer, dst.buffer)
+            bitvec = op_name in ops.ALU and ops.ALU[op_name].bitvec
+            engine = Engine.gpsimd if in_sbuf and not bitvec else Engine.vector
     attrs = TensorTensor(op_name, integers and engine is Engine.gpsimd)
     return current().emit(
         _TENSOR_TENSOR, engine, ("dst", "data1", "data2"), "wrr", (dst, data1, data2), attrs, name=name
@@ -349,9 +350,9 @@ def tensor_scalar(
         number1, roles, operands = scalar_or_tensor(name1, operand1, "operand1", roles, operands)
     elif operand1 is not None:
         raise NkiValidationError("tensor_scalar: operand1 is given without op1")
-    in_sbuf = MemoryRegion.psum not in (data.buffer, dst.buffer)
     if engine is Engine.unknown:
-        engine = Engine.gpsimd if in_sbuf and "rsqrt" in (name0, name1) else Engine.vector
+        on_gpsimd = "rsqrt" in (name0, name1) and MemoryRegion.psum not in (data.buffer, dst.buffer)
+        engine = Engine.gpsimd if on_gpsimd else Engine.vector
     exact = data.dtype in _INT32 and dst.dtype in _INT32
     if exact:
         exact = engine is Engine.gpsimd and _all_integers(number0, number1)

@@ -163,10 +163,10 @@ def _compute_matmul(arrays: Sequence[np.ndarray], attrs: NcMatmul, flags: Sequen
     left = left.T
     adds = attrs.accumulate
     if adds is None and not attrs.is_transpose:
-        if written.all():
-            adds = True
-        elif not written.any():
+        if not written.any():
             adds = False
+        elif written.all():
+            adds = True
     plain = dst.dtype == numerics.FLOAT32 and dst.ndim == 2
     if not adds and adds is not None or attrs.is_transpose:
         if plain and dst.strides[1] == 4:

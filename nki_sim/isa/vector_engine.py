@@ -207,8 +207,9 @@ def accumulate(
     elif command is _reduce_cmd.load_reduce:
         registers[...] = start
     if command is not _reduce_cmd.reset:
-        total = op.function.reduce(values.reshape(values.shape[0], -1), axis=1)
-        op.function(registers[:, 0], total, out=registers[:, 0])
+        flat = values if values.ndim == 2 else values.reshape(values.shape[0], -1)
+        total = op.function.reduce(flat, axis=1, keepdims=True)
+        op.function(registers, total, out=registers)
 
 
 def _check_tensor_scalar_reduce(template: Template) -> None:
