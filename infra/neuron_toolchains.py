@@ -17,70 +17,45 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from accelopt_core.evaluation import HotLine
-from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
     ArgumentSpec,
-    CompileError,
     Facts,
     RunError,
     StepTimeout,
-    TensorArgument,
     Timing,
     ToolchainMissing,
 )
-from infra import sandbox
+from infra.neuron_compiling import Neff, NeffCompiler
 from infra.neuron_packages import system_versions
 from infra.toolchain_commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
-from infra.toolchain_faults import compile_error, neffs_in, read_report, run_fault
-from infra.toolchain_neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
+from infra.toolchain_faults import run_fault
 from infra.toolchain_profile import (
     InstructionFacts,
     ProfileUnreadable,
     narrow_matmuls,
     parse_instructions,
     parse_summary,
+    resource_bound_us,
 )
 from infra.toolchain_routes import (
-    CHILD,
     DOCTOR,
     ROUTES,
     ProbeResult,
     Route,
-    ask_interpreter,
     instance_type,
     probe_routes,
-    search_path,
 )
-from infra.toolchain_tensors import read_output, size_bytes, write_input
-from nki_sim.machine import machine
+from infra.toolchain_tensors import read_output, write_input
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Neff:
-    """A compiled kernel: data, checked, out of the candidate's reach."""
-
-    path: Path
-    digest: str
-    inputs: tuple[str | None, ...]
-    """The NEFF's name of each tensor argument; None where nothing reads it."""
-    outputs: tuple[str, ...]
-    """In the order in which the kernel returns them."""
-    output_specs: tuple[TensorArgument | None, ...]
-    """As the candidate's process reported them; they only decide how bytes are viewed."""
-    io_bytes: int
-    """All inputs and outputs once: the least that any kernel for this call must move."""
 
 
 def open_neuron_toolchain(
@@ -140,8 +115,7 @@ class NeuronToolchain:
         self._core = core or os.environ.get("NEURON_RT_VISIBLE_CORES") or "0"
         self._folder = Path(tempfile.mkdtemp(prefix="nki-trn-"))
         self._count = 0
-        self._runtime_saves = False
-        """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
+        self._compiler = NeffCompiler(route, Path(str(probe.python)), installation, machine, self._core, self._folder)
         self._last: dict[str, tuple[dict[str, float], Path]] = {}
         self._verified: dict[tuple[str, str], str] = {}
         """By NEFF and inputs: the digest of the outputs that `run` handed out."""
@@ -171,120 +145,9 @@ class NeuronToolchain:
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    # compile
-
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
-        deadline = time.monotonic() + timeout_s
-        work = self._new_folder("compile")
-        try:
-            said = self._compile_in(work, source, arguments, timeout_s)
-            neffs = neffs_in(work)
-            if not neffs and said["phase"] == "done" and not self._runtime_saves:
-                self._runtime_saves = True
-                log.info("%s left no NEFF; compiling again with the runtime's inspection on", self.route.name)
-                shutil.rmtree(work)
-                work.mkdir()
-                said = self._compile_in(work, source, arguments, deadline - time.monotonic())
-                neffs = neffs_in(work)
-            if said["phase"] != "done" and not (neffs and "NRT" in said["message"]):
-                raise self._compile_error(said)
-            if not neffs:
-                raise CompileError(
-                    f"the kernel was called and left no NEFF ({self.route.name} route): it must be decorated "
-                    "with nki.jit and return the tensors it computes"
-                )
-            if len(neffs) > 1:
-                raise CompileError(
-                    f"compiling left {len(neffs)} different NEFFs: one file must hold one kernel, called once"
-                )
-            return self._keep(next(iter(neffs.values())), said, arguments)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-    def _compile_in(
-        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float
-    ) -> dict[str, Any]:
-        if timeout_s <= 0:
-            raise StepTimeout("compile", timeout_s)
-        candidate, said, artifacts = work / "candidate.py", work / "said.json", work / "artifacts"
-        artifacts.mkdir()
-        candidate.write_text(source, encoding="utf-8")
-        job = {
-            "route": self.route.name,
-            "source": str(candidate),
-            "entry_points": ENTRY_POINTS,
-            "machine": self.machine,
-            "arguments": [asdict(a) for a in arguments],
-            "artifacts": str(artifacts),
-            "said": str(said),
-            "data_bytes": _half_of_memory(),
-            "file_bytes": NEFF_LIMIT,
-        }
-        finished = sandbox.run(
-            [str(self._probe.python), "-I", str(CHILD)],
-            cwd=work,
-            stdin=json.dumps(job).encode(),
-            limits=sandbox.Limits(wall_s=timeout_s, memory_bytes=0),
-            env=self._compile_environment(work, artifacts),
-        )
-        if finished.timed_out:
-            raise StepTimeout("compile", timeout_s)
-        return {**read_report(said, finished), "output": finished.output}
-
-    def _compile_environment(self, work: Path, artifacts: Path) -> dict[str, str]:
-        """All set before the interpreter starts: NKI reads some of it when imported."""
-        environment = {
-            "HOME": str(work),
-            "USER": "candidate",
-            "LOGNAME": "candidate",
-            "PATH": search_path(self._where, Path(str(self._probe.python))),
-            "NEURON_PLATFORM_TARGET_OVERRIDE": self.machine,
-            "NEURON_LOGICAL_NC_CONFIG": "1",
-            "NEURON_RT_VISIBLE_CORES": self._core,
-            "NEURON_FRAMEWORK_DEBUG": "1",
-            "NKI_DEBUG_INFO": "True",
-            "NKI_ARTIFACTS_DIR": str(artifacts),
-            "NEURON_COMPILE_CACHE_URL": str(work / "cache"),
-        }
-        if self._runtime_saves:
-            environment.update(
-                NEURON_RT_INSPECT_ENABLE="1",
-                NEURON_RT_INSPECT_DEVICE_PROFILE="1",
-                NEURON_RT_INSPECT_OUTPUT_DIR=str(work / "inspect"),
-            )
-        return {**environment, **{k: v.format(machine=self.machine) for k, v in self.route.environment}}
-
-    def _compile_error(self, said: Mapping[str, Any]) -> Exception:
-        if said["phase"] == "toolchain":
-            # A candidate could claim this, so look again without one before the machine is blamed.
-            found = ask_interpreter(self._where, Path(str(self._probe.python)), self.route.modules)["modules"]
-            broken = [f"{module} {found[module]}" for module in self.route.modules if found.get(module)]
-            if broken:
-                return ToolchainMissing(f"{self.route.name} with {self._probe.python}: {broken[0]}; {DOCTOR}")
-        return compile_error(said["message"], said["line"], said["output"])
-
-    def _keep(self, content: bytes, said: Mapping[str, Any], arguments: Sequence[ArgumentSpec]) -> Neff:
-        digest = hashlib.sha256(content).hexdigest()[:16]
-        path = self._folder / f"{digest}.neff"
-        path.write_bytes(content)
-        names = said["parameters"] + [""] * len(arguments)
-        wanted = [
-            (name, size_bytes(a.shape, a.dtype)) for name, a in zip(names, arguments) if isinstance(a, TensorArgument)
-        ]
-        try:
-            declared = read_neff(path)
-            specs: tuple[TensorArgument | None, ...] = said["outputs"] or (None,) * len(declared.outputs)
-            if said["outputs"]:
-                outputs = match_outputs(declared.outputs, [size_bytes(s.shape, s.dtype) for s in said["outputs"]])
-            else:
-                outputs = tuple(tensor.name for tensor in declared.outputs)
-            io_bytes = sum(tensor.size_bytes for tensor in (*declared.inputs, *declared.outputs))
-            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs, io_bytes)
-        except NeffUnreadable as error:
-            raise CompileError(f"the compiled kernel does not fit the call: {error}") from None
-
-    # run and time
+        return self._compiler.compile(source, arguments, timeout_s)
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""
@@ -481,28 +344,9 @@ class NeuronToolchain:
 _TABLE_LIMIT = 512 << 20
 
 
-def resource_bound_us(summary: Mapping[str, float], machine_name: str) -> float | None:
-    """What the profiler's own counters need at least: HBM traffic and matmuls at the machine's peak rates.
-
-    Copies within HBM count as read and written, so the DMA engines move twice their rate there.
-    """
-    core = machine(machine_name)
-    bounds_us = []
-    if "adjusted_hardware_flops" in summary:  # bfloat16-equivalent, whatever the dtype
-        bounds_us.append(summary["adjusted_hardware_flops"] / core.matmul_bf16_flops_per_ns / 1e3)
-    if "hbm_read_bytes" in summary and "hbm_write_bytes" in summary:
-        moved = summary["hbm_read_bytes"] + summary["hbm_write_bytes"]
-        bounds_us.append(moved / max(core.hbm_bytes_per_ns, 2 * core.dma_bytes_per_ns) / 1e3)
-    return max(bounds_us, default=None)
-
-
 def _digest(arrays: Sequence[np.ndarray]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype} {array.shape};".encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
-
-
-def _half_of_memory() -> int:
-    return max(4 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelopt_core.evaluation import HotLine
+from nki_sim.machine import machine
 
 LONGEST_EXECUTION_S = 3600.0
 """A `total_time` above this is in another unit."""
@@ -113,6 +114,21 @@ def narrow_matmuls(fields: Mapping[str, float]) -> str | None:
     if flops <= 0 or adjusted >= 3.99 * flops:
         return None
     return "below-float32 matmul operands"
+
+
+def resource_bound_us(summary: Mapping[str, float], machine_name: str) -> float | None:
+    """What the profiler's own counters need at least: HBM traffic and matmuls at the machine's peak rates.
+
+    Copies within HBM count as read and written, so the DMA engines move twice their rate there.
+    """
+    core = machine(machine_name)
+    bounds_us = []
+    if "adjusted_hardware_flops" in summary:  # bfloat16-equivalent, whatever the dtype
+        bounds_us.append(summary["adjusted_hardware_flops"] / core.matmul_bf16_flops_per_ns / 1e3)
+    if "hbm_read_bytes" in summary and "hbm_write_bytes" in summary:
+        moved = summary["hbm_read_bytes"] + summary["hbm_write_bytes"]
+        bounds_us.append(moved / max(core.hbm_bytes_per_ns, 2 * core.dma_bytes_per_ns) / 1e3)
+    return max(bounds_us, default=None)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.neuron_toolchains import Neff, NeuronToolchain, open_neuron_toolchain, resource_bound_us
+from infra.neuron_compiling import Neff
+from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
 from tests.toolchains.pretend_sdk import PretendSdk
 
 A = TensorArgument((4, 3), "float32")
@@ -123,21 +124,6 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     timing = toolchain.time(neff, [LEFT, RIGHT], 1, 10, timeout_s=600)
     assert 3 <= len(timing.samples_us) < 10
     assert "of 10 samples are used" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("summary", "bound_us"),
-    [
-        ({"adjusted_hardware_flops": 78.6432e9}, 1000.0),
-        ({"hbm_read_bytes": 870.4e6, "hbm_write_bytes": 0.0}, 1000.0),
-        ({"adjusted_hardware_flops": 1e9, "hbm_read_bytes": 870.4e6, "hbm_write_bytes": 870.4e6}, 2000.0),
-        ({"hbm_read_bytes": 5e6}, None),
-        ({}, None),
-    ],
-)
-def test_the_counters_themselves_bound_the_latency(summary: dict[str, float], bound_us: float | None) -> None:
-    found = resource_bound_us(summary, "trn2")
-    assert found is None if bound_us is None else found == pytest.approx(bound_us, rel=1e-3)
 
 
 def test_the_first_execution_never_counts(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:

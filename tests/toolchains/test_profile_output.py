@@ -7,7 +7,13 @@ import math
 
 import pytest
 
-from infra.toolchain_profile import ProfileUnreadable, narrow_matmuls, parse_instructions, parse_summary
+from infra.toolchain_profile import (
+    ProfileUnreadable,
+    narrow_matmuls,
+    parse_instructions,
+    parse_summary,
+    resource_bound_us,
+)
 
 EXPLORER_2_32 = {
     "n_5f3c9a1b2d": {
@@ -147,6 +153,21 @@ def test_the_summary_betrays_matmuls_below_float32(
 
 def test_a_summary_without_adjusted_flops_says_nothing_about_precision() -> None:
     assert narrow_matmuls({"hardware_flops": 1000.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("summary", "bound_us"),
+    [
+        ({"adjusted_hardware_flops": 78.6432e9}, 1000.0),
+        ({"hbm_read_bytes": 870.4e6, "hbm_write_bytes": 0.0}, 1000.0),
+        ({"adjusted_hardware_flops": 1e9, "hbm_read_bytes": 870.4e6, "hbm_write_bytes": 870.4e6}, 2000.0),
+        ({"hbm_read_bytes": 5e6}, None),
+        ({}, None),
+    ],
+)
+def test_the_counters_themselves_bound_the_latency(summary: dict[str, float], bound_us: float | None) -> None:
+    found = resource_bound_us(summary, "trn2")
+    assert found is None if bound_us is None else found == pytest.approx(bound_us, rel=1e-3)
 
 
 def _row(line: int, engine: str, start: int, end: int, **more: object) -> dict[str, object]:
