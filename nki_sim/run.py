@@ -15,6 +15,7 @@ from nki_sim.capacity import check_capacity
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, meet
+from nki_sim.isa.arguments import explain
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
 from nki_sim.session import SharedMemory, TensorSpec, Tracer, running, target_machine, where
@@ -82,13 +83,19 @@ def simulate(kernel: Any) -> Callable[..., Any]:
                     torch_arrays.update(original, whole(tensor.storage).array())
         result, inputs = results[0]
         torch = any(torch_arrays.is_torch(original) for _, original in inputs)
-        arrays = [np.array(tensor.array()) for tensor in _outputs(tracers[0], result, inputs)]
+        arrays = [_result(tensor) for tensor in _outputs(tracers[0], result, inputs)]
         values = [torch_arrays.to_torch(array) if torch else array for array in arrays]
         if isinstance(result, (tuple, list)):
             return tuple(values)
         return values[0] if values else None
 
     return call
+
+
+def _result(tensor: NkiTensor) -> np.ndarray:
+    """A returned tensor's values: its own memory when nobody else has it, or else a copy."""
+    values = tensor.array()
+    return values if tensor.storage.owned and tensor.storage.allocation.line else values.copy()
 
 
 def _job(results: list[Any], tracer: Tracer, *rest: Any) -> Callable[[], None]:
@@ -133,7 +140,20 @@ def _call(
         if error.line is None:
             error.line, error.file = where(error)
         raise
+    except (AttributeError, TypeError, ValueError) as error:
+        explained = explain(error, instructions())
+        if explained is None:
+            raise
+        explained.line, explained.file = where(error)
+        raise explained from error
     return result, inputs
+
+
+def instructions() -> dict[str, Callable[..., Any]]:
+    """The functions of `nki.isa` by name."""
+    from nki_sim.nki import isa  # imports this module's neighbours, so only once they exist
+
+    return {name: value for name, value in vars(isa).items() if inspect.isfunction(value)}
 
 
 def _parameter_names(function: Callable[..., Any]) -> list[str]:

@@ -46,8 +46,8 @@ def tensor_copy(
     dst: NkiTensor,
     src: NkiTensor,
     engine: Engine = Engine.unknown,
-    dtype: Any = None,
     name: str | None = None,
+    dtype: Any = None,
 ) -> Instruction:
     """dst = src between SBUF and PSUM. Bit-exact for equal dtypes, else converted through float32.
 
