@@ -30,7 +30,7 @@ from infra.wording import LatencyRow, latency_table, one_line
 
 STEPS = tuple(Step)
 WIDEST = 100
-_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_FRAMES = "◐◓◑◒"
 _PLAIN_FRAMES = "|/-\\"
 
 
@@ -72,8 +72,9 @@ class LiveDashboard:
     def tell(self, event: Event) -> None:
         with self._lock:
             self._state.apply(event, self._clock())
-        if isinstance(event, Notice) and event.level == "warning":
-            self._console.print(Text(f"! {one_line(event.message)}", style="yellow"))
+        if isinstance(event, Notice):  # above the view, where it stays when the view is gone
+            style = "yellow" if event.level == "warning" else "dim"
+            self._console.print(Text(one_line(event.message), style=style))
 
     def close(self) -> None:
         self._live.stop()
@@ -128,9 +129,6 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     if gaps is not None and room - len(state.rounds) >= 6:
         parts += ["", Text("Time still to be won in the best kernel", style="dim"), gaps]
     parts += ["", _spent(state, now, dot)]
-    for notice in state.notices[-1:]:
-        style = "yellow" if notice.level == "warning" else "dim"
-        parts += [Text(one_line(notice.message, inside, ascii_only=ascii_only), style=style)]
     body = Padding(Group(*parts), (0, 1))
     return Panel(body, title=title, subtitle=subtitle, title_align="left", subtitle_align="left", width=width,
                  border_style="dim", padding=(0, 0))  # fmt: skip
@@ -147,6 +145,8 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
         grid.add_row("Round", Text.assemble("measuring the input kernel", (f"  of {total} rounds to come", "dim")))
     else:
         place, left = f"{state.round} of {total}", _left(state, now)
+        if state.final_check:
+            place = "checking the winner on every seed"
         line = Table.grid(padding=(0, 2, 0, 0))
         cells: list[RenderableType] = [Text(place, style="bold"), Text(left, style="dim")]
         room = width - 7 - len(place) - len(left) - 4

@@ -40,6 +40,8 @@ class RunState:
     round_began_at: float = 0.0
     round_seconds: list[float] = field(default_factory=list)
     plan: Plan | None = None
+    final_check: bool = False
+    """The rounds are over, and the winner is verified once more."""
     step: Step | None = None
     step_began_at: float = 0.0
     detail: str = ""
@@ -58,7 +60,8 @@ class RunState:
             case RoundStarted(round=number):
                 self.round, self.round_began_at = number, at
                 self.plan, self.step, self.detail = None, None, ""
-            case StepBegan(step=step):
+            case StepBegan(round=number, step=step):
+                self.final_check = self.started is not None and number > self.started.rounds
                 if step is not self.step:
                     self.step_began_at = at
                 self.step, self.detail = step, ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from accelopt_core.events import BudgetUpdate, Event, Notice, PlanMade, RoundStarted, RunEnded, StepNote
+from accelopt_core.events import BudgetUpdate, Event, Notice, PlanMade, RoundStarted, RunEnded, StepBegan, StepNote
 from accelopt_core.ports import Step, Usage
 from infra import wording
 from infra.dashboard import LiveDashboard, draw, open_view
@@ -72,7 +72,7 @@ def test_a_derived_bound_says_so() -> None:
 def test_at_every_moment_it_fits_the_window(width: int, height: int, ascii_only: bool) -> None:
     state = RunState()
     long = "a very long word " * 20
-    events = [*run_events(10), RoundStarted(11, "x", 1e9), StepNote(11, Step.PLAN, long), Notice(long, "warning")]
+    events = [*run_events(10), RoundStarted(10, "x", 1e9), StepNote(10, Step.PLAN, long), StepBegan(11, Step.VERIFY)]
     for number, event in enumerate(events):
         state.apply(event, number * 100.0)
         picture = drawn(state, number * 100.0, width, height, ascii_only)
@@ -82,6 +82,11 @@ def test_at_every_moment_it_fits_the_window(width: int, height: int, ascii_only:
         if ascii_only:
             inside = re.sub("[╭╮╰╯│─━╸╺µ…]", "", picture)  # rich sees to frame and bar, bootstrap.enter to µ
             assert inside.isascii(), inside
+
+
+def test_the_last_check_of_the_winner_is_no_round() -> None:
+    events = [*run_events(10), StepBegan(11, Step.VERIFY)]
+    assert "checking the winner on every seed" in drawn(state_after(events), 0.0)
 
 
 def test_unknown_cost_is_said_and_no_calls_are_said() -> None:
@@ -174,7 +179,7 @@ def test_on_a_real_terminal_it_clears_itself_away_and_gives_the_cursor_back() ->
     os.close(parent)
     text = output.decode()
     assert process.wait(30) == 0, text
-    assert "round" in text.lower() and "! careful" in text and "Trust this host?" in text
+    assert "round" in text.lower() and "careful" in text and "Trust this host?" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 2  # hidden and shown again, twice with the pause
     assert text.rstrip().endswith("the end")
     assert "Traceback" not in text

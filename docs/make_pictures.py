@@ -1,0 +1,102 @@
+"""Draws the pictures of the README from a real run:   python3 docs/make_pictures.py [RUN-ID]   (the latest, if none)
+
+docs/pictures/live.svg      the live view, in the middle of the run
+docs/pictures/report.svg    what is printed when it ends
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from rich.console import Console  # noqa: E402  (the path above comes first)
+from rich.terminal_theme import MONOKAI  # noqa: E402
+
+import config  # noqa: E402
+from accelopt_core.events import Event, RoundEnded, RunStarted, StepBegan  # noqa: E402
+from accelopt_core.ports import Step  # noqa: E402
+from infra.dashboard import draw  # noqa: E402
+from infra.journal import JournalError, JsonLines, replace_file  # noqa: E402
+from infra.records import from_document  # noqa: E402
+from infra.report import print_report, summary_of  # noqa: E402
+from infra.run_folder import RunFolder, find_run  # noqa: E402
+from infra.run_state import RunState  # noqa: E402
+
+PICTURES = ROOT / "docs" / "pictures"
+WIDTH = 100
+EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def main(arguments: list[str]) -> int:
+    os.chdir(ROOT)  # paths in the pictures are relative to it
+    try:
+        folder = find_run(config.Run().checkpoints, arguments[0] if arguments else config.LATEST)
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        save(live_picture(folder), "live.svg", "./run.sh")
+        save(report_picture(folder), "report.svg", "./run.sh")
+    except JournalError as error:
+        print(f"make_pictures: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def live_picture(folder: RunFolder) -> Console:
+    """As it stood while the last candidate but one was being verified."""
+    told = events_of(folder)
+    moment = middle_of(told)
+    state = RunState()
+    for at, event in told[: moment + 1]:
+        state.apply(event, at)
+    console = recording()
+    console.print(draw(state, told[moment][0] + 0.7, width=WIDTH, height=40))
+    return console
+
+
+def report_picture(folder: RunFolder) -> Console:
+    console = recording()
+    print_report(console, summary_of(folder))
+    return console
+
+
+def events_of(folder: RunFolder) -> list[tuple[float, Event]]:
+    """(seconds since the first, event); what is no event, such as a stack trace, is left out."""
+    told: list[tuple[float, Event]] = []
+    begin: datetime | None = None
+    for record in JsonLines(folder.log).read():
+        kind: Any = EVENTS.get(record.pop("event"))
+        at = datetime.fromisoformat(record.pop("at"))
+        begin = begin or at
+        if kind is not None:
+            told.append(((at - begin).total_seconds(), from_document(kind, record, str(folder.log))))
+    if not any(isinstance(event, RunStarted) for _, event in told):
+        raise JournalError(f"{folder.log} holds no run: choose another one")
+    return told
+
+
+def middle_of(told: list[tuple[float, Event]]) -> int:
+    rounds = sum(isinstance(event, RoundEnded) for _, event in told)
+    wanted = [
+        number for number, (_, event) in enumerate(told)
+        if isinstance(event, StepBegan) and event.step is Step.VERIFY and event.round == max(1, rounds)
+    ]  # fmt: skip
+    return min(wanted[-1] + 1, len(told) - 1) if wanted else len(told) - 1
+
+
+def recording() -> Console:
+    return Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+
+
+def save(console: Console, name: str, title: str) -> None:
+    replace_file(PICTURES / name, console.export_svg(title=title, theme=MONOKAI))
+    print((PICTURES / name).relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
