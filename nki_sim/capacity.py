@@ -10,11 +10,12 @@ may still fail to compile through fragmentation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nki_sim.errors import CapacityExceeded, NkiValidationError
-from nki_sim.memory import Allocation, MemoryRegion
+from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Program
 
 SBUF_USABLE_BYTES = {"trn1": 180_224, "trn2": 212_984, "trn3": 245_752}
@@ -54,15 +55,23 @@ class Peak:
 def peak(program: Program, region: MemoryRegion) -> Peak:
     """Where `region` is fullest when the program runs in its own order."""
     limit = SBUF_USABLE_BYTES[program.machine] if region is MemoryRegion.sbuf else PSUM_BYTES
-    numbers = [a.id for a in program.allocations if a.region is region]
-    first, last = program.first_use[numbers], program.last_use[numbers]
-    used = last >= 0
-    mine = np.array(numbers, np.int64)[used]
-    first, last = first[used], last[used]
+    sizes: dict[Any, int] = {}
+    numbers: list[int] = []
+    weights: list[int] = []
+    for number, place, shape, dtype, *_ in program.allocations:
+        if place is region:
+            numbers.append(number)
+            key = (shape, dtype)
+            if key not in sizes:
+                known = layout(place, shape, dtype)
+                sizes[key] = _quarters(shape[0]) * known.partition_elements * dtype.itemsize
+            weights.append(sizes[key])
+    mine = np.array(numbers, np.int64)
+    used = program.last_use[mine] >= 0
+    mine, weight = mine[used], np.array(weights, np.int64)[used]
+    first, last = program.first_use[mine], program.last_use[mine]
     if not len(mine):
         return Peak(region, 0.0, limit, 0, ())
-    quarters = np.array([_quarters(program.allocations[n].partitions) for n in mine], np.int64)
-    weight = quarters * np.array([program.allocations[n].partition_bytes for n in mine], np.int64)
     change = np.zeros(len(program) + 1, np.int64)
     np.add.at(change, first, weight)
     np.subtract.at(change, last + 1, weight)

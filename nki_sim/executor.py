@@ -45,12 +45,18 @@ def execute_one(
 
 
 def _flags(view: OperandView, storage: Storage, offset: int) -> np.ndarray | None:
-    """The accumulation flags behind a PSUM view, shaped like it; None elsewhere. One flag per byte."""
-    if storage.allocation.region is not MemoryRegion.psum:
+    """The accumulation flags behind a PSUM view, shaped like it; None elsewhere."""
+    allocation = storage.allocation
+    if allocation.region is not MemoryRegion.psum:
         return None
-    if storage.written is None:
-        storage.written = np.zeros(storage.allocation.nbytes, np.bool_)
-    return np.ndarray(view.shape, np.bool_, storage.written, offset * view.itemsize, view.byte_strides)
+    flags, item = storage.written, view.itemsize
+    unit = item if flags is None else allocation.nbytes // flags.size
+    if flags is None:
+        flags = storage.written = np.zeros(allocation.nbytes // item, np.bool_)
+    elif unit != item and unit > 1:  # views of several element sizes: from now on one flag per byte
+        flags = storage.written = np.repeat(flags, unit)
+        unit = 1
+    return np.ndarray(view.shape, np.bool_, flags, offset * item // unit, [s // unit for s in view.byte_strides])
 
 
 class _Steered(NamedTuple):

@@ -6,9 +6,11 @@ dimension is the partition, so byte `p * partition_bytes + b` is byte `b` of par
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from enum import Enum
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +48,7 @@ class Layout(NamedTuple):
     partitions: int
     partition_elements: int
     nbytes: int
+    shape: tuple[int, ...]
 
 
 _LAYOUTS: dict[tuple[MemoryRegion, tuple[int, ...], DType], Layout] = {}
@@ -56,6 +59,7 @@ def layout(region: MemoryRegion, shape: tuple[int, ...], dtype: DType) -> Layout
     key = (region, shape, dtype)
     found = _LAYOUTS.get(key)
     if found is None:
+        shape = _static_sizes(shape)
         check_allocation(region, shape, dtype)
         stride = prod(shape)
         pattern = []
@@ -63,9 +67,16 @@ def layout(region: MemoryRegion, shape: tuple[int, ...], dtype: DType) -> Layout
             stride //= n
             pattern.append((stride, n))
         partitions = shape[0] if region.on_chip else 1
-        found = Layout(tuple(pattern), partitions, prod(shape) // partitions, prod(shape) * dtype.itemsize)
+        found = Layout(tuple(pattern), partitions, prod(shape) // partitions, prod(shape) * dtype.itemsize, shape)
         _LAYOUTS[key] = found
     return found
+
+
+def _static_sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    try:
+        return tuple([operator.index(n) for n in shape])
+    except TypeError:
+        raise NkiValidationError(f"tensor shape {shape} must be a tuple of integers known when tracing") from None
 
 
 class Allocation(NamedTuple):
@@ -110,18 +121,38 @@ class Storage:
     `contents` given by a caller are not copied until the first write (`owned` tells).
     """
 
-    __slots__ = ("allocation", "on_chip", "partition_elements", "_bytes", "_read_only", "owned", "written")
+    __slots__ = (
+        "allocation",
+        "number",
+        "region",
+        "on_chip",
+        "partition_elements",
+        "_bytes",
+        "_read_only",
+        "owned",
+        "written",
+    )
 
-    def __init__(self, allocation: Allocation, contents: np.ndarray | None = None, owned: bool = True) -> None:
+    def __init__(
+        self,
+        allocation: Allocation,
+        contents: np.ndarray | None = None,
+        owned: bool = True,
+        known: Layout | None = None,
+    ) -> None:
         self.allocation = allocation
-        region = allocation.region
-        self.on_chip = region.on_chip
-        self.partition_elements = layout(region, allocation.shape, allocation.dtype).partition_elements
+        self.number = allocation[0]
+        region = self.region = allocation[1]
+        self.on_chip = region is MemoryRegion.sbuf or region is MemoryRegion.psum
+        if known is None:
+            known = layout(allocation.region, allocation.shape, allocation.dtype)
+        self.partition_elements = known.partition_elements
         self._bytes = contents
         self._read_only: np.ndarray | None = None
         self.owned = owned
         self.written: np.ndarray | None = None
-        """PSUM only: which elements an accumulation group has written (see isa.tensor_engine)."""
+        """PSUM only: what an accumulation group has written (see isa.tensor_engine), one flag for each element,
+        or for each byte once views of several element sizes have been written."""
 
     def readable(self) -> np.ndarray:
         """The contents as uint8, which NumPy will not let anybody write through."""

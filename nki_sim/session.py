@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import threading
@@ -110,6 +109,7 @@ class Tracer:
         self.named: dict[str, list[int]] = {}
         self.template_ids = array("i")
         self.operand_data = array("q")
+        self._record_operand = self.operand_data.append
         self._numbers_of: dict[tuple[Any, ...], int] = {}
 
     @property
@@ -126,21 +126,18 @@ class Tracer:
         address: tuple[int, ...] | None = None,
     ) -> NkiTensor:
         """A new buffer. `contents` are its bytes' first value; they are not copied before they are written."""
-        shape = tuple(shape)
-        for n in shape:
-            if type(n) is not int:
-                shape = _static_sizes(shape)
-                break
-        pattern = layout(region, shape, dtype).pattern
-        number = len(self.allocations)
-        allocation = Allocation(number, region, shape, dtype, name, user_line(), len(self.template_ids), address)
-        self.allocations.append(allocation)
+        known = layout(region, tuple(shape), dtype)
+        made = self.allocations
+        allocation = Allocation(
+            len(made), region, known.shape, dtype, name, user_line(), len(self.template_ids), address
+        )
+        made.append(allocation)
         raw = None if contents is None else np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
         if self.shared is not None and region is MemoryRegion.shared_hbm:
             storage = self.shared.storage(self.core, allocation, raw)
         else:
-            storage = Storage(allocation, raw, owned=raw is None)
-        return NkiTensor(storage, 0, pattern, dtype)
+            storage = Storage(allocation, raw, raw is None, known)
+        return NkiTensor(storage, 0, known.pattern, dtype)
 
     def emit(
         self,
@@ -158,16 +155,18 @@ class Tracer:
         `name` is the kernel's own, for schedules. Raises NkiValidationError when a rule is broken, with
         the kernel's line attached.
         """
-        for tensor in operands:
-            if tensor.indirection is not None:
-                roles, access, operands = _with_indices(roles, access, operands)
-                break
         frame = sys._getframe(1)
         while _is_ours(frame.f_code.co_filename):
             frame = frame.f_back  # type: ignore[assignment]  # the bottom frame is not the simulator's
         line = frame.f_lineno
         parts: list[Any] = [opcode.name, engine, attrs, line, roles, access]
         for tensor in operands:
+            if tensor.indirection is not None:
+                roles, access, operands = _with_indices(roles, access, operands)
+                parts = [opcode.name, engine, attrs, line, roles, access]
+                for each in operands:
+                    parts += each.key
+                break
             parts += tensor.key
         key = tuple(parts)
         number = self._numbers_of.get(key)
@@ -176,10 +175,10 @@ class Tracer:
         ids = self.template_ids
         index = len(ids)
         ids.append(number)
-        data = self.operand_data
+        record = self._record_operand
         for tensor in operands:
-            data.append(tensor.storage.allocation.id)
-            data.append(tensor.offset)
+            record(tensor.storage.number)
+            record(tensor.offset)
         if name is not None:
             self.named.setdefault(name, []).append(index)
         if self.numbers:
@@ -310,13 +309,6 @@ def _with_indices(
 
 def _ref(tensor: NkiTensor) -> TensorRef:
     return TensorRef(tensor.storage.allocation.id, tensor.offset, tensor.pattern, tensor.dtype)
-
-
-def _static_sizes(shape: Sequence[Any]) -> tuple[int, ...]:
-    try:
-        return tuple([operator.index(n) for n in shape])
-    except TypeError:
-        raise NkiValidationError(f"tensor shape {shape} must be a tuple of integers known when tracing") from None
 
 
 class _FilesOfOurs(dict[str, bool]):

@@ -94,19 +94,16 @@ class NkiTensor:
         On chip the start partition is part of it, and in PSUM the whole offset, because rules depend on them.
         """
         storage, dtype, offset = self.storage, self.dtype, self.offset
-        allocation = storage.allocation
-        region = allocation.region
-        if storage.on_chip:
-            row = storage.partition_elements
-            if dtype is not allocation.dtype:
-                row = row * allocation.dtype.itemsize // dtype.itemsize
-            place = offset // row if region is MemoryRegion.sbuf else offset
+        if not storage.on_chip:
+            key: tuple[Any, ...] = (dtype, storage.region, self.pattern)
         else:
-            row = place = 0
+            row = storage.partition_elements
+            if dtype is not storage.allocation.dtype:
+                row = row * storage.allocation.dtype.itemsize // dtype.itemsize
+            place = offset if storage.region is MemoryRegion.psum else offset // row
+            key = (dtype, storage.region, self.pattern, row, place)
         steer = self.indirection
-        if steer is None:
-            return (dtype, region, self.pattern, place, row)
-        return (dtype, region, self.pattern, place, row, (steer.kind, steer.stride, steer.dim, steer.extent))
+        return key if steer is None else (*key, steer.kind, steer.stride, steer.dim, steer.extent)
 
     @property
     def _partition_stride_elements(self) -> int:
@@ -171,10 +168,11 @@ class NkiTensor:
         if type(key) is not tuple:
             key = (key,)
         pattern = self.pattern
-        if Ellipsis in key or len(key) > len(pattern):
+        if len(key) > len(pattern) or Ellipsis in key:
             key = self._expand_ellipsis(key)
         offset = self.offset
-        on_chip = self.storage.on_chip
+        storage = self.storage
+        on_chip = storage.on_chip
         out: list[tuple[int, int]] = []
         axis = 0
         for item in key:
@@ -215,14 +213,16 @@ class NkiTensor:
                 if on_chip and axis == 0:
                     out.append((stride, 1))
             axis += 1
-        out.extend(pattern[axis:])
-        if not out:
-            out = [(1, 1)]
-        elif on_chip and len(out) == 1:
-            out.append((1, 1))
+        if axis < len(pattern):
+            out += pattern[axis:]
+        if len(out) < 2:
+            if not out:
+                out = [(1, 1)]
+            elif on_chip:
+                out.append((1, 1))
         if self.indirection is not None:
             self._check_indirect_index(key)
-        return NkiTensor(self.storage, offset, tuple(out), self.dtype, self.indirection)
+        return NkiTensor(storage, offset, tuple(out), self.dtype, self.indirection)
 
     def _expand_ellipsis(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
         dots = sum(item is Ellipsis for item in key)

@@ -7,7 +7,13 @@ from enum import Enum
 from nki_sim.program import Engine as engine
 
 
-class reduce_cmd(Enum):
+class _Constant(Enum):
+    """Members are singletons and keys of hot tables; Enum's own hash is Python code."""
+
+    __hash__ = object.__hash__
+
+
+class reduce_cmd(_Constant):
     """What an instruction does with its engine's accumulator registers."""
 
     idle = 0
@@ -17,7 +23,7 @@ class reduce_cmd(Enum):
     load_reduce = 4
 
 
-class dge_mode(Enum):
+class dge_mode(_Constant):
     """Who generates DMA descriptors."""
 
     unknown = 0
@@ -26,27 +32,39 @@ class dge_mode(Enum):
     none = 3
 
 
-class oob_mode(Enum):
+class oob_mode(_Constant):
     """What an out-of-bounds index read on the device does."""
 
     error = 0
     skip = 1
 
 
-class matmul_perf_mode(Enum):
+class matmul_perf_mode(_Constant):
     none = "none"
     double_row = "double_row"
 
 
-class nc_version(Enum):
-    """NeuronCore generations: trn1 is gen2, trn2 gen3, trn3 gen4."""
+class nc_version(_Constant):
+    """NeuronCore generations, in order: trn1 is gen2, trn2 gen3, trn3 gen4."""
 
     gen2 = 2
     gen3 = 3
     gen4 = 4
 
+    def __lt__(self, other: nc_version) -> bool:
+        return self.value < other.value
 
-class dma_engine(Enum):
+    def __le__(self, other: nc_version) -> bool:
+        return self.value <= other.value
+
+    def __gt__(self, other: nc_version) -> bool:
+        return self.value > other.value
+
+    def __ge__(self, other: nc_version) -> bool:
+        return self.value >= other.value
+
+
+class dma_engine(_Constant):
     dma = 1
     gpsimd_dma = 2
 
