@@ -6,6 +6,7 @@ Everything is computed from the profiler's named fields, so a simulated and a re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import fsum
 
 from accelopt_core.evaluation import Bounds, Gap
 from accelopt_core.task import PrecisionPolicy, Task, Work
@@ -93,7 +94,7 @@ def gaps_for(facts: Facts, bound: Bounds, latency_us: float, machine_name: str) 
                 f"the busiest, {busiest}, works {pipeline:,.1f} of {latency_us:,.1f} µs",
             )
         )
-    others = sum(spent.values()) - pipeline
+    others = fsum(spent.values()) - pipeline
     exposed = min(1.0, max(0.0, idle / others)) if others > 0 else 0.0
 
     def price(resource: str, removable_us: float) -> float:

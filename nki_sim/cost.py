@@ -6,7 +6,7 @@ busy, how long until the result may be used, and what is moved and computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 
 from nki_sim.errors import NotSupported
@@ -90,8 +90,8 @@ class Cost:
     """Elementwise arithmetic."""
     table: str = ""
     """Activation function table it needs; empty if any will do."""
-    port: bool = field(default=False)
-    """It holds the SBUF port that Vector and GpSimd share."""
+    ports: tuple[str, ...] = ()
+    """Ports it holds that another engine uses too: `sbuf` (Vector and GpSimd), `psum` (Vector and Scalar)."""
     transfer: Transfer | None = None
 
 
@@ -201,9 +201,6 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
         "scalar": machine.scalar_function_latency_ns if function else machine.scalar_latency_ns,
         "gpsimd": machine.gpsimd_latency_ns,
     }[engine]
-    shares = machine.vector_gpsimd_share_port
-    uses_sbuf = any(operand.region is MemoryRegion.sbuf for operand in operands)
-    port = uses_sbuf and (engine == "gpsimd" or (engine == "vector" and (shares == "always" or speedup > 1)))
     return Cost(
         engine,
         (cycles + issue) / machine.clock_ghz(engine),
@@ -211,8 +208,20 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
         _traffic(template),
         operations=OPERATIONS.get(opcode, 0) * elements * lanes + _second_operation(template) * elements * lanes,
         table=_table(op) if engine == "scalar" and function else "",
-        port=port,
+        ports=_ports(engine, operands, speedup > 1, machine),
     )
+
+
+def _ports(engine: str, operands: list[Operand], perf_mode: bool, machine: Machine) -> tuple[str, ...]:
+    regions = {operand.region for operand in operands}
+    ports = []
+    if MemoryRegion.sbuf in regions and (
+        engine == "gpsimd" or (engine == "vector" and (perf_mode or machine.vector_gpsimd_share_port == "always"))
+    ):
+        ports.append("sbuf")
+    if MemoryRegion.psum in regions and engine in ("vector", "scalar") and machine.vector_scalar_share_psum:
+        ports.append("psum")
+    return tuple(ports)
 
 
 def _second_operation(template: Template) -> int:

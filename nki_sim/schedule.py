@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Union
 
 import numpy as np
@@ -26,10 +27,10 @@ from nki_sim.steady import per_iteration_ns, shorten
 from nki_sim.unroll import unrolled
 
 RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
-_TENSOR, _VECTOR, _GPSIMD = 0, 1, 3
+_PORT_USERS = {"sbuf": ("vector", "gpsimd"), "psum": ("vector", "scalar")}
 
 _READ, _WRITE, _ACCUMULATE = 0, 1, 2
-_PLAIN, _MATMUL, _FUNCTION, _TRANSFER, _PORT = 0, 1, 2, 3, 4
+_PLAIN, _MATMUL, _FUNCTION, _TRANSFER = 0, 1, 2, 3
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
@@ -173,9 +174,17 @@ def _kind(price: Cost) -> int:
         return _TRANSFER
     if price.resource == "tensor":
         return _MATMUL
-    if price.table:
-        return _FUNCTION
-    return _PORT if price.port else _PLAIN
+    return _FUNCTION if price.table else _PLAIN
+
+
+def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
+    """(own slot, rival's slot) for every port it shares."""
+    slots = []
+    for number, (port, users) in enumerate(_PORT_USERS.items()):
+        if port in price.ports:
+            own = users.index(price.resource)
+            slots.append((2 * number + own, 2 * number + 1 - own))
+    return tuple(slots)
 
 
 def _run(
@@ -194,6 +203,7 @@ def _run(
             _kind(price),
             price.table if price.table else price.transfer,
             _access_codes(template),
+            _port_slots(price),
         )
         for price, template in zip(costs, program.templates)
     ]
@@ -215,7 +225,7 @@ def _run(
     moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
     pool: Union[Backfilling, FirstComeFirstServed]
     if backfill:
-        mean = sum(moves) / len(moves) if moves else 1000.0
+        mean = fsum(moves) / len(moves) if moves else 1000.0
         pool = Backfilling(machine.dma_engines, min(20_000.0, max(200.0, mean)))
     else:
         pool = FirstComeFirstServed(machine.dma_engines)
@@ -228,8 +238,8 @@ def _run(
     throttled = 0.0
     table = ""
     table_ns, table_loads = machine.activation_table_load_ns, 0
-    port_from = [0.0] * len(RESOURCES)  # last time each of Vector and GpSimd held the shared port
-    port_until = [0.0] * len(RESOURCES)
+    port_from = [0.0] * (2 * len(_PORT_USERS))  # when each engine last held a port that it shares
+    port_until = [0.0] * (2 * len(_PORT_USERS))
 
     starts: list[float] = []
     issues: list[float] = []
@@ -239,7 +249,7 @@ def _run(
     latest = 0.0
     row = 0
     for i, number in enumerate(program.template_ids.tolist()):
-        resource, busy, latency, kind, extra, codes = prepared[number]
+        resource, busy, latency, kind, extra, codes, ports = prepared[number]
         ready = 0.0
         cause = -1
         # what it waits for
@@ -314,11 +324,11 @@ def _run(
                 table_loads += 1
                 tail += table_ns
                 may_fill = False
-        elif kind == _PORT:
-            rival = _GPSIMD if resource == _VECTOR else _VECTOR
-            when = ready if ready > tail else tail
-            if when < port_until[rival] and when + busy > port_from[rival]:
-                earliest = port_until[rival]
+        if ports:
+            for _, rival in ports:
+                when = earliest if earliest > tail else tail
+                if when < port_until[rival] and when + busy > port_from[rival]:
+                    earliest = port_until[rival]
 
         # where it fits
         if earliest >= tail:
@@ -351,11 +361,12 @@ def _run(
         if kind == _MATMUL:
             slot = int(start / window)
             tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
-        elif kind == _PORT:
-            port_from[resource], port_until[resource] = start, done
         elif kind == _TRANSFER:
             move = extra
             start, done = book(start + dma_start, move.first_engine, move.last_engine, move.engine_ns)
+        if ports:
+            for own, _ in ports:
+                port_from[own], port_until[own] = start, done
         seen = done + latency
 
         # who waits for it

@@ -303,6 +303,17 @@ def test_vector_in_a_performance_mode_and_gpsimd_take_turns() -> None:
     assert trn1.start_ns[1] >= trn1.end_ns[0]  # there they always share
 
 
+def test_on_trn1_vector_and_scalar_take_turns_in_psum() -> None:
+    def body() -> None:
+        nisa.tensor_copy(dst=tile(), src=tile(buffer=nl.psum), engine=nisa.engine.vector)
+        nisa.activation(dst=tile(), op=nl.square, data=tile(buffer=nl.psum))
+
+    program = instruction(body)
+    assert time(program).start_ns[1] == 0
+    together = schedule(program, TRN1)
+    assert together.start_ns[1] >= together.end_ns[0]
+
+
 # --- DMA ------------------------------------------------------------------------------------------
 
 
