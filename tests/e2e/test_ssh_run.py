@@ -1,0 +1,85 @@
+"""The same loop over SSH, against a real OpenSSH server on the loopback interface."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kernels import REFERENCE, SLOW, WRONG
+from tests.e2e.run import Ran, orchestrate
+from tests.e2e.test_model_run import LESSON, PLAN, SECRET, SUMMARY, code
+from tests.llm.wire_server import WireServer
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[Sshd]:
+    server = make_sshd(tmp_path / "ssh")
+    server.start()
+    yield server
+    server.stop()
+
+
+def over_ssh(sshd: Sshd, folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Ran:
+    (folder / "add.py").write_text(SLOW, encoding="utf-8")
+    (folder / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
+    return orchestrate(
+        sshd.destination.rsplit(":", 1)[0],
+        "--ssh-port", str(sshd.port),
+        "--ssh-config", str(sshd.home / "config"),
+        "--identity", str(sshd.user_key),
+        "--known-hosts", str(sshd.home / "known_hosts"),
+        "--remote-dir", str(folder / "far side"),
+        "--remote-python", sys.executable,
+        "--kernel", "add.py",
+        *flags,
+        folder=folder,
+        environment=environment,
+    )  # fmt: skip
+
+
+def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    with WireServer([PLAN, code(WRONG), code(SLOW.replace("256", "2048")), SUMMARY, LESSON]) as server:
+        environment = {"ANTHROPIC_API_KEY": SECRET, "ANTHROPIC_BASE_URL": server.url}
+        ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--rounds", "1", environment=environment)
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.outcomes() == ["incorrect", "improved"] and ran.speedup > 1.3
+    assert ran.steps(1)[3:8] == ["upload", "compile and verify", "execute", "upload", "compile and verify"]
+    assert processes_mentioning(str(tmp_path / "far side")) == []
+    far = [path for path in (tmp_path / "far side").rglob("*") if path.is_file()]
+    assert far and all(SECRET.encode() not in path.read_bytes() for path in far), "no key ever travels"
+
+
+def test_a_simulated_latency_is_the_same_here_and_there(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    there = over_ssh(sshd, tmp_path, "--remote-simulator", "--rounds", "1", "--provider", "catalogue")
+    here = orchestrate("--kernel", "add.py", "--rounds", "1", "--provider", "catalogue", folder=tmp_path)
+    assert there.status == here.status == 0, there.errors + here.errors
+    first, second = (sorted(tmp_path.glob("checkpoints/*/baseline.json"))[n].read_text() for n in (0, 1))
+    assert first.split('"latency_us"')[1].split(",")[0] == second.split('"latency_us"')[1].split(",")[0]
+
+
+def test_an_unknown_host_key_is_refused_and_names_the_flag_that_accepts_it(sshd: Sshd, tmp_path: Path) -> None:
+    ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue")
+    assert ran.status == 4
+    assert "--accept-new-host-key" in ran.errors and ran.errors.count("\n") == 1, ran.errors
+    accepted = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue", "--rounds", "1",
+                        "--accept-new-host-key")  # fmt: skip
+    assert accepted.status == 0, accepted.errors
+
+
+def test_a_host_without_the_neuron_sdk_is_told_so_with_the_way_out(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    ran = over_ssh(sshd, tmp_path, "--provider", "catalogue")
+    assert ran.status == 4
+    assert "--remote-simulator" in ran.errors and ran.errors.count("\n") == 1, ran.errors
+
+
+def test_a_host_that_refuses_connections_is_one_line(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.stop()
+    ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue")
+    assert ran.status == 4 and ran.errors.count("\n") == 1 and str(sshd.port) in ran.errors
