@@ -37,6 +37,8 @@ class MoveEngine:
                     now = _check(code, statement, engine)
                 except IllegalSite:
                     continue
+                if not _relieves(now, engine, context):
+                    continue
                 found.append(
                     Site(
                         self.name,
@@ -68,6 +70,12 @@ class MoveEngine:
         result = replace_nodes(code.module, {call: changed})
         assert isinstance(result, cst.Module)
         return cst.parse_module(result.code)
+
+
+def _relieves(now: str, engine: str, context: AnalysisContext) -> bool:
+    """Work moves from a busier engine to a less busy one; where the profile does not say, anywhere."""
+    busy = [context.fields.get(f"{name}_engine_active_time") for name in (now, engine)]
+    return busy[0] is None or busy[1] is None or busy[0] > busy[1]
 
 
 def _candidates(code: KernelCode) -> Iterator[tuple[str, Statement]]:
