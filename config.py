@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -64,9 +64,6 @@ class Run(Group):
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
-    suite: str | None = setting(
-        None, "Optimize every task of a suite, one after the other.", legal=Legal(choices=("nkibench",))
-    )
     preset: str | None = setting(
         None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
     )
@@ -76,10 +73,6 @@ class Run(Group):
     run_id: str | None = setting(
         None, "Name of the run. Without it: time, task and four random digits.", metavar="NAME"
     )
-    resume: str | None = setting(
-        None, "Go on with an interrupted run: its id, or none for the latest.", metavar="RUN-ID", const=LATEST
-    )
-    replay: bool = setting(False, "Take evaluations that were stored earlier instead of measuring again.")
     checkpoints: Path = setting(PROJECT / "checkpoints", "Folder of all runs, one folder each.", metavar="DIR")
     memory: Path = setting(
         PROJECT / "optimization_memory" / "rewrites.json",
@@ -94,12 +87,10 @@ class Run(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.in_place and self.kernel is None and self.resume is None:
+        if self.in_place and self.kernel is None:
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
-        if self.problem is not None and self.kernel is None and self.resume is None:
+        if self.problem is not None and self.kernel is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
-        if self.suite is not None and self.kernel is not None:
-            raise SettingsError("suite: it brings its own kernels: give either --suite or --kernel")
         if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
             raise SettingsError(f"run-id: {self.run_id!r}: use letters, digits, dot, dash and underscore only")
 
@@ -275,16 +266,6 @@ class Invocation:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
-    def over(self, stored: Settings) -> Settings:
-        """Those of an interrupted run, with the flags of this command line on top: for --resume."""
-        settings = stored
-        for origin, where in self.origins.items():
-            group, name = origin.split(".")
-            if where.startswith("--"):
-                value = getattr(getattr(self.settings, group), name)
-                settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
-        return settings
-
 
 EPILOG = f"""\
 examples:
@@ -292,7 +273,6 @@ examples:
   ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
-  python3 orchestrator.py --resume              go on where the latest run was interrupted
 
 other commands:
   doctor [USER@HOST]    what works on this machine or on that host, and what to do about the rest

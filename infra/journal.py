@@ -1,7 +1,7 @@
 """Crash-safe files: replace one whole, append one line, hold one lock. Durable when the call returns.
 
 Raises JournalError only, one line each:
-    JournalFull      no space, quota or file-size limit: free some, then resume
+    JournalFull      no space, quota or file-size limit: free some
     JournalDenied    permissions or a read-only file system
     JournalDamaged   a file holds what no crash of ours could have left there
     JournalLocked    another process holds the lock for too long
@@ -28,7 +28,7 @@ class JournalError(Exception):
 
 
 class JournalFull(JournalError):
-    """Free some space, then go on with --resume."""
+    """Free some space, then run again."""
 
 
 class JournalDenied(JournalError):
@@ -250,7 +250,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
     except OSError as error:
         what = f"cannot {verb} {path}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise JournalFull(f"{what}: free some space, then go on with --resume") from error
+            raise JournalFull(f"{what}: free some space, then run again") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise JournalDenied(f"{what}: correct its permissions, or choose another folder") from error
         raise JournalError(f"{what}: is the folder still there, and the disk sound?") from error

@@ -47,7 +47,7 @@ class RunSummary:
     @property
     def status(self) -> str:
         if self.manifest.status == "running" and not self.under_way:
-            return "interrupted: its process is gone; go on with --resume"
+            return "interrupted: its process is gone"
         status, reason = self.manifest.status, self.manifest.reason
         return status if reason in ("", status) else f"{status}: {reason}"
 

@@ -123,7 +123,7 @@ class RunFolder:
                 folder.path.mkdir()
             except FileExistsError:
                 raise JournalError(
-                    f"{folder.path} is there already: choose another --run-id, or --resume {manifest.run_id}"
+                    f"{folder.path} is there already: choose another --run-id"
                 ) from None
         for name in ("candidates", "evaluations", "exchanges"):
             make_folder(folder.path / name)
@@ -182,10 +182,6 @@ class RunFolder:
 
     def end(self, status: Status, reason: str) -> None:
         self._write_manifest(replace(self.manifest(), status=status, reason=reason))
-
-    def go_on(self, rounds: int) -> None:
-        """An interrupted run is under way again."""
-        self._write_manifest(replace(self.manifest(), status="running", reason="", rounds=rounds))
 
     def spend(self, entry: Mapping[str, Any]) -> None:
         self._usage.append({"at": _stamp(utc_now()), **entry})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -111,8 +112,6 @@ def test_other_commands(tmp_path: Path, flags: str, command: str, run_id: str) -
     [
         ("--kernel k.py --in-place", "run", "in_place", True),
         ("--kernel k.py --in-place --no-in-place", "run", "in_place", False),
-        ("--resume", "run", "resume", "latest"),
-        ("--resume 2026", "run", "resume", "2026"),
         ("--seeds 1,2,3", "verification", "seeds", (1, 2, 3)),
         ("--max-cost 2.5", "budget", "max_cost_usd", 2.5),
         ("--max-cost none", "budget", "max_cost_usd", None),
@@ -128,7 +127,7 @@ def test_values_have_their_types(tmp_path: Path, flags: str, group: str, name: s
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("TRUE", True), ("0", False), ("off", False)])
 def test_yes_and_no_in_the_environment(tmp_path: Path, text: str, value: bool) -> None:
-    assert given(tmp_path, NKI_OPT_REPLAY=text).settings.run.replay is value
+    assert given(tmp_path, NKI_OPT_ACCEPT_NEW_HOST_KEY=text).settings.target.accept_new_host_key is value
 
 
 def test_a_file_may_use_dashes_underscores_or_the_full_name_with_its_unit(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ MISTAKES = [
     ("", "[run]\nrounds = '5'", {}, "[run] rounds: need a whole number, not str '5'"),
     ("", "[run]\nrounds = true", {}, "[run] rounds: need a whole number, not bool True"),
     ("", "[run]\nrounds = 5.0", {}, "[run] rounds: need a whole number, not float 5.0"),
-    ("", "[run]\nreplay = 1", {}, "[run] replay: need true or false, not int 1"),
+    ("", "[run]\nin-place = 1", {}, "[run] in-place: need true or false, not int 1"),
     ("", "[run]\nkernel = 5", {}, "[run] kernel: need text in quotes, not int 5"),
     ("", "[verification]\nseeds = 5", {}, "[verification] seeds: need a list"),
     ("", "[verification]\nseeds = [1, 'x']", {}, "[verification] seeds: need a whole number"),
@@ -182,11 +181,10 @@ MISTAKES = [
     # the environment
     ("", None, {"NKI_OPT_ROUNDZ": "5"}, "environment: unknown setting NKI_OPT_ROUNDZ: did you mean NKI_OPT_ROUNDS?"),
     ("", None, {"NKI_OPT_ROUNDS": "many"}, "environment: NKI_OPT_ROUNDS: 'many' is not a whole number"),
-    ("", None, {"NKI_OPT_REPLAY": "maybe"}, "environment: NKI_OPT_REPLAY: 'maybe' is neither true nor false"),
+    ("", None, {"NKI_OPT_IN_PLACE": "maybe"}, "environment: NKI_OPT_IN_PLACE: 'maybe' is neither true nor false"),
     # what does not go together
     ("--in-place", None, {}, "--in-place: there is no kernel file to write back to"),
     ("--problem ref.py", None, {}, "--problem: a reference needs the kernel"),
-    ("--suite nkibench --kernel k.py", None, {}, "--suite: it brings its own kernels"),
     ("--remote-simulator", None, {}, "--remote-simulator: on which host?"),
     ("", None, {"NKI_OPT_REMOTE_SIMULATOR": "1"}, "NKI_OPT_REMOTE_SIMULATOR: on which host?"),
     ("--provider command", None, {}, "--provider: command needs --model-command"),
@@ -277,12 +275,9 @@ def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
         config.from_document(document, "config.json")
 
 
-def test_a_resumed_run_keeps_its_settings_but_for_the_flags_of_today(tmp_path: Path) -> None:
-    stored = given(tmp_path, "--rounds 3 --patience 2 --kernel k.py").settings
-    today = given(tmp_path, "--resume --rounds 9", NKI_OPT_PATIENCE="7")
-    settings = today.over(stored)
-    assert (settings.run.rounds, settings.run.patience) == (9, 2)
-    assert settings.run.kernel == tmp_path / "k.py" and settings.run.resume == "latest"
+@pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
+def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
+    assert re.search(rf"\.{spec.field}\b", (config.PROJECT / "orchestrator.py").read_text())
 
 
 def test_a_setting_built_by_hand_is_checked_like_one_that_is_read() -> None:

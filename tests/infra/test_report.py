@@ -80,7 +80,7 @@ def test_a_run_whose_process_is_gone_is_not_called_running(tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path, manifest("run"), {})
     assert summary_of(folder).status == "running"
     folder.close()
-    assert "--resume" in summary_of(RunFolder(folder.path)).status
+    assert "its process is gone" in summary_of(RunFolder(folder.path)).status
 
 
 def test_a_long_diff_is_bounded_on_screen_and_whole_in_the_folder(tmp_path: Path) -> None:
