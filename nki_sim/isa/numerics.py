@@ -7,6 +7,7 @@ rounded once, when they are written: to nearest even, and integers saturate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,28 @@ def write(dst: np.ndarray, values: np.ndarray) -> None:
 def write32(dst: np.ndarray, values: np.ndarray) -> None:
     """Round any values into `dst` by way of float32, as an engine does when dtypes differ."""
     write(dst, values if values.dtype == dst.dtype else read32(values))
+
+
+def workspace(dst: np.ndarray) -> np.ndarray:
+    """Where to compute float32 results of dst's shape: dst itself, or a temporary to be written to it.
+
+    dst itself only if each of its elements is a place of its own: kernels throw results away into views
+    that repeat one element.
+    """
+    if dst.dtype is FLOAT32 and (dst.flags.c_contiguous or _apart(dst.shape, dst.strides)):
+        return dst
+    return np.empty(dst.shape, np.float32)
+
+
+@lru_cache(maxsize=4096)
+def _apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether no two elements of a float32 view share a byte (each stride steps over all smaller ones)."""
+    reach = FLOAT32.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(strides, shape) if n > 1):
+        if stride < reach:
+            return False
+        reach = stride * (size - 1) + reach
+    return True
 
 
 def apply(function: Callable[..., Any], dst: np.ndarray, *operands: Any) -> None:

@@ -66,7 +66,7 @@ def _compute_activation(arrays: Sequence[np.ndarray], attrs: Activation) -> None
     if bias is None:
         bias = numerics.column(arrays[at], dst.ndim)
         at += 1
-    value = dst if dst.dtype == numerics.FLOAT32 else np.empty(dst.shape, np.float32)
+    value = numerics.workspace(dst)
     if attrs.scale != 1:
         np.multiply(data, scale if attrs.scale is None else np.float32(scale), out=value)
         data = value

@@ -263,16 +263,12 @@ def _compute_tensor_scalar(arrays: Sequence[np.ndarray], attrs: TensorScalar) ->
     if op1 is not None and not op1.unary:
         second = attrs.operand1
         second = numerics.column(arrays[at], dst.ndim) if second is None else np.float32(second)
-    if dst.dtype == numerics.FLOAT32:
-        one_op(op0, value, first, attrs.reverse0, dst)
-        if op1 is not None:
-            one_op(op1, dst, second, attrs.reverse1, dst)
-        return
-    scratch = np.empty(dst.shape, np.float32)
-    one_op(op0, value, first, attrs.reverse0, scratch)
+    result = numerics.workspace(dst)
+    one_op(op0, value, first, attrs.reverse0, result)
     if op1 is not None:
-        one_op(op1, scratch, second, attrs.reverse1, scratch)
-    numerics.write(dst, scratch)
+        one_op(op1, result, second, attrs.reverse1, result)
+    if result is not dst:
+        numerics.write(dst, result)
 
 
 def one_op(op: ops.AluOp, value: np.ndarray, operand: Any, reverse: bool, out: np.ndarray) -> None:

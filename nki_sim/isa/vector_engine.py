@@ -255,7 +255,7 @@ def _compute_tensor_scalar_reduce(arrays: Sequence[np.ndarray], attrs: TensorSca
     if attrs.reduce_cmd is _reduce_cmd.load_reduce and start is None:
         start = numerics.column(arrays[at], 2)
         at += 1
-    value = dst if dst.dtype == numerics.FLOAT32 else np.empty(dst.shape, np.float32)
+    value = numerics.workspace(dst)
     one_op(op0, data, first, attrs.reverse0, value)
     accumulate(reduce_op, registers, value, attrs.reduce_cmd, start)
     if value is not dst:

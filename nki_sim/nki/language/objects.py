@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 
@@ -11,6 +12,17 @@ class NKIObject:
     Without an `__init__` of its own, a class takes its annotated fields as arguments, in order and by
     name; a missing one gets the class's default, or None. Then `__post_init__` runs.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Plain class values count as fields too, so that `@dataclass` sees `size = None` without a type."""
+        super().__init_subclass__(**options)
+        fields = cls.__dict__.get("__annotations__", {})
+        for name, value in list(vars(cls).items()):
+            plain = value is None or isinstance(value, (bool, int, float, str, tuple, Enum))
+            if plain and name not in fields and not name.startswith("__"):
+                fields = {**fields, name: "Any"}
+        if fields:
+            cls.__annotations__ = fields
 
     def __init__(self, *values: Any, **named: Any) -> None:
         fields = [name for owner in reversed(type(self).__mro__) for name in vars(owner).get("__annotations__", {})]

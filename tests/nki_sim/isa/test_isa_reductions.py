@@ -127,6 +127,27 @@ def test_the_sum_may_overwrite_the_data() -> None:
     )
 
 
+def test_a_sum_whose_elements_are_thrown_away() -> None:
+    """Given a destination that repeats one element, then the row sum still sees every value."""
+    x = np.random.default_rng(3).standard_normal((16, 40)).astype(np.float32)
+
+    def kernel(x):
+        tile, unwanted, total = nl.load(x), nl.ndarray((16, 1), nl.float32), nl.ndarray((16, 1), nl.float32)
+        nowhere = unwanted.ap(pattern=[[1, 16], [0, 40]])
+        nisa.activation_reduce(
+            dst=nowhere, op=nl.square, data=tile, scale=2.0, bias=1.0, reduce_op=nl.add, reduce_res=total
+        )
+        nisa.tensor_scalar(dst=nowhere, data=tile, op0=nl.add, operand0=1.0, op1=nl.multiply, operand1=3.0)
+        out = nl.ndarray((16, 2), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out[:, 0:1], total)
+        nl.store(out[:, 1:2], unwanted)
+        return out
+
+    result = nki_sim.simulate(kernel)(x)
+    np.testing.assert_allclose(result[:, 0], np.square(2 * x + 1).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(result[:, 1], (x[:, -1] + 1) * 3, rtol=1e-6)
+
+
 SCAN = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum, "subtract": np.subtract}
 
 
