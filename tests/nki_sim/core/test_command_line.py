@@ -1,0 +1,96 @@
+"""`python -m nki_sim`: what a user types and what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nki_sim import program_file
+from nki_sim.__main__ import main
+from nki_sim.executor import execute
+
+KERNEL = """
+import nki
+import nki.language as nl
+import nki.isa as nisa
+
+
+@nki.jit
+def scale(a, factor=2.0):
+    assert a.shape[0] <= 128, "at most 128 rows"
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(a.shape, a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=a)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=factor)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    path = tmp_path / "scale.py"
+    path.write_text(KERNEL)
+    return path
+
+
+def test_run_reads_arrays_and_writes_outputs(kernel: Path, tmp_path: Path, capsys: Any) -> None:
+    a = np.arange(32, dtype=np.float32).reshape(4, 8)
+    np.save(tmp_path / "a.npy", a)
+    arguments = ["run", str(kernel), "--inputs", str(tmp_path / "a.npy"), "--set", "factor=3.0"]
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out0.npy"), 3 * a)
+    assert "[4, 8] float32" in capsys.readouterr().out
+
+
+def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["trace", str(kernel), "--shape", "4x8:bfloat16"]) == 0
+    out = capsys.readouterr().out
+    assert "tensor_scalar" in out and "3 instructions of 3 kinds" in out and "sbuf: 4 of 212,984" in out
+    assert main(["trace", str(kernel), "--shape", "4x8", "--save", str(tmp_path / "p")]) == 0
+    program = program_file.load(tmp_path / "p")
+    np.testing.assert_array_equal(execute(program, [np.ones((4, 8), np.float32)])[0], np.full((4, 8), 2.0))
+
+
+def test_profile_predicts_a_latency(kernel: Path, capsys: Any) -> None:
+    assert main(["profile", str(kernel), "--shape", "128x512"]) == 0
+    assert "us on simulated trn2" in capsys.readouterr().out
+
+
+def test_check_has_an_exit_code(kernel: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["check", str(kernel)]) == 0
+    (tmp_path / "bad.py").write_text(KERNEL.replace("nisa.dma_copy(dst=tile", "nisa.dma_kopy(dst=tile"))
+    assert main(["check", str(tmp_path / "bad.py"), "--nki", "0.6"]) == 1
+    assert "bad.py:12: error: [unknown-name]" in capsys.readouterr().out
+
+
+MISTAKES = {
+    "no such file": (["run", "nowhere.py", "--shape", "4x8"], 2, "no kernel file nowhere.py"),
+    "no such function": (["run", "{kernel}:nothing", "--shape", "4x8"], 2, "no function nothing"),
+    "bad shape": (["run", "{kernel}", "--shape", "4by8"], 2, "128x512:float32"),
+    "bad constant": (["run", "{kernel}", "--shape", "4x8", "--set", "factor"], 2, "NAME=VALUE"),
+    "no such input": (["run", "{kernel}", "--inputs", "none.npy"], 2, "none.npy"),
+    "inputs and shapes": (["run", "{kernel}", "--inputs", "a.npy", "--shape", "4x8"], 2, "not both"),
+    "a rule broken": (
+        ["run", "{kernel}", "--shape", "4x8", "--set", "factor='x'"],
+        1,
+        "scale.py:13: NkiValidationError",
+    ),
+    "the kernel's own assertion": (
+        ["trace", "{kernel}", "--shape", "200x8"],
+        1,
+        "scale.py:9: AssertionError: at most 128",
+    ),
+}
+
+
+@pytest.mark.parametrize("arguments, status, message", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_and_an_exit_code(
+    kernel: Path, capsys: Any, arguments: list[str], status: int, message: str
+) -> None:
+    assert main([argument.replace("{kernel}", str(kernel)) for argument in arguments]) == status
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
