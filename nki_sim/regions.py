@@ -17,14 +17,16 @@ from nki_sim.machine import Machine
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Operand, Program
 
-NO_REGION = -1
+_NO_REGION = -1
 _MAX_LEVELS = 6
 
 
 @dataclass(frozen=True)
 class Regions:
-    region_of: list[int]
-    """By operand row of the program; NO_REGION where no dependence is possible (never written)."""
+    read: list[tuple[int, ...]]
+    """By instruction: the regions it reads, without those that no instruction writes."""
+    written: list[tuple[int, ...]]
+    """By instruction: the regions it writes or updates."""
     overlaps: list[tuple[int, ...] | None]
     """By region: the other regions that share bytes with it."""
     of_buffer: dict[int, list[int]]
@@ -40,7 +42,7 @@ def find_regions(program: Program) -> Regions:
     starts = program.operand_starts
     counts = np.diff(starts)
     if not len(counts) or not operands:
-        return Regions([], [], {})
+        return Regions([()] * len(program), [()] * len(program), [], {})
     rows = np.repeat(np.arange(len(program)), counts)
     number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
     buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
@@ -62,7 +64,7 @@ def find_regions(program: Program) -> Regions:
     span = int(offsets.max()) + 1
     fine = coarse_ids.astype(np.int64) * span + offsets[tracked]
     _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
-    region_of = np.full(len(rows), NO_REGION, np.int64)
+    region_of = np.full(len(rows), _NO_REGION, np.int64)
     region_of[tracked] = ids.reshape(-1)
 
     region_buffer = buffers[tracked][first].tolist()
@@ -86,7 +88,21 @@ def find_regions(program: Program) -> Regions:
         for region, others in zip(regions, pairs):
             if others:
                 overlaps[region] = tuple([regions[other] for other in others])
-    return Regions(region_of.tolist(), overlaps, of_buffer)
+    reading = ~writes[number] & tracked
+    writing = writes[number] & tracked
+    return Regions(
+        _by_instruction(rows[reading], region_of[reading], len(program)),
+        _by_instruction(rows[writing], region_of[writing], len(program)),
+        overlaps,
+        of_buffer,
+    )
+
+
+def _by_instruction(rows: np.ndarray, regions: np.ndarray, count: int) -> list[tuple[int, ...]]:
+    """The regions of every instruction; `rows` ascend."""
+    bounds = np.searchsorted(rows, np.arange(count + 1)).tolist()
+    flat = regions.tolist()
+    return [tuple(flat[a:b]) for a, b in zip(bounds, bounds[1:])]
 
 
 def _shape_key(operand: Operand) -> tuple[object, ...]:
@@ -224,6 +240,7 @@ def _gate_rotating(
     dead: deque[tuple[int, int]] = deque()
     """(buffer that left the room, its share), oldest first."""
     sizes: dict[int, int] = {}
+    needs: dict[tuple[object, ...], int] = {}
     deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
     next_death = 0
     for at, buffer in members:
@@ -232,7 +249,11 @@ def _gate_rotating(
             dead.append((gone, sizes[gone]))
             next_death += 1
         allocation = allocations[buffer]
-        need = sizes[buffer] = allocation.partition_bytes * min(4, -(-allocation.partitions // 32))
+        shape = allocation.shape, allocation.dtype
+        need = needs.get(shape, 0)
+        if not need:
+            need = needs[shape] = allocation.partition_bytes * min(4, -(-allocation.partitions // 32))
+        sizes[buffer] = need
         if need <= fresh:
             fresh -= need
             continue

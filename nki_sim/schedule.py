@@ -29,8 +29,7 @@ from nki_sim.unroll import unrolled
 RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
 _PORT_USERS = {"sbuf": ("vector", "gpsimd"), "psum": ("vector", "scalar")}
 
-_READ, _WRITE, _ACCUMULATE = 0, 1, 2
-_PLAIN, _MATMUL, _FUNCTION, _TRANSFER = 0, 1, 2, 3
+_PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
@@ -157,23 +156,11 @@ class _Pass:
     throttled_ns: float
 
 
-def _access_codes(template: Template) -> tuple[int, ...]:
-    codes = []
-    for operand in template.operands:
-        if operand.access == "r":
-            codes.append(_READ)
-        elif operand.access == "u" and template.opcode.startswith("nc_matmul"):
-            codes.append(_ACCUMULATE)
-        else:
-            codes.append(_WRITE)
-    return tuple(codes)
-
-
-def _kind(price: Cost) -> int:
+def _kind(price: Cost, template: Template) -> int:
     if price.transfer is not None:
         return _TRANSFER
     if price.resource == "tensor":
-        return _MATMUL
+        return _ACCUMULATE if any(operand.access == "u" for operand in template.operands) else _MATMUL
     return _FUNCTION if price.table else _PLAIN
 
 
@@ -200,14 +187,13 @@ def _run(
             RESOURCES.index(price.resource),
             price.busy_ns,
             price.latency_ns,
-            _kind(price),
+            _kind(price, template),
             price.table if price.table else price.transfer,
-            _access_codes(template),
             _port_slots(price),
         )
         for price, template in zip(costs, program.templates)
     ]
-    region_of, overlaps, of_buffer = regions.region_of, regions.overlaps, regions.of_buffer
+    overlaps, of_buffer = regions.overlaps, regions.of_buffer
     size = len(regions)
     visible = [0.0] * size  # when the last write may be read
     visible_to_tensor = [0.0] * size  # the same for TensorE, which forwards its own results
@@ -247,32 +233,29 @@ def _run(
     readies: list[float] = []
     causes: list[int] = []
     latest = 0.0
-    row = 0
-    for i, number in enumerate(program.template_ids.tolist()):
-        resource, busy, latency, kind, extra, codes, ports = prepared[number]
+    stops = iter(sorted({*gates, *edges}))
+    stop = next(stops, -1)
+    for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
+        resource, busy, latency, kind, extra, ports = prepared[number]
         ready = 0.0
         cause = -1
         # what it waits for
-        at = row
-        for code in codes:
-            region = region_of[at]
-            at += 1
-            if region < 0:
-                continue
-            if code == 0:
-                when = visible[region]
-                if when > ready:
-                    ready = when
-                    cause = writer[region]
-                others = overlaps[region]
-                if others is not None:
-                    for other in others:
-                        when = visible[other]
-                        if when > ready:
-                            ready = when
-                            cause = writer[other]
-            else:
-                when = visible_to_tensor[region] if code == 2 else visible[region]
+        for region in read:
+            when = visible[region]
+            if when > ready:
+                ready = when
+                cause = writer[region]
+            others = overlaps[region]
+            if others is not None:
+                for other in others:
+                    when = visible[other]
+                    if when > ready:
+                        ready = when
+                        cause = writer[other]
+        if written:
+            seen_by_me = visible_to_tensor if kind == _ACCUMULATE else visible
+            for region in written:
+                when = seen_by_me[region]
                 if when > ready:
                     ready = when
                     cause = writer[region]
@@ -283,7 +266,7 @@ def _run(
                 others = overlaps[region]
                 if others is not None:
                     for other in others:
-                        when = visible_to_tensor[other] if code == 2 else visible[other]
+                        when = seen_by_me[other]
                         if when > ready:
                             ready = when
                             cause = writer[other]
@@ -291,8 +274,9 @@ def _run(
                         if when > ready:
                             ready = when
                             cause = reader[other]
-        if i in gates:
-            for buffer in gates[i]:
+        if i == stop:
+            stop = next(stops, -1)
+            for buffer in gates.get(i, ()):
                 for other in of_buffer[buffer]:
                     when = visible[other]
                     if when > ready:
@@ -302,8 +286,7 @@ def _run(
                     if when > ready:
                         ready = when
                         cause = reader[other]
-        if i in edges:
-            for before in edges[i]:
+            for before in edges.get(i, ()):
                 if ends[before] > ready:
                     ready = ends[before]
                     cause = before
@@ -312,7 +295,7 @@ def _run(
         tail = tails[resource]
         may_fill = backfill
         earliest = ready
-        if kind == _MATMUL:
+        if kind >= _MATMUL:
             if throttle != 1.0:
                 when = ready if ready > tail else tail
                 if tensor_busy.get(int(when / window) - 1, 0.0) < busy_share:
@@ -358,7 +341,7 @@ def _run(
                 tails[resource] = start + busy
         done = start + busy
         issues.append(start)
-        if kind == _MATMUL:
+        if kind >= _MATMUL:
             slot = int(start / window)
             tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
         elif kind == _TRANSFER:
@@ -370,18 +353,15 @@ def _run(
         seen = done + latency
 
         # who waits for it
-        for code in codes:
-            region = region_of[row]
-            row += 1
-            if region < 0:
-                continue
-            if code == 0:
-                if done > read_until[region]:
-                    read_until[region] = done
-                    reader[region] = i
-            else:
+        for region in read:
+            if done > read_until[region]:
+                read_until[region] = done
+                reader[region] = i
+        if written:
+            forwarded = done if kind >= _MATMUL else seen
+            for region in written:
                 visible[region] = seen
-                visible_to_tensor[region] = done if kind == _MATMUL else seen
+                visible_to_tensor[region] = forwarded
                 writer[region] = i
         starts.append(start)
         ends.append(done)
