@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import TracebackType
 
 ROOT = Path(__file__).resolve().parent
 OLDEST = (3, 10)
+INTERRUPTED = 5
 VENV_VARIABLE = "NKI_OPTIMIZER_VENV"
 """Names a folder to use instead of .venv, e.g. where the checkout is read-only; run.sh knows it too."""
 _ENTERED = "NKI_OPTIMIZER_ENTERED_VENV"
@@ -28,6 +30,7 @@ def enter(script: str, extra: str = "", create: bool = False) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no µ must not end a run
+    sys.excepthook = _end_quietly_when_interrupted
     entered = os.environ.pop(_ENTERED, "") != ""
     lacking = ", ".join(missing(extra))
     if not lacking:
@@ -89,6 +92,18 @@ def requirements(extra: str = "") -> list[tuple[str, str]]:
             if older_than is None or sys.version_info[:2] < _numbers(older_than):
                 found.append((parts.group(1), parts.group(2)))
     return found
+
+
+def _end_quietly_when_interrupted(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Ctrl-C before the program is up, while it still imports, is no reason for a stack trace."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    sys.stderr.write("interrupted\n")
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

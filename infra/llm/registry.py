@@ -1,4 +1,7 @@
-"""Every provider on one line: its name, what it needs, and how to build it."""
+"""Every provider on one line: its name, what it needs, and how to build it.
+
+The two official SDKs take seconds to import, so each is imported where it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.ports import LanguageModel, ModelError, ModelRejectedCredentials, ModelUnreachable
-from infra.llm.anthropic_model import AnthropicModel
 from infra.llm.mailbox_model import MailboxModel
-from infra.llm.openai_model import OPENAI_HOST, OpenAIModel, only_model_served
 from infra.llm.program_model import ClaudeProgramModel, ProgramModel, split_command
 from infra.llm.replay_model import ReplayModel, read_exchanges
 from infra.llm.retry import DEFAULT_PATIENCE, Patience
@@ -46,6 +47,8 @@ class ModelSettings:
 def _anthropic(settings: ModelSettings) -> LanguageModel:
     if not settings.api_key:
         raise ModelRejectedCredentials("anthropic: no key: set ANTHROPIC_API_KEY")
+    from infra.llm.anthropic_model import AnthropicModel
+
     return AnthropicModel(
         settings.model or default_model("anthropic"),
         settings.api_key,
@@ -57,6 +60,8 @@ def _anthropic(settings: ModelSettings) -> LanguageModel:
 
 
 def _openai(settings: ModelSettings) -> LanguageModel:
+    from infra.llm.openai_model import OPENAI_HOST, OpenAIModel, only_model_served
+
     own_server = settings.base_url is not None and OPENAI_HOST not in settings.base_url
     if not settings.api_key and not own_server:
         raise ModelRejectedCredentials("openai: no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server")

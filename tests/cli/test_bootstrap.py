@@ -122,6 +122,21 @@ def test_output_that_a_terminal_cannot_show_does_not_end_the_program(project: Pa
     assert "12.3 ?s ?" in done.stdout, done.stderr
 
 
+def test_an_interrupt_while_it_still_imports_shows_no_stack_trace(project: Path) -> None:
+    more = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (project / "script.py").write_text(SCRIPT.format(extra="") + more)
+    done = start(project, sys.executable)
+    assert (done.returncode, done.stderr) == (5, "interrupted\n")
+    (project / "script.py").write_text(SCRIPT.format(extra="") + "raise RuntimeError('a fault of ours')\n")
+    assert "Traceback" in start(project, sys.executable).stderr
+
+
+def test_a_start_without_a_language_model_does_not_load_their_libraries() -> None:
+    code = "import sys, orchestrator; print(sorted({'anthropic', 'openai'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.parametrize("extra", ["", "test"])
 def test_what_it_asks_for_is_what_pyproject_says(extra: str) -> None:
     project = read_toml(ROOT / "pyproject.toml")["project"]
