@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.attributes import decode_attrs, encode_attrs
-from nki_sim.dtypes import ALL, DType
+from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
@@ -170,7 +170,10 @@ def _loops(entries: list[Any], rows: int, allocations: tuple[Allocation, ...]) -
             registers.append(following)
         elif kind != "for" or following != -1:
             raise ProgramFormatError(f"loop: unknown kind {kind[:40]!r}")
-        if any(not 0 <= r < len(allocations) or allocations[r].region is not MemoryRegion.register for r in registers):
+        if any(
+            not 0 <= r < len(allocations) or allocations[r][1:4] != (MemoryRegion.register, (1, 1), int32)
+            for r in registers
+        ):
             raise ProgramFormatError("loop: a counter or bound is not a register")
         if step < 1 or not 0 <= start <= end <= rows or any(abs(b.value) >= 1 << 31 for b in bounds):
             raise ProgramFormatError(f"loop over rows {start}..{end} of {rows}, step {step}")

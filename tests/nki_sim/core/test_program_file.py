@@ -174,3 +174,45 @@ def test_the_error_names_the_file(tmp_path: Any) -> None:
     (tmp_path / "bad.nkiprog").write_bytes(b"garbage")
     with pytest.raises(ProgramFormatError, match="bad.nkiprog"):
         program_file.load(tmp_path / "bad.nkiprog")
+
+
+def looped_kernel(count: Any) -> Any:
+    out = nl.ndarray((1, 1), nl.float32, buffer=nl.shared_hbm)
+    total = nl.zeros((1, 1), nl.float32)
+    nl.fori_loop(0, 3, lambda i: nisa.tensor_scalar(dst=total, data=total, op0=nl.add, operand0=1.0) and None)
+    nisa.dma_copy(dst=out, src=total)
+    return out
+
+
+HOSTILE_LOOPS = {
+    "unknown kind": (0, "until", "kind"),
+    "rows backwards": (1, 50, "loop over rows"),
+    "rows past the end": (2, 99, "loop over rows"),
+    "counter is no buffer": (3, 99, "register"),
+    "counter is not a register": (3, 0, "register"),
+    "bound is not a register": (5, [0, 0], "register"),
+    "bound too large": (5, [1 << 40, None], "loop over rows"),
+    "step zero": (6, 0, "loop over rows"),
+    "while without a next register": (0, "while", "register"),
+}
+
+
+@pytest.mark.parametrize("field, value, message", HOSTILE_LOOPS.values(), ids=HOSTILE_LOOPS.keys())
+def test_a_forged_loop_is_refused(field: int, value: Any, message: str) -> None:
+    program = nki_sim.trace(looped_kernel, TensorSpec((1, 1), float32))
+    data = program_file.dumps(program)
+    assert execute(program_file.loads(data), [np.zeros((1, 1), np.float32)])[0] == 3
+    length = int.from_bytes(data[8:16], "little")
+    header = json.loads(data[16 : 16 + length])
+    header["loops"][0][field] = value
+    text = json.dumps(header).encode()
+    with pytest.raises(ProgramFormatError, match=message):
+        program_file.loads(data[:8] + len(text).to_bytes(8, "little") + text + data[16 + length :])
+
+
+def test_an_operand_forged_as_read_only_cannot_be_written() -> None:
+    """Marking a destination as read would hide a dependency from the timing; then it cannot be executed."""
+    forged_program = program_file.loads(edited(set_field("templates", 0, 3, 0, 1, to="r")))
+    a, b = np.zeros((32, 64), np.float32), np.zeros((32, 32), np.float32)
+    with pytest.raises(ValueError, match="read-only"):
+        execute(forged_program, [a, b])

@@ -207,4 +207,9 @@ REFUSED = {
 @pytest.mark.parametrize("make, error, message", REFUSED.values(), ids=REFUSED.keys())
 def test_an_illegal_view_is_refused_by_name(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        make()
+        _ = make().key  # what an instruction asks of its operands
+
+
+def test_a_pattern_that_no_instruction_uses_may_leave_its_buffer() -> None:
+    """Given a pattern made one step too far, as in a loop whose last step is guarded, then only its use is an error."""
+    assert sbuf().ap([[32, 128], [4, 8]], offset=4).shape == (128, 8)
