@@ -55,10 +55,13 @@ def run_fault(said: ToolRun, what: str) -> Exception:
 
 
 def neffs_in(work: Path) -> dict[str, bytes]:
-    """Distinct NEFFs: those in the folder named for them, else wherever this SDK left some.
+    """Distinct NEFFs: the one of the documented name, else those in the folder named for them, else all that are left.
 
     Copies of one NEFF (in the working directory, in a cache) are one. Links are not followed.
     """
+    named = read_regular(work / "artifacts" / "kernel.neff", NEFF_LIMIT)  # where NKI_ARTIFACTS_DIR puts it
+    if named and not (work / "artifacts").is_symlink():
+        return {hashlib.sha256(named).hexdigest(): named}
     for top in (work / "artifacts", work):
         found: dict[str, bytes] = {}
         for folder, _, names in os.walk(top) if not top.is_symlink() else ():

@@ -118,6 +118,8 @@ def _match_by_position(declared: Sequence[NeffTensor], sizes: Sequence[int], kin
         return (declared[0].name,)
     elif all(numbers) and len({found.group(1) for found in numbers if found}) == 1:
         order = sorted(declared, key=lambda tensor: int(re.findall(r"\d+", tensor.name)[-1]))
+        if all(tensor.size_bytes >= size for tensor, size in zip(order, sizes)):  # a variable may be padded
+            return tuple(tensor.name for tensor in order)
     elif len(set(sizes)) == len(sizes):
         by_size = {tensor.size_bytes: tensor for tensor in declared}
         order = [by_size[size] for size in sizes if size in by_size]

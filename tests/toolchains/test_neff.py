@@ -114,6 +114,7 @@ def _tensors(*pairs: tuple[str, int]) -> tuple[NeffTensor, ...]:
         pytest.param((), (("unused", 4),), (None,), id="all are dropped"),
         pytest.param((("input1", 4), ("input0", 4)), (("x", 4), ("y", 4)), ("input0", "input1"), id="by number"),
         pytest.param((("in10", 4), ("in9", 8)), (("", 8), ("", 4)), ("in9", "in10"), id="numbers are not text"),
+        pytest.param((("in0", 64), ("in1", 64)), (("x", 48), ("y", 64)), ("in0", "in1"), id="a padded variable"),
         pytest.param((("lhs", 4), ("rhs", 8)), (("x", 8), ("y", 4)), ("rhs", "lhs"), id="by size"),
         pytest.param((("arg", 4),), (("x", 4),), ("arg",), id="only one"),
     ],

@@ -181,6 +181,21 @@ def test_an_sdk_that_saves_neffs_only_through_the_runtime_is_asked_again(
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
 
 
+def test_the_documented_name_wins_over_other_neffs_that_an_sdk_leaves(toolchain: NeuronToolchain) -> None:
+    source = (
+        SUBTRACT + "import os\nopen(os.path.join(os.environ['NKI_ARTIFACTS_DIR'], 'stage1.neff'), 'w').write('x')\n"
+    )
+    neff = toolchain.compile(source, [A, A], 60)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
+
+
+def test_a_kernel_that_fails_while_it_is_compiled_on_the_device_still_leaves_its_neff(
+    toolchain: NeuronToolchain,
+) -> None:
+    source = HEAD + "def kernel(a, b):\n    return nl.device_fault(a, 'NRT_EXEC_OOB (1006)')\n"
+    assert toolchain.compile(source, [A, A], 60).output_specs == (None,), "what it returns was never seen"
+
+
 # --- candidates that fail -------------------------------------------------------------------------
 
 
