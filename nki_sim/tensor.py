@@ -309,7 +309,10 @@ class NkiTensor:
                 pairs = ((0, pairs[0][1]), *pairs[1:])  # each row starts at its own index; the given stride is ignored
                 indirection = Indirection("vector", index, stride, 0, extent)
         view = NkiTensor(self.storage, start, pairs, new_dtype, indirection)
-        check_inside(view)
+        try:
+            check_inside(view)
+        except OutOfBounds as error:  # only an access is wrong: kernels make patterns that a guard then leaves unused
+            return _Stray(view, error)
         return view
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
@@ -487,6 +490,20 @@ class NkiTensor:
             raise NkiValidationError(f"{what} on {self!r}: the partition dimension (0) cannot be changed on chip")
         if dim == 0 and self.indirection is not None and self.indirection.kind == "vector":
             raise NkiValidationError(f"{what} on {self!r}: the indirect dimension (0) cannot be changed")
+
+
+class _Stray(NkiTensor):
+    """An access pattern that leaves its buffer: an error once an instruction uses it."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, view: NkiTensor, error: OutOfBounds) -> None:
+        super().__init__(view.storage, view.offset, view.pattern, view.dtype, view.indirection)
+        self._error = error
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        raise self._error
 
 
 def whole(storage: Storage) -> NkiTensor:
