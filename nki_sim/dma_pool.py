@@ -51,8 +51,6 @@ class Backfilling:
             self._skip.extend(range(len(self._all), upto + 64))
             self._all.extend([0.0] * more)
             self._most.extend([0.0] * more)
-            for each in self._each:
-                each.extend([0.0] * more)
 
     def book(self, earliest: float, first: int, last: int, duration: float) -> tuple[float, float]:
         """(start, end) of a transfer that keeps engines first..last busy for `duration` ns."""
@@ -78,13 +76,14 @@ class Backfilling:
             if start < at:
                 start = at
                 room = end - at
-            if begun < 0.0:
-                begun = start
-            if duration <= room:
-                booked[index] += duration
-                return begun, start + duration
-            booked[index] += room
-            duration -= room
+            if room > _FULL:
+                if begun < 0.0:
+                    begun = start
+                if duration <= room:
+                    booked[index] += duration
+                    return begun, start + duration
+                booked[index] += room
+                duration -= room
             if width - booked[index] - most[index] < _FULL:
                 if index + 1 >= len(booked):
                     self._grow(index + 1)
@@ -100,6 +99,9 @@ class Backfilling:
         while True:
             if index >= len(booked):
                 self._grow(index)
+            for each in mine:
+                if index >= len(each):
+                    each.extend([0.0] * (len(booked) - len(each)))
             end = (index + 1) * width
             room = width - booked[index] - max([each[index] for each in mine])
             if room > _FULL:

@@ -33,6 +33,8 @@ _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
+_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 200.0, 20_000.0, 200_000
+"""Of DMA time: about one transfer, and few enough for memory."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     shown = program if shortened is None else shortened.program
     regions = find_regions(shown)
     gates = find_gates(shown, machine)
-    in_order = _run(shown, machine, costs, regions, gates, backfill=False)
-    filled = _run(shown, machine, costs, regions, gates, backfill=True)
+    in_order = _run(shown, machine, costs, regions, gates)
+    filled = _run(shown, machine, costs, regions, gates, in_order.latency_ns)
     best = filled if filled.latency_ns <= in_order.latency_ns else in_order
     end = np.array(best.end)
     latency_ns, in_order_ns, error = best.latency_ns, in_order.latency_ns, 0.0
@@ -180,8 +182,10 @@ def _run(
     costs: Sequence[Cost],
     regions: Regions,
     gates: dict[int, tuple[int, ...]],
-    backfill: bool,
+    no_later_than_ns: float | None = None,
 ) -> _Pass:
+    """Program order; or, given how long that takes at most, with idle gaps filled."""
+    backfill = no_later_than_ns is not None
     prepared = [
         (
             RESOURCES.index(price.resource),
@@ -210,9 +214,10 @@ def _run(
 
     moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
     pool: Union[Backfilling, FirstComeFirstServed]
-    if backfill:
-        mean = fsum(moves) / len(moves) if moves else 1000.0
-        pool = Backfilling(machine.dma_engines, min(20_000.0, max(200.0, mean)))
+    if no_later_than_ns is not None:
+        mean = fsum(moves) / len(moves) if moves else 0.0
+        finest = max(_FINEST_SLICE_NS, no_later_than_ns / _MOST_SLICES)
+        pool = Backfilling(machine.dma_engines, max(finest, min(_COARSEST_SLICE_NS, mean)))
     else:
         pool = FirstComeFirstServed(machine.dma_engines)
     book = pool.book
