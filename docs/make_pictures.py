@@ -1,6 +1,6 @@
 """Draws the pictures of the README from a real run:   python3 docs/make_pictures.py [RUN-ID]   (the latest, if none)
 
-docs/pictures/live.svg      the live view, in the middle of the run
+docs/pictures/live.svg      the live view, while the run goes on
 docs/pictures/report.svg    what is printed when it ends
 """
 
@@ -20,7 +20,7 @@ from rich.console import Console  # noqa: E402  (the path above comes first)
 from rich.terminal_theme import MONOKAI  # noqa: E402
 
 import config  # noqa: E402
-from accelopt_core.events import Event, RoundEnded, RunStarted, StepBegan  # noqa: E402
+from accelopt_core.events import Event, RunStarted, StepBegan  # noqa: E402
 from accelopt_core.ports import Step  # noqa: E402
 from infra.dashboard import draw  # noqa: E402
 from infra.journal import JournalError, JsonLines, replace_file  # noqa: E402
@@ -48,7 +48,6 @@ def main(arguments: list[str]) -> int:
 
 
 def live_picture(folder: RunFolder) -> Console:
-    """As it stood while the last candidate but one was being verified."""
     told = events_of(folder)
     moment = middle_of(told)
     state = RunState()
@@ -81,11 +80,10 @@ def events_of(folder: RunFolder) -> list[tuple[float, Event]]:
 
 
 def middle_of(told: list[tuple[float, Event]]) -> int:
-    rounds = sum(isinstance(event, RoundEnded) for _, event in told)
+    """Where the last candidate began to be verified: there is most to see then."""
     wanted = [
-        number for number, (_, event) in enumerate(told)
-        if isinstance(event, StepBegan) and event.step is Step.VERIFY and event.round == max(1, rounds)
-    ]  # fmt: skip
+        number for number, (_, event) in enumerate(told) if isinstance(event, StepBegan) and event.step is Step.VERIFY
+    ]
     return min(wanted[-1] + 1, len(told) - 1) if wanted else len(told) - 1
 
 

@@ -91,7 +91,7 @@ class RunState:
 
     def seconds_left(self, now: float) -> float | None:
         """At most, going by the rounds so far; None before the first round has ended."""
-        if self.started is None or not self.round_seconds or self.ended is not None:
+        if self.started is None or not self.round_seconds or self.final_check or self.ended is not None:
             return None
         usual = _median(self.round_seconds)
         in_round = now - self.round_began_at if self.round > len(self.round_seconds) else 0.0

@@ -86,7 +86,8 @@ def test_at_every_moment_it_fits_the_window(width: int, height: int, ascii_only:
 
 def test_the_last_check_of_the_winner_is_no_round() -> None:
     events = [*run_events(10), StepBegan(11, Step.VERIFY)]
-    assert "checking the winner on every seed" in drawn(state_after(events), 0.0)
+    picture = drawn(state_after(events), 0.0)
+    assert "checking the winner on every seed" in picture and "left" not in picture
 
 
 def test_unknown_cost_is_said_and_no_calls_are_said() -> None:
