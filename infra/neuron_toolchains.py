@@ -332,6 +332,7 @@ class NeuronToolchain:
             "PATH": self._where.path_variable,
             "NEURON_RT_VISIBLE_CORES": self._core,
             "NEURON_LOGICAL_NC_CONFIG": "1",
+            "NEURON_RT_ENABLE_DGE_NOTIFICATIONS": "0",  # their queue can overflow (nrt-troubleshoot.rst)
         }
 
     def _new_folder(self, step: str) -> Path:
