@@ -16,6 +16,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import nki_sim
+from nki_sim import program_file
+from nki_sim.executor import execute
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
@@ -91,7 +93,10 @@ class Tile:
 
 
 def run(body: Callable[..., Any], inputs: list[Tile], outputs: list[Tile]) -> list[np.ndarray]:
-    """The output bases after `body(*output views, *input views)` ran on the device."""
+    """The output bases after `body(*output views, *input views)` ran on the device.
+
+    The kernel runs twice: as Python, and as a program that went through a file. Both must agree bit by bit.
+    """
 
     def kernel(*arrays: Any) -> Any:
         tensors = []
@@ -115,7 +120,14 @@ def run(body: Callable[..., Any], inputs: list[Tile], outputs: list[Tile]) -> li
             results.append(result)
         return tuple(results)
 
-    return list(nki_sim.simulate(kernel)(*[tile.base() for tile in [*outputs, *inputs]]))
+    arrays = [tile.base() for tile in [*outputs, *inputs]]
+    results = list(nki_sim.simulate(kernel)(*arrays))
+    stored = program_file.loads(program_file.dumps(nki_sim.trace(kernel, *arrays)))
+    for result, again in zip(results, execute(stored, arrays)):
+        np.testing.assert_array_equal(
+            result.view(np.uint8), again.view(np.uint8), "the stored program computes something else"
+        )
+    return results
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:

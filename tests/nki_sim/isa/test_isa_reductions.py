@@ -12,7 +12,7 @@ import nki_sim
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=40, deadline=None)
 partitions = st.integers(1, 128)
 REDUCE = {"add": np.sum, "maximum": np.max, "minimum": np.min, "multiply": np.prod}
 COMMAND = nisa.reduce_cmd

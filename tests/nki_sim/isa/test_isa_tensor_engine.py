@@ -13,7 +13,7 @@ import nki_sim
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=40, deadline=None)
 
 
 @FEW
