@@ -19,48 +19,27 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import shlex
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn, TypeVar
 
 import paramiko
 
-from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
-from infra import far_side
+from accelopt_core.ports import TargetUnreachable
 from infra.ssh_config import Endpoint, SshSettings, resolve
 from infra.ssh_connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, connect
 from infra.ssh_host_keys import Terminal
+from infra.ssh_stream import JobRefused, Stream, far_side_command, far_side_program
 
 JOB_DIR = "{{job-directory}}"
 """Stands for the job's own directory, wherever it occurs in a job's argv or environment."""
 
 _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 20.0
-_NOISE_LIMIT_BYTES = 65536
-"""What a log-in script may print before the far side's own first line."""
 _LINE_LIMIT_BYTES = 65536
-
-_BOOTSTRAP = (
-    r'exec("import json,os,sys,types,zlib\ndef take(n):\n d=bytes()\n while len(d)<n:\n  c=os.read(0,n-len(d))\n'
-    r'  if not c: os._exit(1)\n  d+=c\n return d\n'
-    r'for name,text in json.loads(zlib.decompress(take(int(take(10)))).decode()):\n'
-    r' m=sys.modules[name]=types.ModuleType(name)\n exec(compile(text,name,\"exec\"),m.__dict__)\nm.main()")')
-"""Single-quoted on the command line of any shell; reads the modules of infra.far_side from standard input."""
-
-
-class JobRefused(TargetMisconfigured):
-    """The far side was reached and will not do it; `code` says why, for programs."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -104,7 +83,10 @@ class JobOutcome:
 
 @dataclass
 class RemoteJob:
-    """A job under way or over. `files` and `outcome` are there once `follow` has come to its end."""
+    """A job under way or over. `files` and `outcome` are there once `follow` has come to its end.
+
+    Made again from the same id, spec and secret, in another process even, it can be followed from the start.
+    """
 
     id: str
     spec: JobSpec
@@ -114,8 +96,8 @@ class RemoteJob:
     files: dict[str, bytes] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     received_bytes: int = 0
-    stream: _Stream | None = None
-    restart: Callable[[], _Stream] | None = None
+    stream: Stream | None = None
+    restart: Callable[[], Stream] | None = None
     """Asks for the same job again; set until the far side is known to have it."""
 
 
@@ -324,7 +306,7 @@ class SshRunner:
             raise JobRefused("upload", f"{self.where} does not take {len(data)} bytes at {path} "
                                        f"({error.strerror or error}); check its disk space and permissions") from error
 
-    def _listen(self, job: RemoteJob, stream: _Stream) -> Iterator[bytes]:
+    def _listen(self, job: RemoteJob, stream: Stream) -> Iterator[bytes]:
         while True:
             frame, payload = stream.expect("started", "out", "file", "unreadable", "over")
             job.restart = None
@@ -348,16 +330,15 @@ class SshRunner:
                 return stream.expect(answer)[0]
         return self._persist(attempt, patience_s)
 
-    def _request(self, request: dict[str, Any], payload: bytes = b"") -> _Stream:
+    def _request(self, request: dict[str, Any], payload: bytes = b"") -> Stream:
         """Send one request; the answer is read from the stream."""
         token = secrets.token_hex(16)
         body = json.dumps({**request, "root": self._root, "token": token,
                            "heartbeat_s": self.settings.silence_limit_s / 4}).encode()
-        program = _far_side_program()
         connection = self._connected()
-        channel = connection.execute(f"{shlex.quote(self._python)} -I -S -c '{_BOOTSTRAP}'")
-        stream = _Stream(channel, token.encode(), self.where, self._python, lambda error: self._drop(connection, error))
-        stream.send(b"%010d" % len(program) + program + b"%010d" % len(body) + body + payload)
+        channel = connection.execute(far_side_command(self._python))
+        stream = Stream(channel, token.encode(), self.where, self._python, lambda error: self._drop(connection, error))
+        stream.send(far_side_program() + b"%010d" % len(body) + body + payload)
         return stream
 
     def _connected(self) -> Connection:
@@ -395,122 +376,6 @@ class SshRunner:
                     raise TargetUnreachable(f"gave up after {patience_s:g} s: {error}") from error
             self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_BACKOFF_S)
-
-
-class _Stream:
-    """The answer to one request: frames in order. `expect` turns refusals and drops into exceptions."""
-
-    def __init__(self, channel: paramiko.Channel, token: bytes, where: str, python: str,
-                 drop: Callable[[BaseException], NoReturn]) -> None:
-        self._channel = channel
-        self._token = token
-        self._where = where
-        self._python = python
-        self._drop = drop
-        self._buffer = b""
-        self._greeted = False
-        self._closed = False
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._closed = True
-        self._channel.close()
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._channel.sendall(data)
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            if self._channel.recv_ready() or self._ended_there():
-                return  # the far side ended early and says why; `expect` will tell
-            self._drop(error)
-
-    def tell(self, word: bytes) -> bool:
-        """Say a word to the far side without waiting for an answer; False when it cannot be said."""
-        try:
-            self._channel.sendall(word)
-            self._channel.shutdown_write()
-        except (OSError, EOFError, paramiko.SSHException):
-            return False
-        return True
-
-    def expect(self, *kinds: str) -> tuple[dict[str, Any], bytes]:
-        """The next frame of one of `kinds`, with its payload."""
-        if not self._greeted:
-            self._skip_noise()
-        while True:
-            frame = json.loads(self._line())
-            payload = self._exactly(frame["bytes"])
-            if frame["frame"] in kinds:
-                return frame, payload
-            if frame["frame"] == "refused":
-                raise JobRefused(frame["code"], f"{self._where}: {frame['message']}")
-
-    def _skip_noise(self) -> None:
-        marker = b"\n" + self._token + b"\n"
-        while marker not in self._buffer:
-            if len(self._buffer) > _NOISE_LIMIT_BYTES:
-                raise TargetUnreachable(f"{self._where} prints more than {_NOISE_LIMIT_BYTES} bytes at log-in; make "
-                                        f"its shell start-up files silent for non-interactive use")
-            self._more()
-        self._buffer = self._buffer.partition(marker)[2]
-        self._greeted = True
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._buffer:
-            self._more()
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _exactly(self, size: int) -> bytes:
-        parts = [self._buffer]
-        have = len(self._buffer)
-        while have < size:
-            self._buffer = b""
-            self._more()
-            parts.append(self._buffer)
-            have += len(self._buffer)
-        data = b"".join(parts)
-        self._buffer = data[size:]
-        return data[:size]
-
-    def _more(self) -> None:
-        try:
-            data = self._channel.recv(1 << 18)
-        except (TimeoutError, OSError, EOFError, paramiko.SSHException) as error:
-            self._drop(error)
-        if data:
-            self._buffer += data
-            return
-        if self._closed:  # by this side, in another thread: the link itself is sound
-            raise LinkDropped(f"the request to {self._where} was withdrawn")
-        if not self._greeted and self._ended_there():
-            self._explain_no_start()
-        self._drop(EOFError("the far side hung up"))
-
-    def _ended_there(self) -> bool:
-        """The command has ended with a status, rather than the link."""
-        return self._channel.exit_status_ready() and self._channel.recv_exit_status() != -1
-
-    def _explain_no_start(self) -> NoReturn:
-        status = self._channel.recv_exit_status()
-        said = self._channel.recv_stderr(4096) if self._channel.recv_stderr_ready() else b""
-        words = " ".join((said or self._buffer).decode("utf-8", "replace").split())[-300:]
-        raise TargetUnreachable(f"{self._where} logs in but cannot run '{self._python}' (exit status {status}: "
-                                f"{words}); install Python 3.8 or newer there, or name one")
-
-
-@lru_cache(maxsize=1)
-def _far_side_program() -> bytes:
-    package = resources.files(far_side)
-    modules = [[far_side.__name__, ""]]
-    modules += [[f"{far_side.__name__}.{name}", package.joinpath(f"{name}.py").read_text("utf-8")]
-                for name in far_side.MODULES]
-    return zlib.compress(json.dumps(modules).encode(), 9)
 
 
 def _plain(name: str) -> str:

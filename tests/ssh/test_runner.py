@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import TargetUnreachable
-from infra.ssh_runner import JOB_DIR, JobRefused, JobSpec, RemoteJob, RemoteTree, SshRunner
+from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
+from infra.ssh_stream import JobRefused
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 
 ODD_NAMES = ("with space.py", "quote'\".txt", "$(touch pwned)`x`;&|.txt", "-rf", "ünï/ço dé.bin", "new\nline",
