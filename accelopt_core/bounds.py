@@ -6,9 +6,11 @@ Everything is computed from the profiler's named fields, so a simulated and a re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import fsum
 
-from accelopt_core.evaluation import Bounds, Gap
+from accelopt_core.candidate import Bottleneck
+from accelopt_core.evaluation import Bounds, Gap, Profile
 from accelopt_core.task import PrecisionPolicy, Task, Work
 from accelopt_core.toolchain import Facts
 from nki_sim.cost import cost
@@ -65,6 +67,76 @@ def bounds_for(task: Task, facts: Facts, machine_name: str) -> Bounds:
         )
     counted = Work(facts.matmul_flops, facts.vector_ops, facts.hbm_bytes)
     return bounds(counted, machine_name, task.precision, source_is_declared=False)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What each part of a kernel would take on its own, in µs: how far down each remedy could lead.
+
+    None where the profile does not say.
+    """
+
+    memory_as_run: float | None
+    """Transfers under way."""
+    memory_at_peak_bandwidth: float | None
+    """The same bytes at the full DMA rate."""
+    memory_without_reloads: float
+    """Every input read once, every output written once."""
+    compute_as_run: float | None
+    """TensorE busy."""
+    compute_ideal: float | None
+    """The same FLOPs without gaps or throttling, at the rate the precision policy permits."""
+    compute_useful: float
+    """Without transposes and repeated products."""
+    perfect_pipeline: float | None
+    """The busiest engine as it is, all else hidden behind it."""
+
+
+def limits_for(facts: Facts, bound: Bounds, machine_name: str, precision: PrecisionPolicy) -> Limits:
+    core = machine(machine_name)
+    fields = facts.fields
+    spent = _spent_us(fields, core)
+    hbm = _hbm_bytes(fields)
+    flops = fields.get("hardware_flops")
+    return Limits(
+        memory_as_run=fields["dma_active_time"] * 1e6 if "dma_active_time" in fields else None,
+        memory_at_peak_bandwidth=None if hbm is None else hbm / core.dma_bytes_per_ns / 1e3,
+        memory_without_reloads=bound.memory_us,
+        compute_as_run=spent.get("tensor"),
+        compute_ideal=None if flops is None else flops / matmul_rate(core, precision) / 1e3,
+        compute_useful=bound.matmul_us,
+        perfect_pipeline=max(spent.values()) if spent else None,
+    )
+
+
+# --- what limits a kernel ---------------------------------------------------------------------------
+
+BUSY = 0.6
+"""Share of the time above which an engine, or the DMA, counts as what limits the kernel."""
+
+
+def bottleneck_of(profile: Profile, latency_us: float) -> Bottleneck:
+    """What limits the kernel, from its busiest engine, or from its bounds where there is no profile."""
+    shares = busy_shares(profile)
+    if shares:
+        name, share = max(shares.items(), key=lambda item: item[1])
+        if share < BUSY:
+            return Bottleneck.UNDERUTILIZED
+        return Bottleneck.MEMORY_BOUND if name == "dma" else Bottleneck.COMPUTE_BOUND
+    if profile.bounds.peak_us < BUSY * latency_us:
+        return Bottleneck.UNDERUTILIZED
+    return Bottleneck.MEMORY_BOUND if profile.bounds.limiter == "memory" else Bottleneck.COMPUTE_BOUND
+
+
+def busy_shares(profile: Profile) -> dict[str, float]:
+    """Fraction of the time that each engine and the DMA are busy, as far as the profile says."""
+    fields = profile.fields
+    total_s = fields.get("total_time", 0.0)
+    if not total_s > 0:
+        return {}
+    names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
+    names["dma"] = "dma_active_time"
+    return {engine: fields[name] / total_s for engine, name in names.items() if name in fields}
 
 
 # --- gaps -----------------------------------------------------------------------------------------

@@ -331,6 +331,7 @@ def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine)
     start, partitions = widest.partition_start, widest.partitions
     per_engine = machine.partitions_per_dma_engine
     first, last = start // per_engine, (start + partitions - 1) // per_engine
+    rows = max(rows, partitions)
     rows_per_partition = ceil(rows / partitions)
     return first, min(last, machine.dma_engines - 1), rows_per_partition * min(per_engine, partitions), rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelopt_core.bounds import bounds, bounds_for, gaps_for, work_from_program
+from accelopt_core.bounds import bounds, bounds_for, gaps_for, limits_for, work_from_program
 from accelopt_core.evaluation import Bounds, Gap
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts
@@ -74,6 +74,25 @@ def test_a_programs_own_work_is_what_the_reference_would_declare() -> None:
     assert work_from_program(kernels.matmul_loads_inside(k, m, n)) == Work(
         2 * k * m * n, 0, 4 * (k * m + k * n + m * n)
     )
+
+
+def test_limits_say_how_far_each_remedy_could_lead() -> None:
+    k, m, n = 1024, 512, 2048
+    measured = measure(kernels.matmul_loads_inside(k, m, n))
+    known = facts(measured)
+    work = Work(2 * k * m * n, 0, 4 * (k * m + k * n + m * n))
+    fp32 = PrecisionPolicy.FLOAT32_FAITHFUL
+    limits = limits_for(known, bounds(work, "trn2", fp32), "trn2", fp32)
+    loaded = 4 * (k * m * (n // 512) + k * n * (m // 128) + m * n)
+    assert limits.memory_at_peak_bandwidth == pytest.approx(loaded / 435.2e3)
+    assert limits.memory_without_reloads == pytest.approx(work.hbm_bytes / 435.2e3)
+    assert limits.compute_ideal == limits.compute_useful == pytest.approx(2 * k * m * n / 19.6608e6)
+    assert limits.memory_as_run and limits.compute_as_run and limits.perfect_pipeline
+    assert limits.memory_without_reloads < limits.memory_at_peak_bandwidth < limits.memory_as_run
+    assert limits.compute_useful <= limits.compute_as_run
+    assert max(limits.memory_as_run, limits.compute_as_run) <= limits.perfect_pipeline <= measured.latency_us
+    nothing = limits_for(Facts(fields={}), bounds(work, "trn2", fp32), "trn2", fp32)
+    assert nothing.memory_as_run is nothing.compute_as_run is nothing.perfect_pipeline is None
 
 
 # --- gaps -----------------------------------------------------------------------------------------

@@ -63,6 +63,27 @@ def test_flops_count_multiply_and_add_and_transposes_apart() -> None:
     assert transpose.busy_ns == pytest.approx(2 * 128 * PE_CYCLE)  # float32 takes two passes
 
 
+def test_matmuls_on_a_part_of_the_array_leave_the_rest_to_others() -> None:
+    whole = price(matmul(32, 128, 512, nl.bfloat16))
+    quarter = price(matmul(32, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(32, 128)))
+    assert quarter.busy_ns == pytest.approx(whole.busy_ns / 4)
+
+
+def test_double_row_doubles_the_flops_of_the_same_time() -> None:
+    def pair() -> Any:
+        return nisa.nc_matmul(
+            dst=tile(512, buffer=nl.psum),
+            stationary=nl.ndarray((P, 2, P), dtype=nl.float8_e4m3, buffer=nl.sbuf),
+            moving=nl.ndarray((P, 2, 512), dtype=nl.float8_e4m3, buffer=nl.sbuf),
+            perf_mode=nisa.matmul_perf_mode.double_row,
+        )
+
+    single, double = price(matmul(128, 128, 512, nl.bfloat16)), price(pair)
+    assert (double.busy_ns, double.flops) == (single.busy_ns, 2 * single.flops)
+    with pytest.raises(NotSupported, match="double_row.*trn1"):
+        price(pair, TRN1)
+
+
 def test_a_transpose_on_vector_costs_no_flops() -> None:
     transpose = price(
         lambda: nisa.nc_transpose(dst=tile(32, partitions=32), data=tile(32, partitions=32), engine=nisa.engine.vector)
@@ -201,6 +222,18 @@ def test_a_strided_source_is_moved_element_by_element() -> None:
     assert moved is not None
     assert (moved.rows, moved.row_bytes) == (P * 512, 4)
     assert moved.engine_ns > 10 * transfer(512).engine_ns
+
+
+@pytest.mark.parametrize(("dtype", "slowdown"), [(nl.bfloat16, 1.0), (nl.float32, 4.0)])
+def test_a_transposing_transfer_loses_a_tenth_and_four_byte_types_more(dtype: Any, slowdown: float) -> None:
+    def body(source: Any, result: Any) -> None:
+        nisa.dma_transpose(dst=tile(P, dtype), src=source[:, :P])
+        nisa.dma_copy(dst=result, src=source)
+
+    moved = cost(traced(body, P, dtype).templates[0], TRN2).transfer
+    assert moved is not None
+    nbytes = P * P * dtype.itemsize
+    assert moved.peak_engine_ns == pytest.approx(nbytes / 16 / (27.2 * 0.9) * slowdown)
 
 
 def test_between_hbm_tensors_all_engines_share_a_contiguous_copy() -> None:
