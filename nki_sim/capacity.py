@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 
 from nki_sim.errors import CapacityExceeded, NkiValidationError
+from nki_sim.machine import machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Program
 
-SBUF_USABLE_BYTES = {"trn1": 180_224, "trn2": 212_984, "trn3": 245_752}
-"""Per partition (aws-neuron nkipy HardwareConstants.h; nki-library mlp_cte_constants.py)."""
-PSUM_BYTES = 8 * 2048
-"""Per partition: 8 banks of 2 KiB (Trainium2 architecture guide)."""
 _SHOWN = 8
 
 
@@ -52,9 +49,15 @@ class Peak:
         return "\n".join(lines)
 
 
+def usable_bytes(machine_name: str, region: MemoryRegion) -> int:
+    """Bytes per partition that a kernel can have of SBUF or PSUM."""
+    core = machine(machine_name)
+    return core.sbuf_partition_bytes if region is MemoryRegion.sbuf else core.psum_banks * core.psum_bank_bytes
+
+
 def peak(program: Program, region: MemoryRegion) -> Peak:
     """Where `region` is fullest when the program runs in its own order."""
-    limit = SBUF_USABLE_BYTES[program.machine] if region is MemoryRegion.sbuf else PSUM_BYTES
+    limit = usable_bytes(program.machine, region)
     sizes: dict[Any, int] = {}
     numbers: list[int] = []
     weights: list[int] = []
@@ -111,7 +114,7 @@ def _check_addresses(program: Program, region: MemoryRegion, placed: list[Alloca
             f"cannot mix manual and automatic allocation (NCC_EGCA111): {placed[0].describe()} has address="
             f"{placed[0].address}, {automatic.describe()} has none; drop every address="
         )
-    limit = SBUF_USABLE_BYTES[program.machine] if region is MemoryRegion.sbuf else PSUM_BYTES
+    limit = usable_bytes(program.machine, region)
     for allocation in placed:
         assert allocation.address is not None
         if len(allocation.address) != 2:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nki_sim.capacity import SBUF_USABLE_BYTES
+from nki_sim.capacity import usable_bytes
+from nki_sim.memory import MemoryRegion
 from nki_sim.nki.language.objects import NKIObject
 from nki_sim.session import active, target_machine
 
@@ -42,7 +43,7 @@ class TileSize(NKIObject):
     @property
     def sbuf_fmax_bytes(self) -> int:
         """Usable bytes per partition."""
-        return SBUF_USABLE_BYTES[_machine()]
+        return usable_bytes(_machine(), MemoryRegion.sbuf)
 
     @property
     def sbuf_fmax(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.capacity import PSUM_BYTES, SBUF_USABLE_BYTES, peak
+from nki_sim.capacity import peak, usable_bytes
 from nki_sim.dtypes import float32
 from nki_sim.errors import CapacityExceeded, NkiValidationError
 from nki_sim.memory import MemoryRegion
@@ -18,7 +18,7 @@ from nki_sim.session import TensorSpec
 
 COLUMNS = 8192
 TILE_BYTES = COLUMNS * 4
-FITS = SBUF_USABLE_BYTES["trn2"] // TILE_BYTES
+FITS = usable_bytes("trn2", MemoryRegion.sbuf) // TILE_BYTES
 """How many [128, COLUMNS] float32 tiles SBUF holds."""
 
 
@@ -102,7 +102,11 @@ def test_psum_holds_eight_banks() -> None:
 
         return kernel
 
-    assert peak(traced(kernel_with(8)), MemoryRegion.psum).live_bytes == PSUM_BYTES
+    assert (
+        peak(traced(kernel_with(8)), MemoryRegion.psum).live_bytes
+        == usable_bytes("trn2", MemoryRegion.psum)
+        == 16 * 1024
+    )
     with pytest.raises(CapacityExceeded, match="PSUM is full"):
         traced(kernel_with(9))
 
