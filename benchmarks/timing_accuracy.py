@@ -1,9 +1,9 @@
 """How well the machine model predicts what hardware took: every calibration row, predicted and measured.
 
-    python benchmarks/timing_accuracy.py [--quick]
+    python benchmarks/timing_accuracy.py [--quick] [--write docs/timing_model.md]
 
 Prints the targets it is held to and ends with status 1 when one is missed. `--quick` leaves out the
-leave-one-kernel-out refits.
+leave-one-kernel-out refits; `--write` renews the table of kernels in a document.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def show(rows: Sequence[Row], unit: str, extra: dict[str, float] | None = None) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="no leave-one-kernel-out refits")
-    quick = parser.parse_args().quick
+    parser.add_argument("--write", type=Path, metavar="FILE.md", help="put the table of kernels between its markers")
+    options = parser.parse_args()
+    quick = options.quick
 
     data = {row["id"]: row for row in read("trn2_kernels.csv")}
     programs = kernel_programs()
@@ -213,7 +215,28 @@ def main() -> int:
     for name, group in (("matmul ladder", ladder), ("AdamW sweep", sweep)):
         correlation = rank_correlation([row.predicted for row in group], [row.measured for row in group])
         print(f"  rank correlation, {name + ':':<18}{correlation:>5.2f}")
+    if options.write is not None:
+        write_table(options.write, rows, left_out)
     return int(missed)
+
+
+BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
+
+
+def write_table(path: Path, rows: Sequence[Row], left_out: dict[str, float] | None) -> None:
+    """Raises ValueError when the document has no markers."""
+    text = path.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{path} has no {BEGIN} ... {END} to put the table between")
+    lines = ["| row | kernel | measured µs | predicted µs | error | fitted without it |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        apart = f"{100 * (left_out[row.id] / row.measured - 1):+.1f} %" if left_out else ""
+        lines.append(
+            f"| {row.id} | {row.what} | {row.measured:,.1f} | {row.predicted:,.1f} | "
+            f"{100 * (row.ratio - 1):+.1f} % | {apart} |"
+        )
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    path.write_text(before + "\n".join([BEGIN, *lines, END]) + after, encoding="utf-8")
 
 
 if __name__ == "__main__":
