@@ -18,8 +18,7 @@ from rich.text import Text
 from accelopt_core.ports import Try
 from infra import wording
 from infra.journal import JournalError
-from infra.llm.ledger import LedgerEntry, Totals
-from infra.records import from_document
+from infra.llm.ledger import Totals
 from infra.run_folder import Manifest, Measurement, RunFolder, run_ids
 from infra.wording import LatencyRow, latency_table, one_line
 
@@ -61,8 +60,8 @@ class RunSummary:
 def summary_of(folder: RunFolder) -> RunSummary:
     """Raises JournalError when a file of the run is missing or damaged."""
     totals = Totals()
-    for number, entry in enumerate(folder.usage(), 1):
-        totals = totals.plus(from_document(LedgerEntry, entry, f"{folder.path / 'usage.jsonl'} line {number}"))
+    for entry in folder.model_calls():
+        totals = totals.plus(entry)
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.tries(), totals, folder.is_held
     )
@@ -202,7 +201,8 @@ def print_runs(console: Console, checkpoints: Path) -> None:
         console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
         return
     # Wider than a narrow window or a pipe, rather than ids that cannot be copied.
-    console.print(table, width=max(console.width, 160), crop=False)
+    table.width = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.print(table, crop=False)
     for line in damage:
         console.print(Text(one_line(line), style="red"), soft_wrap=True)
 

@@ -110,11 +110,14 @@ def test_colours_are_for_terminals(tmp_path: Path) -> None:
 def test_all_runs_newest_first_and_a_damaged_one_does_not_hide_the_others(tmp_path: Path) -> None:
     finished_run(tmp_path, "20261120-1-a")
     broken = finished_run(tmp_path, "20261120-2-b")
-    finished_run(tmp_path, "20261120-3-c")
+    finished_run(tmp_path, "20261120-3-a-long-name-that-a-person-wants-to-copy")
     (broken.path / "best.json").write_text("{")
     lines = text_of(lambda console: print_runs(console, tmp_path)).splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["20261120-3-c", "20261120-2-b", "20261120-1-a"]
-    assert "2.00x" in lines[1] and "250.0 µs" in lines[1] and "damaged" in lines[2] and "best.json" in lines[4]
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "20261120-3-a-long-name-that-a-person-wants-to-copy", "20261120-2-b", "20261120-1-a",
+    ]  # fmt: skip
+    assert "finished" in lines[1] and "2.00x" in lines[1] and "250.0 µs" in lines[1]
+    assert "damaged" in lines[2] and "best.json" in lines[4]
     assert "no run in" in text_of(lambda console: print_runs(console, tmp_path / "none"))
 
 
