@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.dtypes import DType, as_dtype
-from nki_sim.errors import NkiValidationError, OutOfBounds
+from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
 from nki_sim.memory import MemoryRegion, Storage, layout
 
 Pattern = tuple[tuple[int, int], ...]
@@ -478,6 +478,10 @@ class NkiTensor:
         return NkiTensor(self.storage, self.offset * old_item // new_item, tuple(pattern), new)
 
     reinterpret_cast = view
+
+    def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
+        """Tensor indirection, of trn3."""
+        raise NotSupported(f"indirect on {self!r} needs trn3 (NeuronCore-v4): on trn2 gather with nisa.nc_n_gather")
 
     def _dim(self, dim: int) -> int:
         found = dim + self.ndim if dim < 0 else dim

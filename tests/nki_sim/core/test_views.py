@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nki_sim.dtypes import as_dtype, bfloat16, float32, int32, uint8
-from nki_sim.errors import NkiValidationError, OutOfBounds
+from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
 from nki_sim.memory import Allocation, MemoryRegion, Storage
 from nki_sim.nki import language as nl
 from nki_sim.tensor import DynamicSlice, NkiTensor, whole
@@ -200,6 +200,7 @@ REFUSED = {
     ),
     "indirect twice": (lambda: hbm().select(0, hbm()).select(0, hbm()), NkiValidationError, "already indirect"),
     "dynamic partition": (lambda: sbuf().select(0, hbm()), NkiValidationError, "partition"),
+    "tensor indirection": (lambda: sbuf().indirect(sbuf()), NotSupported, "trn3"),
     "vector_select on chip": (lambda: sbuf().vector_select(0, hbm()), NkiValidationError, "HBM"),
 }
 
