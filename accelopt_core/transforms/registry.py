@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelopt_core.transforms.base import Transform
+from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.move_engine import MoveEngine
@@ -16,6 +17,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     MoveEngine(),
     FuseRowSum(),
     ReciprocalOnScalar(),
+    FillPartitions(),
 )
 
 
