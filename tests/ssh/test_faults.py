@@ -90,8 +90,7 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
         with SshRunner(f"root@127.0.0.1:{wire.port}" if os.geteuid() == 0 else f"127.0.0.1:{wire.port}",
                        sshd.settings, root=str(work)) as runner:
             tree = runner.put_tree({"a.py": b"import sys\nopen(sys.argv[1], 'w').write('x' * 100000)\nprint('line')\n"})
-            wait_until(lambda: wire.spoke[-1:] != ["near"])
-            time.sleep(0.3)  # let what is still under way arrive, so that it is not counted below
+            time.sleep(0.5)  # let what is still under way arrive, so that it is not counted below
             wire.spoke.clear()
             job = runner.new_job(JobSpec((sys.executable, f"{tree.path}/a.py", "result"), 60,
                                          files={"job.json": os.urandom(20_000)}, collect=("result",)))

@@ -24,7 +24,7 @@ from accelopt_core.ports import (
 from accelopt_core.task import ShapePreset, Task
 from infra import ssh_target
 from infra.ssh_target import SshTarget
-from tests.ssh.server import Sshd, processes_mentioning, wait_until
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 
 # A judge that does as the contract says, with room for what a test wants done in between.
 JUDGE = '''
@@ -50,7 +50,7 @@ DESCRIBE = 'print(json.dumps({"fingerprint": "f", "name": options.toolchain, "si
 
 REQUEST = EvaluationRequest(
     task=Task("copy", "def forward(): ...", (ShapePreset("small", (("M", 128),)),)),
-    candidate=Candidate("c1", "the source, ünchanged"), limits=EvaluationLimits(compile_timeout_s=1, run_timeout_s=1))
+    candidate=Candidate("c1", ""), limits=EvaluationLimits(compile_timeout_s=1, run_timeout_s=1))
 
 
 class Log:
@@ -89,8 +89,28 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         target.close()
 
 
-def evaluate(target: SshTarget, log: Log | None = None) -> Evaluation:
-    return target.evaluate(REQUEST, log or Log())
+@pytest.fixture(scope="module")
+def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
+    """A target whose judge does whatever the candidate's source says: one set-up for many behaviours."""
+    folder = tmp_path_factory.mktemp("acting")
+    server = make_sshd(folder / "ssh")
+    server.trust()
+    server.start()
+    acts = JUDGE.replace("DESCRIBE", DESCRIBE) + 'exec(job["request"]["candidate"]["source"])'
+    (folder / "judge.py").write_text(acts)
+    (folder / "empty").write_text("")
+    target = SshTarget(server.destination, remote_simulator=True, remote_python=sys.executable,
+                       settings=server.settings, root=str(folder / "far"))
+    with pytest.MonkeyPatch.context() as patch:
+        files = {"infra/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
+        patch.setattr(ssh_target, "files_to_ship", lambda: files)
+        yield target
+        target.close()
+    server.stop()
+
+
+def evaluate(target: SshTarget, log: Log | None = None, *, source: str = "the source, ünchanged") -> Evaluation:
+    return target.evaluate(replace(REQUEST, candidate=Candidate("c1", source)), log or Log())
 
 
 def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(
@@ -143,9 +163,10 @@ def test_given_a_python_without_the_simulators_modules_then_the_error_names_them
     "sys.stdout.buffer.write(bytes(range(256)) + b'\\n')",
     "say('benchmark', 'long ' * 100000)", "say('benchmark', 'two\\nlines')",
 ])
-def test_whatever_else_a_judge_prints_is_harmless(make: Make, noise: str) -> None:
+def test_whatever_else_a_judge_prints_is_harmless(acting: SshTarget, noise: str) -> None:
     log = Log()
-    assert isinstance(evaluate(make(f"{noise}; sys.stdout.flush(); finish(VERDICT)"), log), CompileFailed)
+    got = evaluate(acting, log, source=f"{noise}; sys.stdout.flush(); finish(VERDICT)")
+    assert isinstance(got, CompileFailed)
     assert all("\n" not in detail and len(detail) <= 500 for _, detail in log.lines)
 
 
@@ -159,14 +180,14 @@ def test_whatever_else_a_judge_prints_is_harmless(make: Make, noise: str) -> Non
     ("sys.exit('ImportError: no module of that name')", "no module of that name"),
     ("sys.exit(0)", "no result"),
 ])
-def test_what_is_not_a_verdict_is_a_fault_of_the_target_in_one_line(make: Make, body: str, said: str) -> None:
+def test_what_is_not_a_verdict_is_a_fault_of_the_target_in_one_line(acting: SshTarget, body: str, said: str) -> None:
     with pytest.raises(TargetError, match=said) as caught:
-        evaluate(make(body))
+        evaluate(acting, source=body)
     assert "\n" not in str(caught.value)
 
 
-def test_a_judge_that_is_killed_is_a_crash_of_the_candidate(make: Make) -> None:
-    got = evaluate(make("say('compile and verify', 'x'); os.kill(os.getpid(), signal.SIGKILL)"))
+def test_a_judge_that_is_killed_is_a_crash_of_the_candidate(acting: SshTarget) -> None:
+    got = evaluate(acting, source="say('compile and verify', 'x'); os.kill(os.getpid(), signal.SIGKILL)")
     assert isinstance(got, Crashed) and got.step == "compile and verify" and "signal 9" in got.message
 
 
