@@ -81,6 +81,10 @@ EXACT_UP_TO = 250_000
 """Longer programs are extrapolated where their loops allow, unless `exact` is asked for."""
 
 
+_TRUSTED_ERROR_PERCENT = 1.0
+"""An extrapolation that may be further off is not used unless it was asked for."""
+
+
 def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
     """Loops with constant bounds count with all their passes, others once.
 
@@ -106,6 +110,8 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
         latency_ns += shortened.left_out * more_ns
         in_order_ns = max(latency_ns, in_order_ns + shortened.left_out * in_order_more_ns)
         error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
+        if exact is None and error > _TRUSTED_ERROR_PERCENT:
+            return schedule(program, machine, exact=True)
     latency_ns, in_order_ns = max(latency_ns, bound_ns), max(in_order_ns, bound_ns)
     scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
     return Timeline(

@@ -9,6 +9,7 @@ import pytest
 from traced_kernels import matmul, nisa, nl, stream, tile, traced
 
 from benchmarks import calibration_kernels as calibration
+from nki_sim import schedule as scheduling
 from nki_sim.machine import TRN2
 from nki_sim.profile import measure
 from nki_sim.program import Program
@@ -69,6 +70,18 @@ def test_counters_are_never_extrapolated() -> None:
         exact.fields["tensor_engine_active_time"], rel=0.02
     )
     assert quick.lines == exact.lines
+
+
+def test_long_programs_are_extrapolated_unless_that_cannot_be_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = stream(128, 3000)
+    assert schedule(program, TRN2).exact  # short enough to look at every instruction
+    monkeypatch.setattr(scheduling, "EXACT_UP_TO", 1000)
+    assert not schedule(program, TRN2).exact
+    assert schedule(program, TRN2, exact=True).exact
+    monkeypatch.setattr(scheduling, "per_iteration_ns", lambda *_: (1000.0, 0.5))  # two estimates that disagree
+    assert schedule(program, TRN2).exact
+    doubtful = schedule(program, TRN2, exact=False)
+    assert not doubtful.exact and doubtful.error_percent > 1
 
 
 def test_explicit_edges_are_timed_exactly() -> None:
