@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,6 +73,10 @@ class Run(Group):
     run_id: str | None = setting(
         None, "Name of the run. Without it: time, task and four random digits.", metavar="NAME"
     )
+    resume: str | None = setting(
+        None, "Go on with an interrupted run: its id, or none for the latest.", metavar="RUN-ID", const=LATEST
+    )
+    replay: bool = setting(False, "Use evaluations that earlier runs have stored instead of measuring again.")
     checkpoints: Path = setting(PROJECT / "checkpoints", "Folder of all runs, one folder each.", metavar="DIR")
     memory: Path = setting(
         PROJECT / "optimization_memory" / "rewrites.json",
@@ -87,9 +91,9 @@ class Run(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.in_place and self.kernel is None:
+        if self.in_place and self.kernel is None and self.resume is None:
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
-        if self.problem is not None and self.kernel is None:
+        if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
         if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
             raise SettingsError(f"run-id: {self.run_id!r}: use letters, digits, dot, dash and underscore only")
@@ -266,6 +270,16 @@ class Invocation:
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
+    def over(self, stored: Settings) -> Settings:
+        """Those of an interrupted run, with the flags of this command line on top: for --resume."""
+        settings = stored
+        for origin, where in self.origins.items():
+            group, name = origin.split(".")
+            if where.startswith("--"):
+                value = getattr(getattr(self.settings, group), name)
+                settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
+        return settings
+
 
 EPILOG = f"""\
 examples:
@@ -273,6 +287,7 @@ examples:
   ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
+  python3 orchestrator.py --resume              go on where the latest run was interrupted
 
 other commands:
   doctor [USER@HOST]    what works on this machine or on that host, and what to do about the rest

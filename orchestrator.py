@@ -10,13 +10,12 @@ if __name__ == "__main__":
 import datetime
 import os
 import platform
-import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -36,13 +35,15 @@ from accelopt_core.ports import (
 )
 from accelopt_core.prompting import PromptSettings
 from accelopt_core.proposer import Proposer
-from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome
+from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome, Past
 from accelopt_core.task import PrecisionPolicy, Task
 from accelopt_core.transforms.catalogue import catalogue_proposer
 from infra import report
-from infra.dashboard import View, open_view
+from infra.dashboard import open_view
+from infra.evaluation_store import EvaluationStore, RememberingTarget
 from infra.event_log import EventLog, Observers
-from infra.journal import JournalError, replace_file, utc_now
+from infra.in_place import write_back
+from infra.journal import JournalError, utc_now
 from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Budget, Ledger, LedgerEntry
 from infra.llm.prices import SHIPPED_PRICES, BadPriceFile, load_prices
@@ -99,21 +100,30 @@ class Problem:
 
 
 def run(invocation: config.Invocation) -> int:
-    settings = _quick_start(invocation)
-    problem = _problem(settings)
+    resumed = invocation.settings.run.resume
+    if resumed is None:
+        settings = _quick_start(invocation)
+        problem, folder = _problem(settings), None
+    else:
+        folder = find_run(invocation.settings.run.checkpoints, resumed)
+        settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
+        problem = _resumed_problem(settings, folder)
     with ExitStack() as stack:
         target = _target(settings)
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
-        folder = _folder(settings, problem, info, provider)
+        if folder is None:
+            folder = _folder(settings, problem, info, provider)
+        else:
+            _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
         log = stack.enter_context(EventLog(folder.log))
         view = open_view(settings.run.view)
         stack.callback(view.close)
         observer = Observers(log, view)
         try:
-            outcome = _optimize(settings, problem, provider, target, info, folder, observer, view)
+            outcome = _optimize(settings, problem, provider, target, info, folder, observer)
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -124,14 +134,15 @@ def run(invocation: config.Invocation) -> int:
     summary = report.summary_of(folder)
     report.write_diff(summary)
     report.print_report(console, summary)
-    if settings.run.in_place:
-        console.print(_write_back(problem, outcome), soft_wrap=True)
+    if settings.run.in_place and outcome.best.source != problem.source:
+        copy = write_back(problem.kernel, problem.source, outcome.best.source)
+        console.print(f"{problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
     return _status(outcome)
 
 
 def _optimize(
     settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
-    observer: Observers, view: View,
+    observer: Observers,
 ) -> Outcome:  # fmt: skip
     spending = Spending(TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer)
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
@@ -152,23 +163,59 @@ def _optimize(
                 max_hours=settings.budget.max_hours,
             )
         )
-        if provider == "catalogue" and settings.model.provider == "auto":
-            observer.tell(events.Notice(
-                "no API key found, so the built-in catalogue proposes the changes; for a language model set "
-                "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
-            ))  # fmt: skip
-        if settings.run.preset == QUICK_START and settings.run.kernel is None:
-            observer.tell(
-                events.Notice(
-                    f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
-                )
-            )
+        for notice in _notices(settings, problem, provider):
+            observer.tell(events.Notice(notice))
+        store = EvaluationStore(settings.run.checkpoints / "evaluations")
+        metered = MeteredTarget(target, spending.device_used)
         with _interruptible(observer) as interrupted:
             loop = Loop(
-                problem.task, problem.source, MeteredTarget(target, spending.device_used), proposer,
-                RunJournal(folder, memory), spending, observer, _loop_settings(settings), interrupted,
-            )  # fmt: skip
+                problem.task,
+                problem.source,
+                RememberingTarget(metered, store, folder.run_id, replay=settings.run.replay),
+                proposer,
+                RunJournal(folder, memory),
+                spending,
+                observer,
+                _loop_settings(settings),
+                interrupted,
+                _past(folder),
+            )
             return loop.run()
+
+
+def _notices(settings: config.Settings, problem: Problem, provider: str) -> Iterator[str]:
+    if provider == "catalogue" and settings.model.provider == "auto":
+        yield (
+            "no API key found, so the built-in catalogue proposes the changes; for a language model set "
+            "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
+        )
+    if settings.run.preset == QUICK_START and settings.run.kernel is None:
+        yield f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
+
+
+def _past(folder: RunFolder) -> Past | None:
+    baseline = folder.baseline()
+    return None if baseline is None else Past(baseline.result, folder.tries())
+
+
+def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
+    """The kernel the run began with, even where the user's file has changed since."""
+    problem = _problem(settings)
+    if not folder.input_kernel.exists():
+        return problem
+    return replace(problem, source=folder.input_kernel.read_text(encoding="utf-8"))
+
+
+def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
+    folder.hold()
+    before = folder.manifest().target
+    if before.fingerprint != info.fingerprint:
+        folder.close()
+        raise SettingsError(
+            f"resume: run {folder.run_id} was measured on {before.name}, which is not what answers now ({info.name}); "
+            "latencies of the two cannot be compared: start a new run"
+        )
+    folder.go_on(rounds)
 
 
 @contextmanager
@@ -311,12 +358,13 @@ def _proposer(
         return catalogue_proposer(predictor, datetime.date.today)
 
     def spent(entry: LedgerEntry) -> None:
-        folder.spend(asdict(entry))
+        folder.spend(entry)
         spending.model_called(entry)
 
     ledger = Ledger(
         load_prices(settings.model.prices or SHIPPED_PRICES),
         Budget(settings.budget.max_cost_usd, settings.budget.max_tokens),
+        entries=folder.model_calls(),
         on_entry=spent,
     )
     spending.attach(ledger)
@@ -342,7 +390,12 @@ def _proposer(
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
 
     models = models_for_roles(
-        provider, model_settings, ledger, keep, role_models={r: name for r, name in role_models.items() if name}
+        provider,
+        model_settings,
+        ledger,
+        keep,
+        role_models={role: name for role, name in role_models.items() if name},
+        recorded=folder.exchanges(),
     )
     return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings))
 
@@ -355,23 +408,6 @@ def _prompt_settings(settings: config.Settings) -> PromptSettings:
 
 
 # --- how it ended ---------------------------------------------------------------------------------
-
-
-def _write_back(problem: Problem, outcome: Outcome) -> str:
-    """The user's file gets the winner, after a copy of what was there. Says what was done."""
-    if outcome.best.source == problem.source:
-        return f"{problem.kernel} is unchanged: nothing faster was found"
-    if problem.kernel.read_text(encoding="utf-8") != problem.source:
-        return f"{problem.kernel} was changed meanwhile and is left alone"
-    backup = problem.kernel.with_name(problem.kernel.name + ".bak")
-    number = 1
-    while backup.exists():
-        number += 1
-        backup = problem.kernel.with_name(f"{problem.kernel.name}.bak{number}")
-    shutil.copy2(problem.kernel, backup)
-    replace_file(problem.kernel, outcome.best.source)
-    shutil.copymode(backup, problem.kernel)
-    return f"{problem.kernel} now holds the best kernel; what was there is {backup.name}"
 
 
 def _status(outcome: Outcome) -> int:
@@ -392,7 +428,10 @@ def doctor(invocation: config.Invocation) -> int:
     target = _target(invocation.settings)
     assert isinstance(target, SshTarget)
     try:
-        return examination.show(target.examine())
+        report_of_host = target.examine()
+        return examination.show(
+            report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
+        )
     finally:
         target.close()
 

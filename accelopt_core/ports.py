@@ -238,10 +238,16 @@ class Journal(Protocol):
         """A new best kernel, or the input kernel at the start."""
         ...
 
-    def remember(self, experience: Experience) -> None: ...
+    def remember(self, experience: Experience, occasion: str) -> None:
+        """Filed once per `occasion` (a candidate's id), however often a resumed run comes by."""
+        ...
 
     def recall(self) -> OptimizationMemory:
         """All experiences, those of other runs included."""
+        ...
+
+    def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
+        """What a round is shown of memory: chosen once, and the same when the round is gone through again."""
         ...
 
 

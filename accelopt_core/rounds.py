@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from accelopt_core.bounds import bottleneck_of
 from accelopt_core.candidate import Candidate, Plan, source_hash
 from accelopt_core.evaluation import Evaluation, Implausible, Measured, explain
 from accelopt_core.events import (
@@ -24,6 +25,7 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.operators import kernel_operators
+from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
     Budget,
     BudgetExhausted,
@@ -90,6 +92,14 @@ class Outcome:
     attempts: tuple[Attempt, ...]
 
 
+@dataclass(frozen=True)
+class Past:
+    """What an interrupted run has already done; a round without a decision is gone through again."""
+
+    baseline: Measured
+    tries: tuple[Try, ...]
+
+
 class BaselineRejected(Exception):
     """The input kernel does not compile, is wrong or fails: there is nothing to optimise."""
 
@@ -121,6 +131,7 @@ class Loop:
         observer: RunObserver,
         settings: LoopSettings,
         interrupted: Callable[[], bool],
+        past: Past | None = None,
     ) -> None:
         self._task = task
         self._target = target
@@ -135,25 +146,48 @@ class Loop:
         self._machine = target.describe()
         self._input = Candidate("input", source)
         self._pending: Try | None = None
+        self._past = past
 
     def run(self) -> Outcome:
-        baseline = self._evaluate(BASELINE_ROUND, self._input, verify_full_below_us=None)
+        if self._past is not None:
+            baseline: Evaluation = self._past.baseline
+        else:
+            baseline = self._evaluate(BASELINE_ROUND, self._input, verify_full_below_us=None)
         if not isinstance(baseline, Measured):
             raise BaselineRejected(baseline)
         self._baseline = self._best_result = self._parent_result = baseline
         self._best = self._parent = self._input
         self._ranking: list[tuple[Candidate, Measured]] = [(self._input, baseline)]
-        self._journal.best(self._input, baseline)
         self._tell(BaselineMeasured(baseline))
-        ending, reason = self._rounds()
+        if self._past is None:
+            self._journal.best(self._input, baseline)
+            first = 1
+        else:
+            first = self._restore(self._past.tries)
+        ending, reason = self._rounds(first)
         if self._best is not self._input and ending is not Ending.FAILED:
             self._confirm_winner()
         return Outcome(ending, reason, self._baseline, self._best, self._best_result, self._history.attempts)
 
-    def _rounds(self) -> tuple[Ending, str]:
+    def _restore(self, tries: tuple[Try, ...]) -> int:
+        """Bring the state to where the last complete round left it; the number of the round to go on with."""
+        done = {entry.round for entry in tries if entry.decision is not None}
+        for entry in tries:
+            if entry.round not in done:
+                continue
+            self._history.add(entry.attempt)
+            if entry.reflexion is not None:
+                self._window.add(entry.reflexion)
+            if entry.decision is not None:
+                if entry.candidate is not None and isinstance(entry.evaluation, Measured):
+                    self._adopt(entry.decision, entry.candidate, entry.evaluation)
+                self._tell(RoundEnded(entry.attempt, entry.decision, entry.evaluation))
+        return max(done, default=0) + 1
+
+    def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
         model_failures = 0
-        for number in range(1, settings.rounds + 1):
+        for number in range(first, settings.rounds + 1):
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
@@ -244,18 +278,19 @@ class Loop:
         if measured is not None and candidate is not None:
             pending = replace(pending, attempt=replace(pending.attempt, outcome=decision.verdict.value))
             self._adopt(decision, candidate, measured)
-        self._pending = replace(pending, decision=decision)
+        self._pending = pending
         if measured is not None and candidate is not None:
             self._step(number, Step.SUMMARIZE)
             self._summarize(number, context, plan, candidate, measured, decision)
         self._step(number, Step.REFLECT)
+        reflexion = None
         try:
             reflexion = self._proposer.reflector.reflect(context, plan, candidate, result, decision)
             self._window.add(reflexion)
-            self._pending = replace(self._pending, reflexion=reflexion)
             self._note(number, Step.REFLECT, reflexion.lesson)
         except ModelError as error:
             self._note(number, Step.REFLECT, f"no reflexion: {error}")
+        self._pending = replace(pending, decision=decision, reflexion=reflexion)  # only now the round is complete
         self._flush()
         self._tell(RoundEnded(pending.attempt, decision, result))
 
@@ -277,7 +312,7 @@ class Loop:
         except ModelError as error:
             self._note(number, Step.SUMMARIZE, f"not remembered: {error}")
             return
-        self._journal.remember(experience)
+        self._journal.remember(experience, candidate.id)
         self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
 
     def _no_plan(self, number: int, summary: str) -> None:
@@ -341,12 +376,15 @@ class Loop:
     # --- what is known and what is told -----------------------------------------------------------
 
     def _context(self, number: int) -> RoundContext:
-        memory = self._journal.recall()
-        experiences = memory.retrieve(
-            bottleneck=self._parent_result.profile.bounds.limiter,
-            operators=kernel_operators(self._parent.source),
-            limit=self._settings.experiences,
-        )
+
+        def choose() -> tuple[Experience, ...]:
+            return self._journal.recall().retrieve(
+                bottleneck=bottleneck_of(self._parent_result.profile, self._parent_result.latency_us).value,
+                operators=kernel_operators(self._parent.source),
+                limit=self._settings.experiences,
+            )
+
+        experiences = self._journal.shown(number, choose)
         return RoundContext(
             number, self._task, self._parent, self._parent_result, self._best, self._best_result,
             self._baseline.latency_us, self._history.attempts, self._window.entries, self._window.avoid,

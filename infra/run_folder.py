@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +39,9 @@ from infra.journal import (
     replace_file,
     utc_now,
 )
+from infra.llm.ledger import LedgerEntry
+from infra.llm.recording import Exchange
+from infra.llm.replay_model import read_exchanges
 from infra.memory_file import MemoryFile
 from infra.records import from_document, to_document
 
@@ -78,6 +81,13 @@ class Measurement:
 
     candidate: Candidate
     result: Measured
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Experiences that a round's proposer was shown."""
+
+    experiences: tuple[Experience, ...]
 
 
 def new_run_id(task: str, now: datetime) -> str:
@@ -122,9 +132,7 @@ class RunFolder:
             try:
                 folder.path.mkdir()
             except FileExistsError:
-                raise JournalError(
-                    f"{folder.path} is there already: choose another --run-id"
-                ) from None
+                raise JournalError(f"{folder.path} is there already: choose another --run-id") from None
         for name in ("candidates", "evaluations", "exchanges"):
             make_folder(folder.path / name)
         folder.hold()
@@ -183,8 +191,12 @@ class RunFolder:
     def end(self, status: Status, reason: str) -> None:
         self._write_manifest(replace(self.manifest(), status=status, reason=reason))
 
-    def spend(self, entry: Mapping[str, Any]) -> None:
-        self._usage.append({"at": _stamp(utc_now()), **entry})
+    def go_on(self, rounds: int) -> None:
+        """An interrupted run is under way again."""
+        self._write_manifest(replace(self.manifest(), status="running", reason="", rounds=rounds))
+
+    def spend(self, entry: LedgerEntry) -> None:
+        self._usage.append({"at": _stamp(utc_now()), **to_document(entry)})
 
     def keep_exchange(self, role: str, document: str) -> Path:
         """One request to a model and its reply, as a file of its own, numbered in order."""
@@ -202,7 +214,17 @@ class RunFolder:
     def _write_manifest(self, manifest: Manifest) -> None:
         replace_file(self.path / "manifest.json", _pretty(to_document(replace(manifest, updated=_stamp(utc_now())))))
 
+    def keep_shown(self, round: int, experiences: tuple[Experience, ...]) -> tuple[Experience, ...]:
+        """What a round is shown of memory, so that going through it again asks the same questions."""
+        make_folder(self.path / "shown")
+        replace_file(self.path / "shown" / f"{round:03d}.json", _pretty(to_document(Shown(experiences))))
+        return experiences
+
     # --- reading ---
+
+    def shown(self, round: int) -> tuple[Experience, ...] | None:
+        name = f"shown/{round:03d}.json"
+        return self._read(Shown, name).experiences if (self.path / name).exists() else None
 
     def manifest(self) -> Manifest:
         return self._read(Manifest, "manifest.json")
@@ -211,12 +233,23 @@ class RunFolder:
         return _load(self.path / "config.json")
 
     def tries(self) -> tuple[Try, ...]:
-        path = self._experiments.path
-        records = enumerate(self._experiments.read(), 1)
-        return tuple(from_document(Try, record, f"{path} line {number}") for number, record in records)
+        """In order; of a try that was gone through again after an interruption, the last line counts."""
+        found: dict[tuple[int, int], Try] = {}
+        for number, record in enumerate(self._experiments.read(), 1):
+            entry = from_document(Try, record, f"{self._experiments.path} line {number}")
+            found[entry.round, entry.number] = entry
+        return tuple(found[key] for key in sorted(found))
 
-    def usage(self) -> list[dict[str, Any]]:
-        return self._usage.read()
+    def exchanges(self) -> list[tuple[str, Exchange]]:
+        """Every request to a model and its reply, oldest first, with the request's key."""
+        if not any((self.path / "exchanges").glob("*.json")):
+            return []
+        return read_exchanges(self.path)
+
+    def model_calls(self) -> tuple[LedgerEntry, ...]:
+        path = self._usage.path
+        records = enumerate(self._usage.read(), 1)
+        return tuple(from_document(LedgerEntry, record, f"{path} line {number}") for number, record in records)
 
     def baseline(self) -> Measurement | None:
         return self._read(Measurement, "baseline.json") if (self.path / "baseline.json").exists() else None
@@ -273,21 +306,22 @@ class RunJournal:
     def __init__(self, folder: RunFolder, memory: MemoryFile) -> None:
         self._folder = folder
         self._memory = memory
-        self._attempts = len(folder.tries())
 
     def attempt(self, entry: Try) -> None:
         self._folder.attempt(entry)
-        self._attempts += 1
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         self._folder.best(candidate, result)
 
-    def remember(self, experience: Experience) -> None:
-        # The same attempt, repeated after a crash, has the same token: it is filed once.
-        self._memory.record(experience, f"{self._folder.run_id}/{self._attempts}/{experience.key}")
+    def remember(self, experience: Experience, occasion: str) -> None:
+        self._memory.record(experience, f"{self._folder.run_id}/{occasion}")
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()
+
+    def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
+        kept = self._folder.shown(round)
+        return self._folder.keep_shown(round, choose()) if kept is None else kept
 
 
 def _load(path: Path) -> dict[str, Any]:

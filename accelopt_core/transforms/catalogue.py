@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from accelopt_core.bounds import bottleneck_of
 from accelopt_core.candidate import Bottleneck, Candidate, Plan, source_hash
-from accelopt_core.evaluation import Evaluation, Measured, Profile, explain
+from accelopt_core.evaluation import Evaluation, Measured, explain
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import (
     CannotRepair,
@@ -36,9 +37,6 @@ Predict = Callable[[str], "float | None"]
 
 LEAST_GAIN = 0.01
 """Of the latency: the divergence guard takes less than this for noise, so it is not worth a round."""
-
-BUSY = 0.6
-"""Share of the time above which an engine, or the DMA, counts as what limits the kernel."""
 
 AGREEMENT = 0.25
 """A gain within this of the expected one means that the machine model saw the cause."""
@@ -249,27 +247,3 @@ def _lesson(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str
     else:
         judgement = "it helps more than the machine model saw"
     return f"{plan.title}: expected {expected:,.1f} µs, gained {gain_us:,.1f} µs; {judgement}."
-
-
-def bottleneck_of(profile: Profile, latency_us: float) -> Bottleneck:
-    """What limits the kernel, from its busiest engine, or from its bounds where there is no profile."""
-    shares = busy_shares(profile)
-    if shares:
-        name, share = max(shares.items(), key=lambda item: item[1])
-        if share < BUSY:
-            return Bottleneck.UNDERUTILIZED
-        return Bottleneck.MEMORY_BOUND if name == "dma" else Bottleneck.COMPUTE_BOUND
-    if profile.bounds.peak_us < BUSY * latency_us:
-        return Bottleneck.UNDERUTILIZED
-    return Bottleneck.MEMORY_BOUND if profile.bounds.limiter == "memory" else Bottleneck.COMPUTE_BOUND
-
-
-def busy_shares(profile: Profile) -> dict[str, float]:
-    """Fraction of the time that each engine and the DMA are busy, as far as the profile says."""
-    fields = profile.fields
-    total_s = fields.get("total_time", 0.0)
-    if not total_s > 0:
-        return {}
-    names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
-    names["dma"] = "dma_active_time"
-    return {engine: fields[name] / total_s for engine, name in names.items() if name in fields}

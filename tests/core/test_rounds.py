@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -116,8 +117,11 @@ class Script:
     def best(self, candidate: Candidate, result: Measured) -> None:
         self.bests.append(candidate.id)
 
-    def remember(self, experience: Experience) -> None:
+    def remember(self, experience: Experience, occasion: str) -> None:
         self.memory.add(experience)
+
+    def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
+        return choose()
 
     def recall(self) -> OptimizationMemory:
         return self.memory

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Implausible, TimedOut
+from accelopt_core.ports import Role, Usage
 from infra.in_place import KernelChanged, write_back
+from infra.llm.ledger import LedgerEntry
 from infra.report import diff_of, print_diff, print_report, print_runs, summary_of, write_diff
 from infra.run_folder import RunFolder
 from tests.infra.samples import attempted, manifest, measured
@@ -29,10 +31,7 @@ def finished_run(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a",
     folder.best(entry.candidate, measured(250.0))
     folder.attempt(attempted(2, measured(600.0), 250.0))
     folder.attempt(attempted(3, Implausible("too good"), 250.0))
-    folder.spend(
-        {"role": "planner", "model": "m", "usage": {"input_tokens": 1000, "output_tokens": 50}, "cost_usd": 0.5,
-         "failed": False}
-    )  # fmt: skip
+    folder.spend(LedgerEntry(Role.PLANNER, "m", Usage(1000, 50), 0.5))
     folder.end("finished", "5 rounds without improvement")
     folder.close()
     return folder
