@@ -94,9 +94,7 @@ def requirements(extra: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def _end_quietly_when_interrupted(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
+def _end_quietly_when_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Ctrl-C before the program is up, while it still imports, is no reason for a stack trace."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)

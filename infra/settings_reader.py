@@ -136,7 +136,15 @@ def _spec(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> Sp
         raise TypeError(f"setting {name}: no rule to read a {hint}")
     public = metadata["name"] or name.replace("_", "-")
     return Spec(
-        name, public, metadata["help"], hint, optional, many, default, metadata["metavar"], metadata["const"],
+        name,
+        public,
+        metadata["help"],
+        hint,
+        optional,
+        many,
+        default,
+        metadata["metavar"],
+        metadata["const"],
         metadata["legal"],
     )
 

@@ -19,8 +19,9 @@ def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
     A string that is the name of a file beside the one it stands in counts as a program started by its path.
     """
     found: dict[str, Path] = {}
-    pending = [path for pattern in _STARTS for path in tree.glob(pattern)
-               if path.is_file() and "__pycache__" not in path.parts]
+    pending = [
+        path for pattern in _STARTS for path in tree.glob(pattern) if path.is_file() and "__pycache__" not in path.parts
+    ]
     if not any(path.name == "judge.py" for path in pending):
         raise FileNotFoundError(f"{tree}/infra/judge.py is not there: this installation is incomplete")
     while pending:
@@ -39,12 +40,17 @@ def _needed(path: Path, tree: Path) -> Iterator[Path]:
             for alias in node.names:
                 yield from _module_files(alias.name, tree)
         elif isinstance(node, ast.ImportFrom):
-            package = list(path.relative_to(tree).parent.parts)[:None if node.level <= 1 else 1 - node.level]
+            package = list(path.relative_to(tree).parent.parts)[: None if node.level <= 1 else 1 - node.level]
             base = ".".join(([*package] if node.level else []) + ([node.module] if node.module else []))
             for alias in node.names:
                 yield from _module_files(f"{base}.{alias.name}", tree)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".py") \
-                and "/" not in node.value and path.with_name(node.value).is_file():
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.endswith(".py")
+            and "/" not in node.value
+            and path.with_name(node.value).is_file()
+        ):
             yield path.with_name(node.value)
 
 

@@ -81,23 +81,28 @@ class Endpoint:
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
 
-_DESTINATION = re.compile(r"(?:(?P<user>[^@\s]+)@)?"
-                          r"(?:\[(?P<ip6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^@:\s\[\]/-][^@:\s\[\]/]*))"
-                          r"(?::(?P<port>\d{1,5}))?")
+_DESTINATION = re.compile(
+    r"(?:(?P<user>[^@\s]+)@)?"
+    r"(?:\[(?P<ip6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^@:\s\[\]/-][^@:\s\[\]/]*))"
+    r"(?::(?P<port>\d{1,5}))?"
+)
 
 
 def resolve(destination: str, settings: SshSettings) -> Endpoint:
     """Look `[user@]host[:port]` up in the configuration; what is typed wins over what the file says."""
     parsed = _DESTINATION.fullmatch(destination.removeprefix("ssh://").strip())
     if parsed is None:
-        raise TargetUnreachable(f"'{destination}' is not a host: write user@host, user@host:port or a Host of "
-                                f"{settings.config_file}")
+        raise TargetUnreachable(
+            f"'{destination}' is not a host: write user@host, user@host:port or a Host of {settings.config_file}"
+        )
     alias = parsed["ip6"] or parsed["host"]
     options = _lookup(alias, settings)
     ssh_dir = settings.config_file.parent
-    known_hosts = settings.known_hosts_files or tuple(
-        Path(name).expanduser() for name in options.get("userknownhostsfile", "").split()
-        if name != "none") or (ssh_dir / "known_hosts", ssh_dir / "known_hosts2")
+    known_hosts = (
+        settings.known_hosts_files
+        or tuple(Path(name).expanduser() for name in options.get("userknownhostsfile", "").split() if name != "none")
+        or (ssh_dir / "known_hosts", ssh_dir / "known_hosts2")
+    )
     configured_keys = tuple(Path(name).expanduser() for name in options.get("identityfile", ()) if name != "none")
     jumps = tuple(jump.strip() for jump in options.get("proxyjump", "none").split(",") if jump.strip())
     return Endpoint(
@@ -105,13 +110,16 @@ def resolve(destination: str, settings: SshSettings) -> Endpoint:
         host=options["hostname"],
         port=_port(parsed["port"] or options.get("port", "22"), destination),
         user=parsed["user"] or options.get("user") or getpass.getuser(),
-        identity_files=settings.identity_files + (configured_keys or tuple(
-            path for name in DEFAULT_IDENTITIES if (path := ssh_dir / name).exists())),
+        identity_files=settings.identity_files
+        + (configured_keys or tuple(path for name in DEFAULT_IDENTITIES if (path := ssh_dir / name).exists())),
         identities_only=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
-        known_hosts_files=known_hosts + tuple(
+        known_hosts_files=known_hosts
+        + tuple(
             Path(name).expanduser()
-            for name in options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts").split() if name != "none"),
+            for name in options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts").split()
+            if name != "none"
+        ),
         host_key_alias=options.get("hostkeyalias"),
         hash_known_hosts=options.get("hashknownhosts", "no").lower() == "yes",
         proxy_command=options.get("proxycommand"),
@@ -124,8 +132,10 @@ def _lookup(alias: str, settings: SshSettings) -> paramiko.SSHConfigDict:
     try:
         return paramiko.SSHConfig.from_text(text).lookup(alias)
     except (paramiko.SSHException, ImportError, ValueError) as error:
-        raise TargetUnreachable(f"{settings.config_file} cannot be read for host {alias}: {_one_line(error)}; "
-                                f"correct it, or give user@host:port of another Host") from error
+        raise TargetUnreachable(
+            f"{settings.config_file} cannot be read for host {alias}: {_one_line(error)}; "
+            f"correct it, or give user@host:port of another Host"
+        ) from error
 
 
 def _lines(path: Path, depth: int) -> Iterator[str]:

@@ -103,8 +103,9 @@ class Keyring:
         remarks.append(f"{path} was not unlocked")
         return None
 
-    def _load(self, path: Path, passphrase: str | None, encrypted: list[Path],
-              remarks: list[str]) -> paramiko.PKey | None:
+    def _load(
+        self, path: Path, passphrase: str | None, encrypted: list[Path], remarks: list[str]
+    ) -> paramiko.PKey | None:
         if path in self._loaded:
             return self._loaded[path]
         for key_class in _KEY_CLASSES:
@@ -130,8 +131,7 @@ class Keyring:
 class Connection:
     """An authenticated transport, and whatever it passes through. Close it."""
 
-    def __init__(self, transport: paramiko.Transport, endpoint: Endpoint, settings: SshSettings,
-                 route: _Route) -> None:
+    def __init__(self, transport: paramiko.Transport, endpoint: Endpoint, settings: SshSettings, route: _Route) -> None:
         self._transport = transport
         self._endpoint = endpoint
         self._settings = settings
@@ -166,11 +166,14 @@ class Connection:
         """A TCP connection from the far side onwards, for ProxyJump."""
         try:
             with self._watched():
-                return self._transport.open_channel("direct-tcpip", (host, port), ("127.0.0.1", 0),
-                                                    timeout=self._settings.connect_timeout_s)
+                return self._transport.open_channel(
+                    "direct-tcpip", (host, port), ("127.0.0.1", 0), timeout=self._settings.connect_timeout_s
+                )
         except LinkDropped as error:
-            raise LinkNotUp(f"jump host {self._endpoint.where} does not reach {host}:{port}; check that address from "
-                            f"there, and AllowTcpForwarding") from error
+            raise LinkNotUp(
+                f"jump host {self._endpoint.where} does not reach {host}:{port}; check that address from "
+                f"there, and AllowTcpForwarding"
+            ) from error
 
     def close(self) -> None:
         self._transport.close()
@@ -190,15 +193,20 @@ class Connection:
             timer.cancel()
 
     def dropped(self, error: BaseException) -> LinkDropped:
-        return LinkDropped(f"the connection to {self._endpoint.where} dropped ({_one_line(error)}); check the network "
-                           f"and the host")
+        return LinkDropped(
+            f"the connection to {self._endpoint.where} dropped ({_one_line(error)}); check the network and the host"
+        )
 
 
 class _Route:
     """The socket under a transport, and the proxy process or jump connection that carries it."""
 
-    def __init__(self, sock: socket.socket | paramiko.Channel, jump: Connection | None = None,
-                 proxy: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        sock: socket.socket | paramiko.Channel,
+        jump: Connection | None = None,
+        proxy: subprocess.Popen[bytes] | None = None,
+    ) -> None:
         self.sock = sock
         self._jump = jump
         self._proxy = proxy
@@ -222,11 +230,13 @@ def connect(endpoint: Endpoint, settings: SshSettings, keyring: Keyring, termina
     return _connect(endpoint, endpoint.jumps, settings, keyring, terminal, depth=0)
 
 
-def _connect(endpoint: Endpoint, jumps: tuple[str, ...], settings: SshSettings, keyring: Keyring, terminal: Terminal,
-             depth: int) -> Connection:
+def _connect(
+    endpoint: Endpoint, jumps: tuple[str, ...], settings: SshSettings, keyring: Keyring, terminal: Terminal, depth: int
+) -> Connection:
     if depth > _MOST_JUMPS:
-        raise TargetUnreachable(f"more than {_MOST_JUMPS} jump hosts on the way to {endpoint.where}; does a ProxyJump "
-                                f"name itself?")
+        raise TargetUnreachable(
+            f"more than {_MOST_JUMPS} jump hosts on the way to {endpoint.where}; does a ProxyJump name itself?"
+        )
     if jumps:
         hop = resolve(jumps[-1], settings)
         jump = _connect(hop, jumps[:-1] or hop.jumps, settings, keyring, terminal, depth + 1)
@@ -247,8 +257,9 @@ def _connect(endpoint: Endpoint, jumps: tuple[str, ...], settings: SshSettings, 
     connection = Connection(transport, endpoint, settings, route)
     try:
         _greet(transport, endpoint, settings)
-        ssh_host_keys.check(endpoint, transport.get_remote_server_key(), accept_new=settings.accept_new_host_key,
-                            terminal=terminal)
+        ssh_host_keys.check(
+            endpoint, transport.get_remote_server_key(), accept_new=settings.accept_new_host_key, terminal=terminal
+        )
         _log_in(transport, endpoint, keyring)
     except BaseException:
         connection.close()
@@ -262,14 +273,18 @@ def _tcp(endpoint: Endpoint, settings: SshSettings) -> socket.socket:
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), timeout=settings.connect_timeout_s)
     except socket.gaierror as error:
-        raise LinkNotUp(f"host name {endpoint.host} is unknown ({where}); check the spelling, ~/.ssh/config and the "
-                        f"network") from error
+        raise LinkNotUp(
+            f"host name {endpoint.host} is unknown ({where}); check the spelling, ~/.ssh/config and the network"
+        ) from error
     except ConnectionRefusedError as error:
-        raise LinkNotUp(f"{where} refused the connection; check the port, and that the instance and its sshd run"
-                        ) from error
+        raise LinkNotUp(
+            f"{where} refused the connection; check the port, and that the instance and its sshd run"
+        ) from error
     except TimeoutError as error:
-        raise LinkNotUp(f"{where} did not answer within {settings.connect_timeout_s:g} s; check the address, that the "
-                        f"instance runs, and its security group") from error
+        raise LinkNotUp(
+            f"{where} did not answer within {settings.connect_timeout_s:g} s; check the address, that the "
+            f"instance runs, and its security group"
+        ) from error
     except OSError as error:
         raise LinkNotUp(f"no way to {where}: {error.strerror or error}; check the network") from error
     sock.settimeout(None)
@@ -284,8 +299,13 @@ def _through_command(command: str) -> _Route:
     # paramiko.ProxyCommand spins for ever when the command ends; a socket pair behaves like any other socket.
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(["/bin/sh", "-c", "exec " + command], stdin=theirs.fileno(),
-                                   stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", "exec " + command],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     return _Route(ours, proxy=process)
 
 
@@ -303,8 +323,10 @@ def _greet(transport: paramiko.Transport, endpoint: Endpoint, settings: SshSetti
         transport.start_client(timeout=settings.connect_timeout_s * 2)
         transport.get_remote_server_key()
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise LinkNotUp(f"{endpoint.where} accepts connections but does not complete an SSH greeting "
-                        f"({_one_line(error)}); is that the SSH port, and is the host overloaded?") from error
+        raise LinkNotUp(
+            f"{endpoint.where} accepts connections but does not complete an SSH greeting "
+            f"({_one_line(error)}); is that the SSH port, and is the host overloaded?"
+        ) from error
     finally:
         timer.cancel()
 
@@ -317,23 +339,32 @@ def _log_in(transport: paramiko.Transport, endpoint: Endpoint, keyring: Keyring)
         try:
             also_wanted = transport.auth_publickey(endpoint.user, key)
         except paramiko.BadAuthenticationType as error:
-            raise TargetUnreachable(f"{endpoint.where} does not accept keys, only {', '.join(error.allowed_types)}; "
-                                    f"install a public key for {endpoint.user} there") from error
+            raise TargetUnreachable(
+                f"{endpoint.where} does not accept keys, only {', '.join(error.allowed_types)}; "
+                f"install a public key for {endpoint.user} there"
+            ) from error
         except paramiko.AuthenticationException:
             if transport.is_active():
                 continue
-            raise TargetUnreachable(f"{endpoint.where} hung up after {len(tried)} rejected keys ({', '.join(tried)}); "
-                                    f"name the right one: IdentityFile and IdentitiesOnly yes") from None
+            raise TargetUnreachable(
+                f"{endpoint.where} hung up after {len(tried)} rejected keys ({', '.join(tried)}); "
+                f"name the right one: IdentityFile and IdentitiesOnly yes"
+            ) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise LinkNotUp(f"{endpoint.where} broke off the log-in ({_one_line(error)}) after: {', '.join(tried)}"
-                            ) from error
+            raise LinkNotUp(
+                f"{endpoint.where} broke off the log-in ({_one_line(error)}) after: {', '.join(tried)}"
+            ) from error
         if not also_wanted:
             return
-        raise TargetUnreachable(f"{endpoint.where} wants {' or '.join(also_wanted)} beside a key, which nobody can "
-                                f"type at night; allow key-only log-in for {endpoint.user}")
+        raise TargetUnreachable(
+            f"{endpoint.where} wants {' or '.join(also_wanted)} beside a key, which nobody can "
+            f"type at night; allow key-only log-in for {endpoint.user}"
+        )
     offered = f"rejected {', '.join(tried)}" if tried else "had no key offered to it"
-    raise TargetUnreachable(f"{endpoint.where} {offered}{''.join('; ' + remark for remark in remarks)}; check the "
-                            f"user name, IdentityFile in ~/.ssh/config, or ssh-add -l")
+    raise TargetUnreachable(
+        f"{endpoint.where} {offered}{''.join('; ' + remark for remark in remarks)}; check the "
+        f"user name, IdentityFile in ~/.ssh/config, or ssh-add -l"
+    )
 
 
 def _blob_type(algorithm: str) -> str:

@@ -72,8 +72,12 @@ class KnownHost:
 def known_keys(endpoint: Endpoint) -> tuple[KnownHost, ...]:
     """Every line of the endpoint's known_hosts files that speaks of this host, certificates' authorities excepted."""
     name = endpoint.known_hosts_name
-    return tuple(entry for file in endpoint.known_hosts_files for entry in _entries(file)
-                 if entry.marker != "@cert-authority" and entry.is_for(name))
+    return tuple(
+        entry
+        for file in endpoint.known_hosts_files
+        for entry in _entries(file)
+        if entry.marker != "@cert-authority" and entry.is_for(name)
+    )
 
 
 def fingerprint(key: HostKey) -> str:
@@ -88,21 +92,27 @@ def check(endpoint: Endpoint, key: HostKey, *, accept_new: bool, terminal: Termi
     shown = f"{key.get_name()} {fingerprint(key)}"
     for entry in entries:
         if entry.marker == "@revoked" and (entry.key_type, entry.key) == offered:
-            raise HostKeyRejected(f"{endpoint.where} offers a revoked host key ({shown}; {entry.file}:{entry.line}): "
-                                  f"not connecting; ask whoever runs the host")
+            raise HostKeyRejected(
+                f"{endpoint.where} offers a revoked host key ({shown}; {entry.file}:{entry.line}): "
+                f"not connecting; ask whoever runs the host"
+            )
     trusted = [entry for entry in entries if not entry.marker]
     if any((entry.key_type, entry.key) == offered for entry in trusted):
         return
     if trusted:
         # A host whose known types were all asked for first and which offers another one has lost the known key too.
         entry = next((entry for entry in trusted if entry.key_type == offered[0]), trusted[0])
-        raise HostKeyRejected(f"the host key of {endpoint.where} has CHANGED: {entry.file}:{entry.line} says otherwise "
-                              f"than {shown}; if the host was reinstalled, run: "
-                              f"ssh-keygen -R '{endpoint.known_hosts_name}' -f '{entry.file}'")
+        raise HostKeyRejected(
+            f"the host key of {endpoint.where} has CHANGED: {entry.file}:{entry.line} says otherwise "
+            f"than {shown}; if the host was reinstalled, run: "
+            f"ssh-keygen -R '{endpoint.known_hosts_name}' -f '{entry.file}'"
+        )
     if not accept_new:
         if not terminal.interactive:
-            raise HostKeyRejected(f"{endpoint.where} is not in known_hosts and offers {shown}: compare it with the "
-                                  f"host's own, then connect once with ssh, or pass --accept-new-host-key")
+            raise HostKeyRejected(
+                f"{endpoint.where} is not in known_hosts and offers {shown}: compare it with the "
+                f"host's own, then connect once with ssh, or pass --accept-new-host-key"
+            )
         answer = terminal.ask(f"The host {endpoint.where} is new; its key is {shown}.\nTrust it from now on (yes/no)? ")
         if answer.strip().lower() != "yes":
             raise HostKeyRejected(f"the host key of {endpoint.where} was not accepted")
@@ -128,8 +138,10 @@ def _remember(endpoint: Endpoint, key: HostKey) -> None:
                     line = "\n" + line
             stream.write(line.encode())
     except OSError as error:
-        raise HostKeyRejected(f"the new host key of {endpoint.where} cannot be stored in {file}: {error.strerror}; "
-                              f"correct its permissions") from error
+        raise HostKeyRejected(
+            f"the new host key of {endpoint.where} cannot be stored in {file}: {error.strerror}; "
+            f"correct its permissions"
+        ) from error
 
 
 def _entries(file: Path) -> Iterator[KnownHost]:

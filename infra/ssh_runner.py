@@ -116,8 +116,15 @@ T = TypeVar("T")
 class SshRunner:
     """One machine. Safe to use from several threads: each request has a channel of its own."""
 
-    def __init__(self, destination: str, settings: SshSettings | None = None, *, python: str = "python3",
-                 root: str = "~/.nki-optimizer", terminal: Terminal | None = None) -> None:
+    def __init__(
+        self,
+        destination: str,
+        settings: SshSettings | None = None,
+        *,
+        python: str = "python3",
+        root: str = "~/.nki-optimizer",
+        terminal: Terminal | None = None,
+    ) -> None:
         self.settings = settings or SshSettings()
         self._terminal = terminal or ControllingTerminal()
         self._keyring = Keyring(self._terminal)
@@ -156,28 +163,54 @@ class SshRunner:
 
     # --- verbs ----------------------------------------------------------------------------------
 
-    def run(self, argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None = None,
-            cwd: str | None = None, path_first: Sequence[str] = (), output_limit_bytes: int = 1 << 20) -> CommandResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        path_first: Sequence[str] = (),
+        output_limit_bytes: int = 1 << 20,
+    ) -> CommandResult:
         """Run one short command. It may run twice if the link drops in between, so it should be harmless."""
+
         def attempt() -> CommandResult:
-            with self._request({"op": "run", "argv": list(argv), "timeout_s": timeout_s, "env": dict(env or {}),
-                                "cwd": cwd, "path_first": list(path_first), "limit": output_limit_bytes}) as stream:
+            with self._request(
+                {
+                    "op": "run",
+                    "argv": list(argv),
+                    "timeout_s": timeout_s,
+                    "env": dict(env or {}),
+                    "cwd": cwd,
+                    "path_first": list(path_first),
+                    "limit": output_limit_bytes,
+                }
+            ) as stream:
                 frame, output = stream.expect("ran")
             return CommandResult(frame["status"], output, frame["stderr"], frame["stdout_bytes"] > len(output))
+
         return self._persist(attempt)
 
-    def find_python(self, candidates: Sequence[str], *, needs: Sequence[Sequence[str]],
-                    at_least: tuple[int, int] = (3, 10)) -> str:
+    def find_python(
+        self, candidates: Sequence[str], *, needs: Sequence[Sequence[str]], at_least: tuple[int, int] = (3, 10)
+    ) -> str:
         """The first candidate (name, path or glob) recent enough that has one module of each group in `needs`.
 
         Raises JobRefused("no_python") whose message says what each candidate lacks.
         """
-        request = {"op": "find_python", "candidates": list(candidates), "needs": [list(group) for group in needs],
-                   "modules": [name for group in needs for name in group], "at_least": list(at_least)}
+        request = {
+            "op": "find_python",
+            "candidates": list(candidates),
+            "needs": [list(group) for group in needs],
+            "modules": [name for group in needs for name in group],
+            "at_least": list(at_least),
+        }
 
         def attempt() -> str:
             with self._request(request) as stream:
                 return str(stream.expect("python")[0]["path"])
+
         return self._persist(attempt)
 
     def put_tree(self, files: Mapping[str, bytes | Path], *, compile_with: str | None = None) -> RemoteTree:
@@ -185,8 +218,9 @@ class SshRunner:
 
         compile_with: a Python there that compiles every .py in advance, so that no job has to.
         """
-        contents = {_plain(name): (value.read_bytes() if isinstance(value, Path) else value)
-                    for name, value in files.items()}
+        contents = {
+            _plain(name): (value.read_bytes() if isinstance(value, Path) else value) for name, value in files.items()
+        }
         blobs = {hashlib.sha256(data).hexdigest(): data for data in contents.values()}
         manifest = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(contents.items())}
         key = hashlib.sha256(json.dumps([manifest, compile_with]).encode()).hexdigest()[:24]
@@ -200,12 +234,23 @@ class SshRunner:
     def start_job(self, job: RemoteJob, tree: RemoteTree | None = None) -> None:
         """Start it, detached. `follow` raises JobRefused("tree_changed") when `tree` is no longer what was sent."""
         spec = job.spec
-        request = {"op": "job_start", "job": job.id, "secret": job.secret, "argv": list(spec.argv),
-                   "job_dir_word": JOB_DIR, "env": dict(spec.env), "path_first": list(spec.path_first), "cwd": spec.cwd,
-                   "timeout_s": spec.timeout_s, "stdout_limit": spec.stdout_limit_bytes, "offset": 0,
-                   "collect": list(spec.collect), "collect_limit": spec.collect_limit_bytes,
-                   "files": [[_plain(name), len(data)] for name, data in spec.files.items()],
-                   "tree": {"path": tree.path, "digest": tree.digest} if tree else None}
+        request = {
+            "op": "job_start",
+            "job": job.id,
+            "secret": job.secret,
+            "argv": list(spec.argv),
+            "job_dir_word": JOB_DIR,
+            "env": dict(spec.env),
+            "path_first": list(spec.path_first),
+            "cwd": spec.cwd,
+            "timeout_s": spec.timeout_s,
+            "stdout_limit": spec.stdout_limit_bytes,
+            "offset": 0,
+            "collect": list(spec.collect),
+            "collect_limit": spec.collect_limit_bytes,
+            "files": [[_plain(name), len(data)] for name, data in spec.files.items()],
+            "tree": {"path": tree.path, "digest": tree.digest} if tree else None,
+        }
         payload = b"".join(spec.files.values())
         job.restart = lambda: self._request(request, payload)
         job.stream = self._persist(job.restart)
@@ -220,9 +265,21 @@ class SshRunner:
         while job.outcome is None:
             if job.stream is None:
                 # Until the far side has spoken of the job it may not have it; asking again cannot start it twice.
-                job.stream = self._persist(job.restart or (lambda: self._request(
-                    {"op": "job_follow", "job": job.id, "secret": job.secret, "offset": job.received_bytes,
-                     "collect": list(job.spec.collect), "collect_limit": job.spec.collect_limit_bytes})))
+                job.stream = self._persist(
+                    job.restart
+                    or (
+                        lambda: self._request(
+                            {
+                                "op": "job_follow",
+                                "job": job.id,
+                                "secret": job.secret,
+                                "offset": job.received_bytes,
+                                "collect": list(job.spec.collect),
+                                "collect_limit": job.spec.collect_limit_bytes,
+                            }
+                        )
+                    )
+                )
             stream = job.stream
             try:
                 for data in self._listen(job, stream):
@@ -252,9 +309,11 @@ class SshRunner:
             return job.files[name]
 
         def attempt() -> bytes:
-            with self._request({"op": "job_collect", "job": job.id, "name": _plain(name),
-                                "limit": limit_bytes}) as stream:
+            with self._request(
+                {"op": "job_collect", "job": job.id, "name": _plain(name), "limit": limit_bytes}
+            ) as stream:
                 return stream.expect("file")[1]
+
         return self._persist(attempt)
 
     def remove(self, job: RemoteJob) -> None:
@@ -281,12 +340,15 @@ class SshRunner:
             shas = [sha for sha in frame["shas"] if sha in blobs]
             pack = b"".join(blobs[sha] for sha in shas)
             if frame["free_bytes"] < 3 * len(pack) + (8 << 20):
-                raise JobRefused("disk_full", f"{self.where} has {frame['free_bytes'] >> 20} MB free under "
-                                              f"{frame['root']}; make room there")
+                raise JobRefused(
+                    "disk_full",
+                    f"{self.where} has {frame['free_bytes'] >> 20} MB free under {frame['root']}; make room there",
+                )
             name = f"{secrets.token_hex(8)}.pack"
             self._upload(f"{frame['root']}/incoming/{name}", pack)
-            with self._request({"op": "tree_receive", **layout, "pack": name,
-                                "index": [[sha, len(blobs[sha])] for sha in shas]}) as stream:
+            with self._request(
+                {"op": "tree_receive", **layout, "pack": name, "index": [[sha, len(blobs[sha])] for sha in shas]}
+            ) as stream:
                 frame, _ = stream.expect("tree")
         return RemoteTree(frame["root"], frame["path"], frame["digest"])
 
@@ -303,8 +365,11 @@ class SshRunner:
         except OSError as error:
             if not connection.alive:
                 self._drop(connection, error)
-            raise JobRefused("upload", f"{self.where} does not take {len(data)} bytes at {path} "
-                                       f"({error.strerror or error}); check its disk space and permissions") from error
+            raise JobRefused(
+                "upload",
+                f"{self.where} does not take {len(data)} bytes at {path} "
+                f"({error.strerror or error}); check its disk space and permissions",
+            ) from error
 
     def _listen(self, job: RemoteJob, stream: Stream) -> Iterator[bytes]:
         while True:
@@ -328,13 +393,15 @@ class SshRunner:
         def attempt() -> dict[str, Any]:
             with self._request(request) as stream:
                 return stream.expect(answer)[0]
+
         return self._persist(attempt, patience_s)
 
     def _request(self, request: dict[str, Any], payload: bytes = b"") -> Stream:
         """Send one request; the answer is read from the stream."""
         token = secrets.token_hex(16)
-        body = json.dumps({**request, "root": self._root, "token": token,
-                           "heartbeat_s": self.settings.silence_limit_s / 4}).encode()
+        body = json.dumps(
+            {**request, "root": self._root, "token": token, "heartbeat_s": self.settings.silence_limit_s / 4}
+        ).encode()
         connection = self._connected()
         channel = connection.execute(far_side_command(self._python))
         stream = Stream(channel, token.encode(), self.where, self._python, lambda error: self._drop(connection, error))

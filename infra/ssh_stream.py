@@ -21,9 +21,10 @@ _NOISE_LIMIT_BYTES = 65536
 
 _BOOTSTRAP = (
     r'exec("import json,os,sys,types,zlib\ndef take(n):\n d=bytes()\n while len(d)<n:\n  c=os.read(0,n-len(d))\n'
-    r'  if not c: os._exit(1)\n  d+=c\n return d\n'
-    r'for name,text in json.loads(zlib.decompress(take(int(take(10)))).decode()):\n'
-    r' m=sys.modules[name]=types.ModuleType(name)\n exec(compile(text,name,\"exec\"),m.__dict__)\nm.main()")')
+    r"  if not c: os._exit(1)\n  d+=c\n return d\n"
+    r"for name,text in json.loads(zlib.decompress(take(int(take(10)))).decode()):\n"
+    r' m=sys.modules[name]=types.ModuleType(name)\n exec(compile(text,name,\"exec\"),m.__dict__)\nm.main()")'
+)
 """Single-quoted on the command line of any shell; reads the modules of infra.far_side from standard input."""
 
 
@@ -45,8 +46,9 @@ def far_side_program() -> bytes:
     """What `far_side_command` reads first: the modules of infra.far_side, packed, behind their length."""
     package = resources.files(far_side)
     modules = [[far_side.__name__, ""]]
-    modules += [[f"{far_side.__name__}.{name}", package.joinpath(f"{name}.py").read_text("utf-8")]
-                for name in far_side.MODULES]
+    modules += [
+        [f"{far_side.__name__}.{name}", package.joinpath(f"{name}.py").read_text("utf-8")] for name in far_side.MODULES
+    ]
     packed = zlib.compress(json.dumps(modules).encode(), 9)
     return b"%010d" % len(packed) + packed
 
@@ -54,8 +56,14 @@ def far_side_program() -> bytes:
 class Stream:
     """The answer to one request: frames in order. `expect` turns refusals and drops into exceptions."""
 
-    def __init__(self, channel: paramiko.Channel, token: bytes, where: str, python: str,
-                 drop: Callable[[BaseException], NoReturn]) -> None:
+    def __init__(
+        self,
+        channel: paramiko.Channel,
+        token: bytes,
+        where: str,
+        python: str,
+        drop: Callable[[BaseException], NoReturn],
+    ) -> None:
         self._channel = channel
         self._token = token
         self._where = where
@@ -108,8 +116,10 @@ class Stream:
         marker = b"\n" + self._token + b"\n"
         while marker not in self._buffer:
             if len(self._buffer) > _NOISE_LIMIT_BYTES:
-                raise TargetUnreachable(f"{self._where} prints more than {_NOISE_LIMIT_BYTES} bytes at log-in; make "
-                                        f"its shell start-up files silent for non-interactive use")
+                raise TargetUnreachable(
+                    f"{self._where} prints more than {_NOISE_LIMIT_BYTES} bytes at log-in; make "
+                    f"its shell start-up files silent for non-interactive use"
+                )
             self._more()
         self._buffer = self._buffer.partition(marker)[2]
         self._greeted = True
@@ -154,5 +164,7 @@ class Stream:
         status = self._channel.recv_exit_status()
         said = self._channel.recv_stderr(4096) if self._channel.recv_stderr_ready() else b""
         words = " ".join((said or self._buffer).decode("utf-8", "replace").split())[-300:]
-        raise TargetUnreachable(f"{self._where} logs in but cannot run '{self._python}' (exit status {status}: "
-                                f"{words}); install Python 3.8 or newer there, or name one")
+        raise TargetUnreachable(
+            f"{self._where} logs in but cannot run '{self._python}' (exit status {status}: "
+            f"{words}); install Python 3.8 or newer there, or name one"
+        )

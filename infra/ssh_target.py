@@ -59,9 +59,16 @@ class _Station:
 class SshTarget:
     """`ubuntu@10.0.0.1` or an alias of ~/.ssh/config; a Trn2, or any machine with `remote_simulator`."""
 
-    def __init__(self, destination: str, *, remote_simulator: bool = False, remote_python: str | None = None,
-                 settings: SshSettings | None = None, root: str = "~/.nki-optimizer",
-                 terminal: Terminal | None = None) -> None:
+    def __init__(
+        self,
+        destination: str,
+        *,
+        remote_simulator: bool = False,
+        remote_python: str | None = None,
+        settings: SshSettings | None = None,
+        root: str = "~/.nki-optimizer",
+        terminal: Terminal | None = None,
+    ) -> None:
         self._toolchain = "simulator" if remote_simulator else "auto"
         self._python = remote_python
         self._runner = SshRunner(destination, settings, python=remote_python or "python3", root=root, terminal=terminal)
@@ -83,14 +90,21 @@ class SshTarget:
         """What works on that machine, found out there; also where it has no Neuron SDK, if it can simulate at least."""
         python = self._find_python(sdk=False)
         station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
-        answer = self._runner.run([python, "-m", "infra.doctor", "--json"], timeout_s=_DOCTOR_LIMIT_S,
-                                  env=self._environment(station), cwd=station.tree.path, path_first=self._path(station))
+        answer = self._runner.run(
+            [python, "-m", "infra.doctor", "--json"],
+            timeout_s=_DOCTOR_LIMIT_S,
+            env=self._environment(station),
+            cwd=station.tree.path,
+            path_first=self._path(station),
+        )
         received = time.time()
         try:
             report = doctor.from_json(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
         except (IndexError, ValueError) as error:
-            raise TargetMisconfigured(f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
-                                      f"{_last_line(answer.stderr_tail)}); run setup_trn2.sh there") from error
+            raise TargetMisconfigured(
+                f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
+                f"{_last_line(answer.stderr_tail)}); run setup_trn2.sh there"
+            ) from error
         self.clock_skew_s = report.unix_time_s - received
         return report
 
@@ -157,30 +171,42 @@ class SshTarget:
         except JobRefused as error:
             if error.code != "no_python":
                 raise
-            remedy = ("install numpy and ml_dtypes there, or name a Python that has them with --remote-python"
-                      if simulator else
-                      "install the SDK, name its Python with --remote-python, or simulate there: --remote-simulator")
+            remedy = (
+                "install numpy and ml_dtypes there, or name a Python that has them with --remote-python"
+                if simulator
+                else "install the SDK, name its Python with --remote-python, or simulate there: --remote-simulator"
+            )
             what = "Python for the simulator" if simulator else "Neuron SDK"
             raise TargetMisconfigured(f"no {what} found ({error}); {remedy}") from error
 
     def _ask_judge(self, station: _Station) -> TargetInfo:
-        answer = self._runner.run([station.python, "-m", "infra.judge", "--describe", "--toolchain", self._toolchain],
-                                  timeout_s=120.0, env=self._environment(station), cwd=station.tree.path,
-                                  path_first=self._path(station))
+        answer = self._runner.run(
+            [station.python, "-m", "infra.judge", "--describe", "--toolchain", self._toolchain],
+            timeout_s=120.0,
+            env=self._environment(station),
+            cwd=station.tree.path,
+            path_first=self._path(station),
+        )
         try:
             said = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
             if "target_error" in said:
                 raise self._misconfigured(str(said["target_error"]["message"]))
-            return TargetInfo(f"{self._runner.where}, {said['name']}", str(said["fingerprint"]),
-                              bool(said["simulated"]))
+            return TargetInfo(
+                f"{self._runner.where}, {said['name']}", str(said["fingerprint"]), bool(said["simulated"])
+            )
         except (IndexError, ValueError, KeyError, TypeError) as error:
-            raise TargetMisconfigured(f"the judge on {self._runner.where} gives no account of itself (status "
-                                      f"{answer.status}: {_last_line(answer.stderr_tail)}); run "
-                                      f"`orchestrator.py doctor`") from error
+            raise TargetMisconfigured(
+                f"the judge on {self._runner.where} gives no account of itself (status "
+                f"{answer.status}: {_last_line(answer.stderr_tail)}); run "
+                f"`orchestrator.py doctor`"
+            ) from error
 
     def _misconfigured(self, message: str) -> TargetMisconfigured:
-        hint = "" if self._toolchain == "simulator" or "--remote-simulator" in message else \
-            "; to simulate there instead: --remote-simulator"
+        hint = (
+            ""
+            if self._toolchain == "simulator" or "--remote-simulator" in message
+            else "; to simulate there instead: --remote-simulator"
+        )
         return TargetMisconfigured(f"{self._runner.where}: {message}{hint}")
 
     def _environment(self, station: _Station) -> dict[str, str]:
@@ -195,13 +221,25 @@ class SshTarget:
         nonce = secrets.token_hex(16)
         limit_s = judge_limit_s(request)
         spec = JobSpec(
-            argv=(station.python, "-m", "infra.judge", "--job", f"{JOB_DIR}/job.json", "--result",
-                  f"{JOB_DIR}/result.json", "--cache", station.references),
+            argv=(
+                station.python,
+                "-m",
+                "infra.judge",
+                "--job",
+                f"{JOB_DIR}/job.json",
+                "--result",
+                f"{JOB_DIR}/result.json",
+                "--cache",
+                station.references,
+            ),
             timeout_s=limit_s,
             files={"job.json": wire.encode_job(request, nonce=nonce, toolchain=self._toolchain).encode()},
             env={**self._environment(station), "TMPDIR": JOB_DIR},
-            path_first=self._path(station), cwd=station.tree.path, collect=("result.json",),
-            collect_limit_bytes=_RESULT_LIMIT_BYTES)
+            path_first=self._path(station),
+            cwd=station.tree.path,
+            collect=("result.json",),
+            collect_limit_bytes=_RESULT_LIMIT_BYTES,
+        )
         job = self._runner.new_job(spec)
         self._running[job.id] = job
         try:
@@ -236,8 +274,9 @@ class SshTarget:
             except TargetMisconfigured as error:
                 raise self._misconfigured(str(error)) from error
         if outcome.status is not None and outcome.status < 0:
-            return Crashed(step.value, f"the judge was killed by signal {-outcome.status}: out of memory, or the "
-                                       f"candidate did it")
+            return Crashed(
+                step.value, f"the judge was killed by signal {-outcome.status}: out of memory, or the candidate did it"
+            )
         how = f"status {outcome.status}" if outcome.ended == "exit" else outcome.ended
         raise self._misconfigured(f"the judge ended with {how} and no result: {_last_line(outcome.stderr_tail)}")
 
@@ -262,8 +301,9 @@ class _Relay:
 def judge_limit_s(request: EvaluationRequest) -> float:
     """After this long the judge itself hangs: more than it takes when every step uses its own limit up."""
     limits = request.limits
-    return (limits.compile_timeout_s * len(request.task.presets) + limits.run_timeout_s * (2 + limits.remeasure)
-            + _SPARE_S)
+    return (
+        limits.compile_timeout_s * len(request.task.presets) + limits.run_timeout_s * (2 + limits.remeasure) + _SPARE_S
+    )
 
 
 def _last_line(text: str) -> str:

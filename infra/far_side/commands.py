@@ -15,8 +15,10 @@ from infra.far_side.processes import Watched, environment
 from infra.far_side.wire import Refused, Wire
 
 _PROBE_TIMEOUT_S = 60.0
-_PROBE = ("import importlib.util as u, json, sys;"
-          "print(json.dumps([list(sys.version_info[:3]), [m for m in sys.argv[1:] if u.find_spec(m)]]))")
+_PROBE = (
+    "import importlib.util as u, json, sys;"
+    "print(json.dumps([list(sys.version_info[:3]), [m for m in sys.argv[1:] if u.find_spec(m)]]))"
+)
 
 
 def run(request: dict[str, Any], wire: Wire) -> None:
@@ -27,14 +29,20 @@ def run(request: dict[str, Any], wire: Wire) -> None:
 
     def keep(data: bytes) -> None:
         nonlocal size
-        output.extend(data[:limit - len(output)])
+        output.extend(data[: limit - len(output)])
         size += len(data)
 
     child = Watched(request["argv"], environment(request["env"], request["path_first"]), request["cwd"], keep)
     wire.listen()
     status = child.wait(request["timeout_s"], should_stop=lambda: wire.gone, tick=wire.beat)
-    wire.say("ran", bytes(output), status=status, ended=child.ended, stdout_bytes=size,
-             stderr=child.stderr_tail.decode("utf-8", "replace"))
+    wire.say(
+        "ran",
+        bytes(output),
+        status=status,
+        ended=child.ended,
+        stdout_bytes=size,
+        stderr=child.stderr_tail.decode("utf-8", "replace"),
+    )
 
 
 def find_python(request: dict[str, Any], wire: Wire) -> None:

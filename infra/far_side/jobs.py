@@ -89,8 +89,9 @@ def kill(request: dict[str, Any], wire: Wire) -> None:
     """End a job and all it started; say so when they are gone."""
     job = _directory(request)
     deadline = time.monotonic() + _NO_SIGN_OF_LIFE_S
-    while os.path.isdir(job) and not os.path.exists(os.path.join(job, "supervisor.json")) \
-            and time.monotonic() < deadline:
+    while (
+        os.path.isdir(job) and not os.path.exists(os.path.join(job, "supervisor.json")) and time.monotonic() < deadline
+    ):
         time.sleep(0.02)  # it is starting at this moment
     _stop(job, wire)
     if request["remove"]:
@@ -148,8 +149,10 @@ def _supervise(job: str, request: dict[str, Any]) -> None:
     try:
         table = process_table() or {}
         mine = table.get(os.getpid())
-        write_atomically(os.path.join(job, "supervisor.json"),
-                         json.dumps({"pid": os.getpid(), "start": mine.start if mine else ""}).encode())
+        write_atomically(
+            os.path.join(job, "supervisor.json"),
+            json.dumps({"pid": os.getpid(), "start": mine.start if mine else ""}).encode(),
+        )
         with open(os.path.join(job, "stdout.log"), "wb", buffering=0) as log:
             room = request["stdout_limit"]
 

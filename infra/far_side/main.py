@@ -11,9 +11,15 @@ from infra.far_side.processes import kill_descendants
 from infra.far_side.wire import Refused, Wire, take, write_all
 
 _OPERATIONS = {
-    "tree_prepare": trees.prepare, "tree_receive": trees.receive,
-    "job_start": jobs.start, "job_follow": jobs.follow, "job_kill": jobs.kill, "job_collect": jobs.collect,
-    "run": commands.run, "find_python": commands.find_python, "sweep": commands.sweep,
+    "tree_prepare": trees.prepare,
+    "tree_receive": trees.receive,
+    "job_start": jobs.start,
+    "job_follow": jobs.follow,
+    "job_kill": jobs.kill,
+    "job_collect": jobs.collect,
+    "run": commands.run,
+    "find_python": commands.find_python,
+    "sweep": commands.sweep,
     "discard": commands.discard,
 }
 

@@ -18,15 +18,27 @@ STDERR_TAIL_BYTES = 16384
 _CHUNK = 65536
 _PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
-              "LD_LIBRARY_PATH")
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+)
 _INHERITED_PREFIXES = ("NEURON_",)
 
 
 def environment(extra: Mapping[str, str], path_first: Sequence[str] = ()) -> dict[str, str]:
     """All that a job sees of the log-in environment: enough to run and find a device, nothing that could be secret."""
-    kept = {name: value for name, value in os.environ.items()
-            if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)}
+    kept = {
+        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+    }
     kept["PATH"] = os.pathsep.join([*path_first, kept.get("PATH") or os.defpath])
     kept.update(extra)
     return kept
@@ -103,12 +115,20 @@ def become_subreaper() -> None:
 class Watched:
     """A child in a session of its own, its output read within bounds until it ends, is told to, or is late."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None,
-                 on_stdout: Callable[[bytes], object]) -> None:
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, on_stdout: Callable[[bytes], object]
+    ) -> None:
         become_subreaper()
         try:
-            self._child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                           stderr=subprocess.PIPE, start_new_session=True)
+            self._child = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", error)
             raise Refused("cannot_start", f"{argv[0]} cannot be started: {reason}") from error
@@ -121,8 +141,9 @@ class Watched:
         self.stderr_tail = b""
         self.ended = "exit"
 
-    def wait(self, timeout_s: float, should_stop: Callable[[], bool] = lambda: False,
-             tick: Callable[[], None] = lambda: None) -> int | None:
+    def wait(
+        self, timeout_s: float, should_stop: Callable[[], bool] = lambda: False, tick: Callable[[], None] = lambda: None
+    ) -> int | None:
         """Exit status (negative: signal), None when it was killed. Nothing that it started survives this call."""
         deadline = time.monotonic() + timeout_s
         next_reaping = time.monotonic() + 1.0

@@ -19,8 +19,9 @@ _LARGEST_BLOB_BYTES = 1 << 31
 def prepare(request: dict[str, Any], wire: Wire) -> None:
     """Say which blobs are missing; when none is, lay the tree out and say what it came to."""
     root = work_directory(request)
-    missing = [sha for sha in sorted(set(request["files"].values()))
-               if not os.path.exists(os.path.join(root, "blobs", sha))]
+    missing = [
+        sha for sha in sorted(set(request["files"].values())) if not os.path.exists(os.path.join(root, "blobs", sha))
+    ]
     if missing:
         wire.say("missing", root=root, shas=missing, free_bytes=shutil.disk_usage(root).free)
     else:
@@ -77,8 +78,9 @@ def _lay_out(root: str, request: dict[str, Any], wire: Wire) -> None:
         wire.beat()
     python = request["compile_with"]
     if python:
-        compiling = Watched([python, "-I", "-m", "compileall", "-q", "-f", tree], environment({}), tree,
-                            lambda data: None)
+        compiling = Watched(
+            [python, "-I", "-m", "compileall", "-q", "-f", tree], environment({}), tree, lambda data: None
+        )
         if compiling.wait(_COMPILE_TIMEOUT_S, tick=wire.beat) != 0:
             words = " ".join(compiling.stderr_tail.decode("utf-8", "replace").split())[-500:]
             raise Refused("cannot_compile", f"{python} cannot compile the files sent: {words}")
@@ -91,8 +93,8 @@ def _prune(tree: str, files: Mapping[str, str]) -> None:
     folders = {""}
     for name in files:
         parts = name.split("/")[:-1]
-        folders.update("/".join(parts[:depth + 1]) for depth in range(len(parts)))
-    sources = {name[:-len(".py")] for name in files if name.endswith(".py")}
+        folders.update("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+    sources = {name[: -len(".py")] for name in files if name.endswith(".py")}
     for folder, names, leaves in os.walk(tree):
         relative = os.path.relpath(folder, tree)
         prefix = "" if relative == "." else relative + "/"
@@ -103,7 +105,10 @@ def _prune(tree: str, files: Mapping[str, str]) -> None:
                 names.remove(name)
                 remove_tree(os.path.join(folder, name))
         for name in leaves:
-            compiled = in_cache and name.endswith(".pyc") \
-                and prefix[:-len("__pycache__/")] + name.partition(".")[0] in sources
+            compiled = (
+                in_cache
+                and name.endswith(".pyc")
+                and prefix[: -len("__pycache__/")] + name.partition(".")[0] in sources
+            )
             if os.path.islink(os.path.join(folder, name)) or not (prefix + name in files or compiled):
                 os.unlink(os.path.join(folder, name))

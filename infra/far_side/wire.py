@@ -98,4 +98,4 @@ def take(size: int) -> bytes:
 def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view):]
+        view = view[os.write(descriptor, view) :]

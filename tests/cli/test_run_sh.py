@@ -98,9 +98,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 def test_the_first_start_builds_the_environment_and_runs_in_it_with_the_same_words(ready) -> None:
     project, done = ready
     assert done.returncode == 3, done.stderr  # the orchestrator's own status
-    assert done.stdout == (
-        f"orchestrator in {project}/.venv at / with ['ubuntu@10.0.0.1', '--rounds', '3', 'a b']\n"
-    )
+    assert done.stdout == (f"orchestrator in {project}/.venv at / with ['ubuntu@10.0.0.1', '--rounds', '3', 'a b']\n")
     assert "Setting up" in done.stderr and not (project / ".venv.setup").exists()
 
 

@@ -72,7 +72,9 @@ def test_what_is_no_result_of_this_job_is_never_believed(text: str) -> None:
         wire.decode_result(text, nonce="n")
 
 
-@pytest.mark.parametrize("error", [TargetUnreachable("gone"), TargetMisconfigured("no SDK"), TaskFault("bad reference")])
+@pytest.mark.parametrize(
+    "error", [TargetUnreachable("gone"), TargetMisconfigured("no SDK"), TaskFault("bad reference")]
+)
 def test_a_fault_of_the_target_is_raised_again_on_this_side(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
         wire.decode_result(wire.encode_fault(error, nonce="n"), nonce="n")

@@ -40,8 +40,9 @@ class Sshd:
     settings: SshSettings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settings = SshSettings(config_file=self.home / "config", connect_timeout_s=10.0, silence_limit_s=20.0,
-                                    reconnect_for_s=30.0)
+        self.settings = SshSettings(
+            config_file=self.home / "config", connect_timeout_s=10.0, silence_limit_s=20.0, reconnect_for_s=30.0
+        )
 
     @property
     def destination(self) -> str:
@@ -60,16 +61,34 @@ class Sshd:
 
     def start(self) -> None:
         config = self.home / "sshd_config"
-        config.write_text("\n".join([
-            f"Port {self.port}", "ListenAddress 127.0.0.1", f"HostKey {self.home / 'host_key'}",
-            f"AuthorizedKeysFile {self.home / 'authorized_keys'}", f"PidFile {self.home / 'sshd.pid'}",
-            "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
-            "Subsystem sftp internal-sftp", "PermitRootLogin prohibit-password", "MaxSessions 30",
-            *self.options, ""]))
+        config.write_text(
+            "\n".join(
+                [
+                    f"Port {self.port}",
+                    "ListenAddress 127.0.0.1",
+                    f"HostKey {self.home / 'host_key'}",
+                    f"AuthorizedKeysFile {self.home / 'authorized_keys'}",
+                    f"PidFile {self.home / 'sshd.pid'}",
+                    "StrictModes no",
+                    "UsePAM no",
+                    "PasswordAuthentication no",
+                    "KbdInteractiveAuthentication no",
+                    "Subsystem sftp internal-sftp",
+                    "PermitRootLogin prohibit-password",
+                    "MaxSessions 30",
+                    *self.options,
+                    "",
+                ]
+            )
+        )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.process = subprocess.Popen([self.program, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=(self.home / "sshd.log").open("ab"))
+        self.process = subprocess.Popen(
+            [self.program, "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=(self.home / "sshd.log").open("ab"),
+        )
         deadline = time.monotonic() + 20
         while True:
             with socket.socket() as sock:

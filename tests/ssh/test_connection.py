@@ -73,10 +73,12 @@ def test_given_a_trusted_host_when_a_command_is_run_then_its_output_comes_back(s
 
 
 def test_given_an_unknown_host_and_no_terminal_then_the_error_shows_fingerprint_and_flag(
-        sshd: Sshd, work: Path) -> None:
+    sshd: Sshd, work: Path
+) -> None:
     (sshd.home / "known_hosts").unlink()
-    shown = subprocess.run(["ssh-keygen", "-lf", str(sshd.home / "host_key.pub")], capture_output=True, text=True,
-                           check=True).stdout.split()[1]
+    shown = subprocess.run(
+        ["ssh-keygen", "-lf", str(sshd.home / "host_key.pub")], capture_output=True, text=True, check=True
+    ).stdout.split()[1]
     message = refusal(sshd.destination, sshd.settings, work)
     assert shown.startswith("SHA256:") and shown in message
     assert "--accept-new-host-key" in message
@@ -134,30 +136,37 @@ def _hashed(name: str) -> str:
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(lambda port: _hashed(f"[127.0.0.1]:{port}"), id="hashed"),
-    pytest.param(lambda port: "[127.0.0.*]:*", id="wildcard"),
-    pytest.param(lambda port: f"other.example,[127.0.0.1]:{port}", id="list"),
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(lambda port: _hashed(f"[127.0.0.1]:{port}"), id="hashed"),
+        pytest.param(lambda port: "[127.0.0.*]:*", id="wildcard"),
+        pytest.param(lambda port: f"other.example,[127.0.0.1]:{port}", id="list"),
+    ],
+)
 def test_known_hosts_forms_that_trust(sshd: Sshd, work: Path, name: Callable[[int], str]) -> None:
     (sshd.home / "known_hosts").write_text(sshd.host_key_line(name(sshd.port)))
     assert echo(sshd.destination, sshd.settings, work) == "through\n"
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(lambda port: _hashed("127.0.0.1"), id="hashed for port 22"),
-    pytest.param(lambda port: f"*,![127.0.0.1]:{port}", id="negated"),
-    pytest.param(lambda port: "127.0.0.1", id="port 22 only"),
-    pytest.param(lambda port: f"@cert-authority [127.0.0.1]:{port}", id="an authority, not a key"),
-    pytest.param(lambda port: "|1|not-base64|either", id="damaged hash"),
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(lambda port: _hashed("127.0.0.1"), id="hashed for port 22"),
+        pytest.param(lambda port: f"*,![127.0.0.1]:{port}", id="negated"),
+        pytest.param(lambda port: "127.0.0.1", id="port 22 only"),
+        pytest.param(lambda port: f"@cert-authority [127.0.0.1]:{port}", id="an authority, not a key"),
+        pytest.param(lambda port: "|1|not-base64|either", id="damaged hash"),
+    ],
+)
 def test_known_hosts_forms_that_do_not_trust(sshd: Sshd, work: Path, name: Callable[[int], str]) -> None:
     (sshd.home / "known_hosts").write_text(sshd.host_key_line(name(sshd.port)))
     assert "not in known_hosts" in refusal(sshd.destination, sshd.settings, work)
 
 
-@pytest.mark.parametrize(("answer", "trusted"), [
-    ("yes", True), ("YES \n", True), ("no", False), ("", False), ("y", False)])
+@pytest.mark.parametrize(
+    ("answer", "trusted"), [("yes", True), ("YES \n", True), ("no", False), ("", False), ("y", False)]
+)
 def test_given_a_terminal_then_the_person_decides(sshd: Sshd, work: Path, answer: str, trusted: bool) -> None:
     (sshd.home / "known_hosts").unlink()
     person = Person(answer)
@@ -198,10 +207,10 @@ def test_given_a_key_by_hand_then_it_is_offered_first(sshd: Sshd, work: Path) ->
     assert f"{sshd.home / 'absent'} cannot be read" in message
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (None, "cannot be read"), ("not a key at all\n", "not a private key")])
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("not a key at all\n", "not a private key")])
 def test_given_an_unusable_identity_file_then_the_error_says_what_is_wrong(
-        sshd: Sshd, work: Path, content: str | None, said: str) -> None:
+    sshd: Sshd, work: Path, content: str | None, said: str
+) -> None:
     path = sshd.home / "odd_key"
     if content is not None:
         path.write_text(content)
@@ -224,7 +233,8 @@ def test_given_an_encrypted_key_and_no_terminal_then_one_line_says_so(encrypted:
 
 
 def test_given_an_encrypted_key_and_a_person_then_the_passphrase_is_asked_once_even_across_a_drop(
-        encrypted: Sshd, work: Path) -> None:
+    encrypted: Sshd, work: Path
+) -> None:
     person = Person(passphrase="correct horse")
     with SshRunner(encrypted.destination, encrypted.settings, root=str(work), terminal=person) as runner:
         assert runner.run(["echo", "a"], 20).stdout == b"a\n"
@@ -240,14 +250,16 @@ def test_given_a_wrong_passphrase_then_three_attempts_and_no_trace_of_it(encrypt
 
 
 def test_given_an_agent_that_holds_the_key_then_no_file_is_needed(
-        encrypted: Sshd, work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    encrypted: Sshd, work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     sock = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
     try:
         assert wait_until(sock.exists)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
-        subprocess.run(["ssh-keygen", "-q", "-p", "-P", "correct horse", "-N", "", "-f", str(encrypted.user_key)],
-                       check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-p", "-P", "correct horse", "-N", "", "-f", str(encrypted.user_key)], check=True
+        )
         subprocess.run(["ssh-add", "-q", str(encrypted.user_key)], check=True)
         (encrypted.home / "config").write_text("")
         encrypted.user_key.unlink()
@@ -276,16 +288,19 @@ def listener() -> Iterator[socket.socket]:
 
 
 def test_given_a_host_that_accepts_and_says_nothing_then_it_is_given_up_in_time(
-        listener: socket.socket, tmp_path: Path, work: Path) -> None:
+    listener: socket.socket, tmp_path: Path, work: Path
+) -> None:
     settings = SshSettings(config_file=tmp_path / "config", connect_timeout_s=0.5)
     message = refusal(f"127.0.0.1:{listener.getsockname()[1]}", settings, work)
     assert "does not complete an SSH greeting" in message
 
 
-@pytest.mark.parametrize("said", [
-    b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-odd\r\n\xff\xff\xff\xff", b"\0" * 5000])
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-odd\r\n\xff\xff\xff\xff", b"\0" * 5000]
+)
 def test_given_something_that_is_no_ssh_server_then_one_line_says_so(
-        listener: socket.socket, tmp_path: Path, work: Path, said: bytes) -> None:
+    listener: socket.socket, tmp_path: Path, work: Path, said: bytes
+) -> None:
     def answer() -> None:
         connection, _ = listener.accept()
         with connection:
@@ -312,7 +327,8 @@ def test_given_an_alias_then_host_port_user_and_key_come_from_the_file(sshd: Ssh
     (sshd.home / "parts").mkdir()
     (sshd.home / "parts" / "trn.conf").write_text(
         f"Host trn\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User {getpass.getuser()}\n"
-        f"  IdentityFile {sshd.home / 'special'}\n  UserKnownHostsFile {sshd.home / 'kh1'} {sshd.home / 'kh2'}\n")
+        f"  IdentityFile {sshd.home / 'special'}\n  UserKnownHostsFile {sshd.home / 'kh1'} {sshd.home / 'kh2'}\n"
+    )
     (sshd.home / "config").write_text("Include parts/*.conf\nIdentityAgent none\n")
     (sshd.home / "known_hosts").rename(sshd.home / "kh2")
     assert echo("trn", sshd.settings, work) == "through\n"
@@ -321,7 +337,8 @@ def test_given_an_alias_then_host_port_user_and_key_come_from_the_file(sshd: Ssh
 def test_given_a_proxy_jump_then_both_hosts_are_checked_and_passed(sshd: Sshd, work: Path) -> None:
     (sshd.home / "config").write_text(
         f"Host *\n  User {getpass.getuser()}\n  Port {sshd.port}\nHost gate\n  HostName 127.0.0.1\n"
-        f"Host inner\n  HostName localhost\n  ProxyJump gate\n")
+        f"Host inner\n  HostName localhost\n  ProxyJump gate\n"
+    )
     assert f"localhost:{sshd.port}" in refusal("inner", sshd.settings, work)  # the inner host's key is checked too
     (sshd.home / "known_hosts").write_text(sshd.host_key_line() + sshd.host_key_line(f"[localhost]:{sshd.port}"))
     assert echo("inner", sshd.settings, work) == "through\n"
@@ -330,8 +347,9 @@ def test_given_a_proxy_jump_then_both_hosts_are_checked_and_passed(sshd: Sshd, w
 
 
 def test_given_a_jump_to_nowhere_then_the_error_names_the_jump_host(sshd: Sshd, work: Path) -> None:
-    (sshd.home / "config").write_text(f"Host inner\n  HostName 127.0.0.1\n  Port {free_port()}\n"
-                                      f"  ProxyJump {sshd.destination}\n")
+    (sshd.home / "config").write_text(
+        f"Host inner\n  HostName 127.0.0.1\n  Port {free_port()}\n  ProxyJump {sshd.destination}\n"
+    )
     assert "jump host" in refusal("inner", sshd.settings, work)
 
 
@@ -341,16 +359,20 @@ def test_given_a_jump_host_that_names_itself_then_it_ends(sshd: Sshd, work: Path
 
 
 def test_given_a_proxy_command_then_it_carries_the_connection_and_is_gone_afterwards(
-        sshd: Sshd, work: Path, tmp_path: Path) -> None:
+    sshd: Sshd, work: Path, tmp_path: Path
+) -> None:
     relay = tmp_path / "relay-by-hand.py"
-    relay.write_text("import os, socket, sys, threading\n"
-                     "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
-                     "def back():\n    while True:\n        d = s.recv(65536)\n"
-                     "        if not d: os._exit(0)\n        os.write(1, d)\n"
-                     "threading.Thread(target=back, daemon=True).start()\n"
-                     "while True:\n    d = os.read(0, 65536)\n    if not d: os._exit(0)\n    s.sendall(d)\n")
-    (sshd.home / "config").write_text(f"Host far\n  HostName 127.0.0.1\n  Port {sshd.port}\n"
-                                      f"  ProxyCommand python3 {shlex.quote(str(relay))} %h %p\n")
+    relay.write_text(
+        "import os, socket, sys, threading\n"
+        "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "def back():\n    while True:\n        d = s.recv(65536)\n"
+        "        if not d: os._exit(0)\n        os.write(1, d)\n"
+        "threading.Thread(target=back, daemon=True).start()\n"
+        "while True:\n    d = os.read(0, 65536)\n    if not d: os._exit(0)\n    s.sendall(d)\n"
+    )
+    (sshd.home / "config").write_text(
+        f"Host far\n  HostName 127.0.0.1\n  Port {sshd.port}\n  ProxyCommand python3 {shlex.quote(str(relay))} %h %p\n"
+    )
     assert echo("far", sshd.settings, work) == "through\n"
     assert wait_until(lambda: not processes_mentioning(str(relay)))
 
@@ -360,19 +382,24 @@ def test_given_a_proxy_command_that_fails_then_one_line_says_so(sshd: Sshd, work
     assert "greeting" in refusal("far", sshd.settings, work)
 
 
-@pytest.mark.parametrize(("typed", "expected"), [
-    ("ubuntu@10.0.0.1", ("ubuntu", "10.0.0.1", 22)),
-    ("ubuntu@10.0.0.1:2200", ("ubuntu", "10.0.0.1", 2200)),
-    ("ssh://ubuntu@trn.example:2200", ("ubuntu", "trn.example", 2200)),
-    ("ubuntu@[fe80::1]:2200", ("ubuntu", "fe80::1", 2200)),
-])
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("ubuntu@10.0.0.1", ("ubuntu", "10.0.0.1", 22)),
+        ("ubuntu@10.0.0.1:2200", ("ubuntu", "10.0.0.1", 2200)),
+        ("ssh://ubuntu@trn.example:2200", ("ubuntu", "trn.example", 2200)),
+        ("ubuntu@[fe80::1]:2200", ("ubuntu", "fe80::1", 2200)),
+    ],
+)
 def test_destinations_as_people_type_them(tmp_path: Path, typed: str, expected: tuple[str, str, int]) -> None:
     endpoint = resolve(typed, SshSettings(config_file=tmp_path / "config"))
     assert (endpoint.user, endpoint.host, endpoint.port) == expected
 
 
-@pytest.mark.parametrize("typed", ["", "@", "user@", "-oProxyCommand=reboot", "a b", "host:notaport", "host:0",
-                                   "host:99999", "fe80::1", "host/path"])
+@pytest.mark.parametrize(
+    "typed",
+    ["", "@", "user@", "-oProxyCommand=reboot", "a b", "host:notaport", "host:0", "host:99999", "fe80::1", "host/path"],
+)
 def test_destinations_that_make_no_sense(tmp_path: Path, typed: str) -> None:
     with pytest.raises(TargetUnreachable):
         resolve(typed, SshSettings(config_file=tmp_path / "config"))

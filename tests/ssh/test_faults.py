@@ -78,8 +78,9 @@ class SlowWire:
 
     def turns(self) -> int:
         """How often the near side spoke after the far side had: each is a wait for the way there and back."""
-        return sum(1 for before, now in zip(["far", *self.spoke], self.spoke, strict=False)
-                   if (before, now) == ("far", "near"))
+        return sum(
+            1 for before, now in zip(["far", *self.spoke], self.spoke, strict=False) if (before, now) == ("far", "near")
+        )
 
 
 def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(sshd: Sshd, work: Path) -> None:
@@ -87,13 +88,22 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
     wire.start()
     (sshd.home / "known_hosts").write_text(sshd.host_key_line(f"[127.0.0.1]:{wire.port}"))
     try:
-        with SshRunner(f"root@127.0.0.1:{wire.port}" if os.geteuid() == 0 else f"127.0.0.1:{wire.port}",
-                       sshd.settings, root=str(work)) as runner:
+        with SshRunner(
+            f"root@127.0.0.1:{wire.port}" if os.geteuid() == 0 else f"127.0.0.1:{wire.port}",
+            sshd.settings,
+            root=str(work),
+        ) as runner:
             tree = runner.put_tree({"a.py": b"import sys\nopen(sys.argv[1], 'w').write('x' * 100000)\nprint('line')\n"})
             time.sleep(0.5)  # let what is still under way arrive, so that it is not counted below
             wire.spoke.clear()
-            job = runner.new_job(JobSpec((sys.executable, f"{tree.path}/a.py", "result"), 60,
-                                         files={"job.json": os.urandom(20_000)}, collect=("result",)))
+            job = runner.new_job(
+                JobSpec(
+                    (sys.executable, f"{tree.path}/a.py", "result"),
+                    60,
+                    files={"job.json": os.urandom(20_000)},
+                    collect=("result",),
+                )
+            )
             runner.start_job(job, tree)
             lines = list(runner.follow(job))
             turns = wire.turns()
@@ -111,8 +121,16 @@ def test_starting_following_fetching_and_removing_a_job_is_three_round_trips(ssh
 def test_a_connection_that_freezes_without_closing_is_left_for_a_new_one(sshd: Sshd, work: Path) -> None:
     settings = replace(sshd.settings, silence_limit_s=1.5)
     with SshRunner(sshd.destination, settings, root=str(work)) as runner:
-        job = runner.new_job(JobSpec((sys.executable, "-c", "import time\nfor n in range(20):\n"
-                                                            "    print(n, flush=True)\n    time.sleep(0.1)"), 60))
+        job = runner.new_job(
+            JobSpec(
+                (
+                    sys.executable,
+                    "-c",
+                    "import time\nfor n in range(20):\n    print(n, flush=True)\n    time.sleep(0.1)",
+                ),
+                60,
+            )
+        )
         runner.start_job(job)
         frozen: list[int] = []
         lines = []
@@ -141,7 +159,8 @@ def test_a_quiet_job_is_not_taken_for_a_dead_link(sshd: Sshd, work: Path) -> Non
 
 
 def test_a_link_cut_while_the_result_comes_back_is_bridged(
-        sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = os.urandom(8 << 20)
     more, received, cuts = Stream._more, [0], []
 
@@ -152,8 +171,9 @@ def test_a_link_cut_while_the_result_comes_back_is_bridged(
             cuts.append(received[0])
             sshd.cut()
 
-    job = runner.new_job(JobSpec(("sh", "-c", "cat input > result; echo done"), 60, files={"input": data},
-                                 collect=("result",)))
+    job = runner.new_job(
+        JobSpec(("sh", "-c", "cat input > result; echo done"), 60, files={"input": data}, collect=("result",))
+    )
     runner.start_job(job)
     monkeypatch.setattr(Stream, "_more", counting)
     assert list(runner.follow(job)) == ["done"]
@@ -161,7 +181,8 @@ def test_a_link_cut_while_the_result_comes_back_is_bridged(
 
 
 def test_a_link_cut_while_the_job_is_sent_starts_it_once(
-        sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     runner.connect()
     send, cuts = Stream.send, []
 
@@ -175,31 +196,41 @@ def test_a_link_cut_while_the_job_is_sent_starts_it_once(
             send(self, data)
 
     monkeypatch.setattr(Stream, "send", cutting)
-    job = runner.new_job(JobSpec(("sh", "-c", f"echo once >> '{tmp_path}/ran'; cat input | wc -c"), 60,
-                                 files={"input": b"x" * 5_000_000}))
+    job = runner.new_job(
+        JobSpec(
+            ("sh", "-c", f"echo once >> '{tmp_path}/ran'; cat input | wc -c"), 60, files={"input": b"x" * 5_000_000}
+        )
+    )
     runner.start_job(job)
     assert [line.strip() for line in runner.follow(job)] == ["5000000"]
     assert (tmp_path / "ran").read_text() == "once\n"
 
 
 def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
-        sshd: Sshd, work: Path, tmp_path: Path) -> None:
+    sshd: Sshd, work: Path, tmp_path: Path
+) -> None:
     marker = f"61{os.getpid()}.25"
     client = tmp_path / "client.py"
-    client.write_text(textwrap.dedent(f"""
+    client.write_text(
+        textwrap.dedent(f"""
         import sys
         from pathlib import Path
         from infra.ssh_config import SshSettings
         from infra.ssh_runner import JobSpec, SshRunner
-        runner = SshRunner({sshd.destination!r}, SshSettings(config_file=Path({str(sshd.home / 'config')!r})),
+        runner = SshRunner({sshd.destination!r}, SshSettings(config_file=Path({str(sshd.home / "config")!r})),
                            root={str(work)!r})
         job = runner.new_job(JobSpec(("sh", "-c", "echo on; sleep 2; echo over > result; : {marker}"), 60))
         runner.start_job(job)
         for line in runner.follow(job):
             print(job.id, job.secret, flush=True)
-        """))
-    process = subprocess.Popen([sys.executable, str(client)], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        """)
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(client)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
     assert process.stdout is not None
     name, secret = process.stdout.readline().split()
     job = work / "jobs" / name
@@ -223,8 +254,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""
     folder = tmp_path / "small disk"
     folder.mkdir()
-    mounted = shutil.which("mount") is not None and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True).returncode == 0
+    mounted = (
+        shutil.which("mount") is not None
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
+        ).returncode
+        == 0
+    )
     if not mounted:
         pytest.skip("this account may not mount a small file system to fill")
     yield folder
@@ -250,8 +286,9 @@ def test_a_full_disk_is_one_line_and_room_made_is_used(sshd: Sshd, small_disk: P
 
 def test_a_job_that_fills_the_disk_is_over_and_nothing_runs_on(sshd: Sshd, small_disk: Path) -> None:
     with SshRunner(sshd.destination, sshd.settings, root=str(small_disk / "work")) as runner:
-        job = runner.new_job(JobSpec(("sh", "-c", "cat /dev/zero > filler; echo full; sleep 62.25"), 3,
-                                     stdout_limit_bytes=100))
+        job = runner.new_job(
+            JobSpec(("sh", "-c", "cat /dev/zero > filler; echo full; sleep 62.25"), 3, stdout_limit_bytes=100)
+        )
         runner.start_job(job)
         with pytest.raises(JobRefused) as caught:
             list(runner.follow(job))

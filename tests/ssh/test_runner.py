@@ -17,8 +17,15 @@ from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh_stream import JobRefused
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 
-ODD_NAMES = ("with space.py", "quote'\".txt", "$(touch pwned)`x`;&|.txt", "-rf", "ünï/ço dé.bin", "new\nline",
-             "%s{}\\n")
+ODD_NAMES = (
+    "with space.py",
+    "quote'\".txt",
+    "$(touch pwned)`x`;&|.txt",
+    "-rf",
+    "ünï/ço dé.bin",
+    "new\nline",
+    "%s{}\\n",
+)
 
 
 def finish(runner: SshRunner, spec: JobSpec, tree: RemoteTree | None = None) -> tuple[RemoteJob, list[str]]:
@@ -94,21 +101,30 @@ def test_a_noisy_login_shell_does_not_disturb(sshd: Sshd, work: Path) -> None:
         assert runner.run(["echo", "x"], 20).stdout == b"x\n"
 
 
-@pytest.mark.parametrize(("forced", "said"), [
-    ("yes", "at log-in"), ("exit 3", "exit status 3"), ("echo This account is closed >&2; exit 1", "account is closed"),
-])
+@pytest.mark.parametrize(
+    ("forced", "said"),
+    [
+        ("yes", "at log-in"),
+        ("exit 3", "exit status 3"),
+        ("echo This account is closed >&2; exit 1", "account is closed"),
+    ],
+)
 def test_a_login_that_runs_nothing_is_explained(sshd: Sshd, work: Path, forced: str, said: str) -> None:
     sshd.stop()
     sshd.options = (f"ForceCommand {forced}",)
     sshd.start()
-    with SshRunner(sshd.destination, sshd.settings, root=str(work)) as runner, \
-            pytest.raises(TargetUnreachable, match=said):
+    with (
+        SshRunner(sshd.destination, sshd.settings, root=str(work)) as runner,
+        pytest.raises(TargetUnreachable, match=said),
+    ):
         runner.run(["echo", "x"], 20)
 
 
 def test_a_host_without_python_is_explained(sshd: Sshd, work: Path) -> None:
-    with SshRunner(sshd.destination, sshd.settings, root=str(work), python="/no such/python3") as runner, \
-            pytest.raises(TargetUnreachable, match=r"/no such/python3.*exit status 127.*Python 3\.8"):
+    with (
+        SshRunner(sshd.destination, sshd.settings, root=str(work), python="/no such/python3") as runner,
+        pytest.raises(TargetUnreachable, match=r"/no such/python3.*exit status 127.*Python 3\.8"),
+    ):
         runner.run(["echo", "x"], 20)
 
 
@@ -137,8 +153,11 @@ def test_a_tree_arrives_exactly_whatever_the_names(runner: SshRunner, tmp_path: 
     local.write_bytes(bytes(range(256)))
     files = {name: name.encode() * 3 for name in ODD_NAMES} | {"empty": b"", "from/disk": local}
     tree = runner.put_tree(files)
-    arrived = {path.relative_to(tree.path).as_posix(): path.read_bytes()
-               for path in Path(tree.path).rglob("*") if path.is_file()}
+    arrived = {
+        path.relative_to(tree.path).as_posix(): path.read_bytes()
+        for path in Path(tree.path).rglob("*")
+        if path.is_file()
+    }
     assert arrived == {name: value.read_bytes() if isinstance(value, Path) else value for name, value in files.items()}
     assert not list(Path(tree.root).rglob("pwned*"))
 
@@ -167,7 +186,8 @@ def test_only_changed_contents_are_sent(runner: SshRunner, monkeypatch: pytest.M
 
 
 def test_damage_in_transit_is_noticed_and_leaves_nothing(
-        runner: SshRunner, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner: SshRunner, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upload = SshRunner._upload
     monkeypatch.setattr(SshRunner, "_upload", lambda self, path, data: upload(self, path, data[:-1] + b"?"))
     with pytest.raises(JobRefused, match="arrived damaged"):
@@ -178,13 +198,18 @@ def test_damage_in_transit_is_noticed_and_leaves_nothing(
     assert (Path(tree.path) / "a.py").read_bytes() == b"print('hello')\n"
 
 
-@pytest.mark.parametrize("vandalism", [
-    pytest.param(lambda tree: (tree / "a.py").chmod(0o600) or (tree / "a.py").write_text("evil"), id="changed file"),
-    pytest.param(lambda tree: (tree / "json.py").write_text("evil"), id="planted module"),
-    pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), id="planted link"),
-    pytest.param(lambda tree: (tree / "a.py").unlink(), id="removed file"),
-    pytest.param(lambda tree: next(tree.rglob("*.pyc")).write_bytes(b"evil"), id="poisoned bytecode"),
-])
+@pytest.mark.parametrize(
+    "vandalism",
+    [
+        pytest.param(
+            lambda tree: (tree / "a.py").chmod(0o600) or (tree / "a.py").write_text("evil"), id="changed file"
+        ),
+        pytest.param(lambda tree: (tree / "json.py").write_text("evil"), id="planted module"),
+        pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), id="planted link"),
+        pytest.param(lambda tree: (tree / "a.py").unlink(), id="removed file"),
+        pytest.param(lambda tree: next(tree.rglob("*.pyc")).write_bytes(b"evil"), id="poisoned bytecode"),
+    ],
+)
 def test_a_tampered_tree_runs_no_job_and_is_mended_by_sending_again(runner: SshRunner, vandalism: object) -> None:
     files: dict[str, bytes | Path] = {"a.py": b"print('honest')\n"}
     tree = runner.put_tree(files, compile_with=sys.executable)
@@ -210,7 +235,8 @@ def test_a_damaged_blob_is_sent_again(runner: SshRunner, work: Path) -> None:
 
 
 def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
-        sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    sshd: Sshd, runner: SshRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upload = SshRunner._upload
     cuts = iter([True])
 
@@ -229,8 +255,10 @@ def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
 
 # --- jobs -----------------------------------------------------------------------------------------
 
-COUNT = ("import sys, time\nfor n in range(int(sys.argv[1])):\n    print('line', n, flush=True)\n"
-         "    time.sleep(float(sys.argv[2]))\nopen('result', 'w').write('the end')\n")
+COUNT = (
+    "import sys, time\nfor n in range(int(sys.argv[1])):\n    print('line', n, flush=True)\n"
+    "    time.sleep(float(sys.argv[2]))\nopen('result', 'w').write('the end')\n"
+)
 
 
 def test_a_job_is_followed_to_its_end_and_leaves_nothing(runner: SshRunner, work: Path) -> None:
@@ -245,8 +273,7 @@ def test_a_job_is_followed_to_its_end_and_leaves_nothing(runner: SshRunner, work
     assert wait_until(lambda: not list((work / "jobs").iterdir()))
 
 
-def test_a_job_survives_the_cut_of_its_connection_and_no_line_is_lost_or_doubled(
-        sshd: Sshd, runner: SshRunner) -> None:
+def test_a_job_survives_the_cut_of_its_connection_and_no_line_is_lost_or_doubled(sshd: Sshd, runner: SshRunner) -> None:
     job = runner.new_job(python(COUNT, "30", "0.05", collect=("result",)))
     runner.start_job(job)
     lines = []
@@ -271,7 +298,8 @@ def test_a_job_survives_the_servers_restart(sshd: Sshd, runner: SshRunner) -> No
 
 
 def test_a_job_that_ends_while_nobody_listens_is_collected_afterwards(
-        sshd: Sshd, runner: SshRunner, work: Path) -> None:
+    sshd: Sshd, runner: SshRunner, work: Path
+) -> None:
     job = runner.new_job(python(COUNT, "5", "0.02", collect=("result",)))
     runner.start_job(job)
     first = next(iter(runner.follow(job)))
@@ -304,11 +332,13 @@ def test_when_the_link_does_not_come_back_then_one_line_says_so(sshd: Sshd, work
 
 def test_a_late_job_is_killed_with_everything_it_started(runner: SshRunner) -> None:
     marker = f"43{os.getpid()}.25"
-    code = ("import os, subprocess, sys, time\nm = sys.argv[1]\n"
-            "subprocess.Popen(['sleep', m])\nsubprocess.Popen(['sleep', m], start_new_session=True)\n"
-            "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execvp('sleep', ['sleep', m])\n"
-            "    os._exit(0)\n"
-            "print('all started', flush=True)\ntime.sleep(float(m))\n")
+    code = (
+        "import os, subprocess, sys, time\nm = sys.argv[1]\n"
+        "subprocess.Popen(['sleep', m])\nsubprocess.Popen(['sleep', m], start_new_session=True)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execvp('sleep', ['sleep', m])\n"
+        "    os._exit(0)\n"
+        "print('all started', flush=True)\ntime.sleep(float(m))\n"
+    )
     job, lines = finish(runner, python(code, marker, timeout_s=1.5))
     assert lines == ["all started"]
     assert job.outcome is not None and (job.outcome.ended, job.outcome.status) == ("timeout", None)
@@ -317,8 +347,10 @@ def test_a_late_job_is_killed_with_everything_it_started(runner: SshRunner) -> N
 
 def test_a_job_that_ends_in_time_leaves_no_daemon_either(runner: SshRunner) -> None:
     marker = f"44{os.getpid()}.25"
-    job, _ = finish(runner, python("import subprocess, sys; subprocess.Popen(['sleep', sys.argv[1]], "
-                                   "start_new_session=True)", marker))
+    job, _ = finish(
+        runner,
+        python("import subprocess, sys; subprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)", marker),
+    )
     assert job.outcome is not None and job.outcome.status == 0
     assert not processes_mentioning(f"sleep {marker}")
 
@@ -338,8 +370,9 @@ def test_a_killed_job_is_gone_when_kill_returns(runner: SshRunner, work: Path) -
 
 
 def test_output_without_end_is_bounded_on_disk_and_on_the_wire(runner: SshRunner, work: Path) -> None:
-    code = ("import sys\nfor _ in range(300):\n    sys.stdout.write('x' * 99999 + '\\n')\n"
-            "open('result', 'w').write('ok')")
+    code = (
+        "import sys\nfor _ in range(300):\n    sys.stdout.write('x' * 99999 + '\\n')\nopen('result', 'w').write('ok')"
+    )
     job, lines = finish(runner, python(code, stdout_limit_bytes=200_000, collect=("result",)))
     assert sum(map(len, lines)) <= 200_000 and job.files == {"result": b"ok"}
     assert (work / "jobs" / job.id / "stdout.log").stat().st_size == 200_000
@@ -354,8 +387,10 @@ def test_a_line_without_end_does_not_fill_memory(runner: SshRunner) -> None:
 def test_files_that_should_not_be_brought_back_are_not(runner: SshRunner, tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.write_text("a secret of the far side")
-    code = (f"import os\nos.symlink({str(private)!r}, 'link')\nos.mkfifo('pipe')\nos.mkdir('folder')\n"
-            "open('huge', 'wb').truncate(1 << 30)\nopen('fine', 'w').write('ok')")
+    code = (
+        f"import os\nos.symlink({str(private)!r}, 'link')\nos.mkfifo('pipe')\nos.mkdir('folder')\n"
+        "open('huge', 'wb').truncate(1 << 30)\nopen('fine', 'w').write('ok')"
+    )
     job, _ = finish(runner, python(code, collect=("link", "pipe", "folder", "huge", "fine"), collect_limit_bytes=1000))
     assert job.files == {"fine": b"ok"}
     assert set(job.unreadable) == {"link", "pipe", "folder", "huge"}
@@ -363,8 +398,9 @@ def test_files_that_should_not_be_brought_back_are_not(runner: SshRunner, tmp_pa
 
 @pytest.mark.parametrize("forgery", ["{}", "[]", "not json", '{"status": 0, "ended": "exit", "secret": "guess"}'])
 def test_a_job_cannot_forge_its_own_ending(runner: SshRunner, forgery: str) -> None:
-    code = ("import sys, time\nopen('exit.json', 'w').write(sys.argv[1])\ntime.sleep(0.3)\n"
-            "print('truly over')\nsys.exit(5)")
+    code = (
+        "import sys, time\nopen('exit.json', 'w').write(sys.argv[1])\ntime.sleep(0.3)\nprint('truly over')\nsys.exit(5)"
+    )
     job, lines = finish(runner, python(code, forgery))
     assert lines == ["truly over"]
     assert job.outcome is not None and job.outcome.status == 5
@@ -372,8 +408,10 @@ def test_a_job_cannot_forge_its_own_ending(runner: SshRunner, forgery: str) -> N
 
 def test_a_job_whose_supervisor_is_killed_is_reported_lost_and_ended(runner: SshRunner) -> None:
     marker = f"47{os.getpid()}.25"
-    code = ("import os, signal, subprocess, sys\nsubprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)\n"
-            "os.kill(os.getppid(), signal.SIGKILL)\nos.execvp('sleep', ['sleep', sys.argv[1]])\n")
+    code = (
+        "import os, signal, subprocess, sys\nsubprocess.Popen(['sleep', sys.argv[1]], start_new_session=True)\n"
+        "os.kill(os.getppid(), signal.SIGKILL)\nos.execvp('sleep', ['sleep', sys.argv[1]])\n"
+    )
     with pytest.raises(JobRefused) as caught:
         finish(runner, python(code, marker))
     assert caught.value.code == "lost" and "\n" not in str(caught.value)
@@ -382,8 +420,10 @@ def test_a_job_whose_supervisor_is_killed_is_reported_lost_and_ended(runner: Ssh
 
 def test_the_job_sees_none_of_the_log_in_environments_secrets(sshd: Sshd, work: Path, tmp_path: Path) -> None:
     sshd.stop()
-    sshd.options = ("SetEnv AWS_SECRET_ACCESS_KEY=remote-secret PYTHONPATH=/evil NEURON_RT_VISIBLE_CORES=3",
-                    "AcceptEnv *")
+    sshd.options = (
+        "SetEnv AWS_SECRET_ACCESS_KEY=remote-secret PYTHONPATH=/evil NEURON_RT_VISIBLE_CORES=3",
+        "AcceptEnv *",
+    )
     sshd.start()
     os.environ["ANTHROPIC_API_KEY"] = "local-secret"
     try:
@@ -412,14 +452,24 @@ def test_jobs_run_side_by_side_over_one_connection(sshd: Sshd, runner: SshRunner
     for thread in threads:
         thread.join(timeout=60)
     assert results == {f"job {number}": [f"job {number}"] for number in range(5)}
-    assert len([pid for pid in sshd.connections()
-                if "[priv]" in Path(f"/proc/{pid}/cmdline").read_text() or os.geteuid() == 0]) <= 2
+    assert (
+        len(
+            [
+                pid
+                for pid in sshd.connections()
+                if "[priv]" in Path(f"/proc/{pid}/cmdline").read_text() or os.geteuid() == 0
+            ]
+        )
+        <= 2
+    )
 
 
 def test_a_file_system_that_refuses_is_one_line(sshd: Sshd, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with SshRunner(sshd.destination, sshd.settings, root=str(tmp_path / "file" / "below")) as runner, \
-            pytest.raises(JobRefused) as caught:
+    with (
+        SshRunner(sshd.destination, sshd.settings, root=str(tmp_path / "file" / "below")) as runner,
+        pytest.raises(JobRefused) as caught,
+    ):
         runner.put_tree({"a": b"a"})
     assert "Not a directory" in str(caught.value) and "\n" not in str(caught.value)
 
@@ -447,8 +497,9 @@ def test_close_leaves_no_follower_and_no_thread_behind(sshd: Sshd, work: Path) -
     threads = threading.active_count()
     marker = f"46{os.getpid()}.25"
     runner = SshRunner(sshd.destination, sshd.settings, root=str(work))
-    job = runner.new_job(python("import sys, time; print('on', flush=True); time.sleep(float(sys.argv[1]))", marker,
-                                timeout_s=600))
+    job = runner.new_job(
+        python("import sys, time; print('on', flush=True); time.sleep(float(sys.argv[1]))", marker, timeout_s=600)
+    )
     runner.start_job(job)
     assert next(iter(runner.follow(job))) == "on"
     runner.kill(job)

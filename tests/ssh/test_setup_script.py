@@ -61,8 +61,12 @@ class Machine:
         with SCRIPT.open("rb") as script:
             return subprocess.run(
                 [shutil.which("bash") or "bash", "-s", "--", *arguments, "--venvs", f"{self.opt}/aws_neuronx_venv_*"],
-                stdin=script, capture_output=True, text=True, timeout=120,
-                env={"HOME": str(self.home), "PATH": str(self.bin), "NEURON_DRIVER_VERSION_FILE": str(self.driver)})
+                stdin=script,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={"HOME": str(self.home), "PATH": str(self.bin), "NEURON_DRIVER_VERSION_FILE": str(self.driver)},
+            )
 
     def contents(self) -> list[str]:
         return sorted(str(path) for base in (self.home, self.opt) for path in base.rglob("*"))
@@ -74,8 +78,23 @@ def bare(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path / "home", tmp_path / "bin", tmp_path / "opt", tmp_path / "driver-version")
     for folder in (machine.home, machine.bin, machine.opt):
         folder.mkdir()
-    for name in ("sh", "bash", "awk", "sed", "head", "tail", "df", "mkdir", "chmod", "find", "dirname", "cat", "grep",
-                 "sort", "date"):
+    for name in (
+        "sh",
+        "bash",
+        "awk",
+        "sed",
+        "head",
+        "tail",
+        "df",
+        "mkdir",
+        "chmod",
+        "find",
+        "dirname",
+        "cat",
+        "grep",
+        "sort",
+        "date",
+    ):
         program = shutil.which(name)
         if program is None:
             pytest.skip(f"this machine has no {name}")
@@ -87,8 +106,10 @@ def bare(tmp_path: Path) -> Machine:
 def trn2(bare: Machine) -> Machine:
     """A Trn2 as its machine image comes: driver, runtime, tools and two environments."""
     bare.venv("aws_neuronx_venv_jax_0_10", {"neuronx-cc": "2.20.1", "numpy": "1.26.4"})
-    bare.venv("aws_neuronx_venv_pytorch_2_9",
-              {"nki": "0.6.0+g12345", "neuronx-cc": "2.24.5133.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"})
+    bare.venv(
+        "aws_neuronx_venv_pytorch_2_9",
+        {"nki": "0.6.0+g12345", "neuronx-cc": "2.24.5133.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"},
+    )
     bare.driver.write_text("2.26.10.0\n")
     bare.tool("neuron-ls", f"cat <<'EOF'\n{NEURON_LS}EOF")
     bare.tool("neuron-explorer", "echo neuron-explorer 2.29.18.0")
@@ -101,9 +122,16 @@ def test_a_complete_instance_is_ready_and_everything_found_is_named(trn2: Machin
     done = trn2.run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "READY" in done.stdout and done.stderr == ""
-    for fact in ("2.32 (told by its NKI 0.6.0+g12345)", "2.24.5133.0", "2 devices, 8 cores, trn2n.48xlarge",
-                 "2.26.10.0", "2.31.12.0", "neuron-explorer 2.29.18.0", "neuron-profile version 2.0.22196.0",
-                 "aws_neuronx_venv_pytorch_2_9/bin/python"):
+    for fact in (
+        "2.32 (told by its NKI 0.6.0+g12345)",
+        "2.24.5133.0",
+        "2 devices, 8 cores, trn2n.48xlarge",
+        "2.26.10.0",
+        "2.31.12.0",
+        "neuron-explorer 2.29.18.0",
+        "neuron-profile version 2.0.22196.0",
+        "aws_neuronx_venv_pytorch_2_9/bin/python",
+    ):
         assert fact in done.stdout
     assert (trn2.home / ".nki-optimizer").stat().st_mode & 0o777 == 0o700
 
@@ -139,21 +167,27 @@ def test_a_bare_machine_has_no_sdk_and_says_what_is_missing(bare: Machine) -> No
         assert any(line.startswith(name) and " missing " in line for line in done.stdout.splitlines()), name
 
 
-@pytest.mark.parametrize(("packages", "status"), [
-    pytest.param({"nki": "0.0.1", "numpy": "2.0", "ml_dtypes": "0.5"}, 3, id="the placeholder from PyPI is no SDK"),
-    pytest.param({"neuronx-cc": "2.20", "numpy": "1.26", "ml_dtypes": "0.5"}, 4, id="SDK without devices"),
-    pytest.param({"numpy": "1.26", "ml_dtypes": "0.5"}, 3, id="no SDK"),
-])
+@pytest.mark.parametrize(
+    ("packages", "status"),
+    [
+        pytest.param({"nki": "0.0.1", "numpy": "2.0", "ml_dtypes": "0.5"}, 3, id="the placeholder from PyPI is no SDK"),
+        pytest.param({"neuronx-cc": "2.20", "numpy": "1.26", "ml_dtypes": "0.5"}, 4, id="SDK without devices"),
+        pytest.param({"numpy": "1.26", "ml_dtypes": "0.5"}, 3, id="no SDK"),
+    ],
+)
 def test_environments_that_are_not_enough(bare: Machine, packages: dict[str, str], status: int) -> None:
     bare.venv("aws_neuronx_venv_pytorch_2_9", packages)
     assert bare.run().returncode == status
 
 
-@pytest.mark.parametrize(("name", "body", "said"), [
-    ("neuron-ls", "echo 'neuron-ls: no neuron device found' >&2; exit 1", "no neuron device found"),
-    ("neuron-ls", "echo instance-type: trn2.48xlarge", "lists none"),
-    ("neuron-ls", "exit 127", "neuron-ls"),
-])
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("neuron-ls", "echo 'neuron-ls: no neuron device found' >&2; exit 1", "no neuron device found"),
+        ("neuron-ls", "echo instance-type: trn2.48xlarge", "lists none"),
+        ("neuron-ls", "exit 127", "neuron-ls"),
+    ],
+)
 def test_an_instance_whose_devices_do_not_show_is_incomplete(trn2: Machine, name: str, body: str, said: str) -> None:
     trn2.tool(name, body)
     done = trn2.run()
@@ -175,8 +209,10 @@ def test_a_missing_module_of_the_judge_is_named_with_its_remedy(trn2: Machine) -
 
 def test_a_full_disk_is_told(trn2: Machine) -> None:
     (trn2.bin / "df").unlink()
-    trn2.tool("df", "echo 'Filesystem 1048576-blocks Used Available Capacity Mounted on'\n"
-                    "echo '/dev/root 100000 99000 1000 99% /'")
+    trn2.tool(
+        "df",
+        "echo 'Filesystem 1048576-blocks Used Available Capacity Mounted on'\necho '/dev/root 100000 99000 1000 99% /'",
+    )
     done = trn2.run()
     assert done.returncode == 5 and "1000 MB" in done.stdout
 
@@ -190,8 +226,14 @@ def test_a_work_directory_that_cannot_be_made_is_told(trn2: Machine) -> None:
 @pytest.mark.parametrize("arguments", [("--nonsense",), ("--root",), ("--root", "relative"), ("--root", "/")])
 def test_wrong_usage_changes_nothing_and_exits_with_2(bare: Machine, arguments: tuple[str, ...]) -> None:
     with SCRIPT.open("rb") as script:
-        done = subprocess.run(["bash", "-s", "--", *arguments], stdin=script, capture_output=True, text=True,
-                              timeout=60, env={"HOME": str(bare.home), "PATH": os.environ["PATH"]})
+        done = subprocess.run(
+            ["bash", "-s", "--", *arguments],
+            stdin=script,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"HOME": str(bare.home), "PATH": os.environ["PATH"]},
+        )
     assert done.returncode == 2 and done.stderr and not list(bare.home.iterdir())
 
 

@@ -27,7 +27,7 @@ from infra.ssh_target import SshTarget
 from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 
 # A judge that does as the contract says, with room for what a test wants done in between.
-JUDGE = '''
+JUDGE = """
 import argparse, json, os, signal, subprocess, sys, time
 parser = argparse.ArgumentParser()
 for name in ("--job", "--result", "--cache", "--toolchain"):
@@ -45,12 +45,14 @@ def finish(result, nonce=None):
         json.dump({"nonce": nonce or job["nonce"], **result}, stream)
     os.replace(options.result + ".partial", options.result)
 VERDICT = {"evaluation": {"kind": "compile_failed", "message": job["request"]["candidate"]["source"], "line": 3}}
-'''
+"""
 DESCRIBE = 'print(json.dumps({"fingerprint": "f", "name": options.toolchain, "simulated": True}))'
 
 REQUEST = EvaluationRequest(
     task=Task("copy", "def forward(): ...", (ShapePreset("small", (("M", 128),)),)),
-    candidate=Candidate("c1", ""), limits=EvaluationLimits(compile_timeout_s=1, run_timeout_s=1))
+    candidate=Candidate("c1", ""),
+    limits=EvaluationLimits(compile_timeout_s=1, run_timeout_s=1),
+)
 
 
 class Log:
@@ -78,8 +80,13 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         package.write_text("")
         files = {"infra/judge.py": judge, "infra/__init__.py": package}
         monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
-        arguments = {"remote_simulator": True, "remote_python": sys.executable, "settings": sshd.settings,
-                     "root": str(work), **options}
+        arguments = {
+            "remote_simulator": True,
+            "remote_python": sys.executable,
+            "settings": sshd.settings,
+            "root": str(work),
+            **options,
+        }
         target = SshTarget(sshd.destination, **arguments)  # type: ignore[arg-type]  # passed through
         made.append(target)
         return target
@@ -99,8 +106,13 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
     acts = JUDGE.replace("DESCRIBE", DESCRIBE) + 'exec(job["request"]["candidate"]["source"])'
     (folder / "judge.py").write_text(acts)
     (folder / "empty").write_text("")
-    target = SshTarget(server.destination, remote_simulator=True, remote_python=sys.executable,
-                       settings=server.settings, root=str(folder / "far"))
+    target = SshTarget(
+        server.destination,
+        remote_simulator=True,
+        remote_python=sys.executable,
+        settings=server.settings,
+        root=str(folder / "far"),
+    )
     with pytest.MonkeyPatch.context() as patch:
         files = {"infra/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
         patch.setattr(ssh_target, "files_to_ship", lambda: files)
@@ -114,7 +126,8 @@ def evaluate(target: SshTarget, log: Log | None = None, *, source: str = "the so
 
 
 def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothing_stays(
-        make: Make, work: Path) -> None:
+    make: Make, work: Path
+) -> None:
     target = make("say('compile and verify', 'seed 0'); say('benchmark', '10 runs'); finish(VERDICT)")
     log = Log()
     assert evaluate(target, log) == CompileFailed("the source, ünchanged", 3)
@@ -128,13 +141,18 @@ def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) 
     assert info.name == f"{sshd.destination}, simulator" and info.fingerprint == "f" and info.simulated
 
 
-@pytest.mark.parametrize(("describe", "said"), [
-    ('print("Welcome"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no driver"}}))',
-     "no driver"),
-    ('print("nonsense")', "gives no account"),
-    ('sys.exit("broken driver")', "broken driver"),
-    ('print(json.dumps({"name": "half"}))', "gives no account"),
-])
+@pytest.mark.parametrize(
+    ("describe", "said"),
+    [
+        (
+            'print("Welcome"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no driver"}}))',
+            "no driver",
+        ),
+        ('print("nonsense")', "gives no account"),
+        ('sys.exit("broken driver")', "broken driver"),
+        ('print(json.dumps({"name": "half"}))', "gives no account"),
+    ],
+)
 def test_given_a_judge_that_cannot_describe_itself_then_one_line_says_why(make: Make, describe: str, said: str) -> None:
     with pytest.raises(TargetMisconfigured, match=said) as caught:
         make("", describe).describe()
@@ -147,8 +165,7 @@ def test_given_no_sdk_there_then_the_error_offers_the_simulator(make: Make) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_given_a_python_without_the_simulators_modules_then_the_error_names_them(
-        make: Make, tmp_path: Path) -> None:
+def test_given_a_python_without_the_simulators_modules_then_the_error_names_them(make: Make, tmp_path: Path) -> None:
     bare = tmp_path / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
@@ -156,13 +173,20 @@ def test_given_a_python_without_the_simulators_modules_then_the_error_names_them
         make("finish(VERDICT)", remote_python=str(bare)).describe()
 
 
-@pytest.mark.parametrize("noise", [
-    "print('not json')", "print('{}')", "print('[1, 2]')",
-    "print(json.dumps({'step': 'no such step', 'detail': ''}))",
-    "print('[' * 100000)", "print('x' * 10_000_000)",
-    "sys.stdout.buffer.write(bytes(range(256)) + b'\\n')",
-    "say('benchmark', 'long ' * 100000)", "say('benchmark', 'two\\nlines')",
-])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "print('not json')",
+        "print('{}')",
+        "print('[1, 2]')",
+        "print(json.dumps({'step': 'no such step', 'detail': ''}))",
+        "print('[' * 100000)",
+        "print('x' * 10_000_000)",
+        "sys.stdout.buffer.write(bytes(range(256)) + b'\\n')",
+        "say('benchmark', 'long ' * 100000)",
+        "say('benchmark', 'two\\nlines')",
+    ],
+)
 def test_whatever_else_a_judge_prints_is_harmless(acting: SshTarget, noise: str) -> None:
     log = Log()
     got = evaluate(acting, log, source=f"{noise}; sys.stdout.flush(); finish(VERDICT)")
@@ -170,16 +194,19 @@ def test_whatever_else_a_judge_prints_is_harmless(acting: SshTarget, noise: str)
     assert all("\n" not in detail and len(detail) <= 500 for _, detail in log.lines)
 
 
-@pytest.mark.parametrize(("body", "said"), [
-    ("finish(VERDICT, nonce='guess')", "nonce"),
-    ("finish({'evaluation': {'kind': 'measured', 'latency_us': 1}})", "damaged"),
-    ("open(options.result, 'w').write('{')", "not JSON"),
-    ("open(options.result, 'wb').write(bytes(range(256)))", "not JSON"),
-    ("os.symlink('/etc/hostname', options.result)", "no result"),
-    ("finish({'target_error': {'kind': 'misconfigured', 'message': 'no such device'}})", "no such device"),
-    ("sys.exit('ImportError: no module of that name')", "no module of that name"),
-    ("sys.exit(0)", "no result"),
-])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("finish(VERDICT, nonce='guess')", "nonce"),
+        ("finish({'evaluation': {'kind': 'measured', 'latency_us': 1}})", "damaged"),
+        ("open(options.result, 'w').write('{')", "not JSON"),
+        ("open(options.result, 'wb').write(bytes(range(256)))", "not JSON"),
+        ("os.symlink('/etc/hostname', options.result)", "no result"),
+        ("finish({'target_error': {'kind': 'misconfigured', 'message': 'no such device'}})", "no such device"),
+        ("sys.exit('ImportError: no module of that name')", "no module of that name"),
+        ("sys.exit(0)", "no result"),
+    ],
+)
 def test_what_is_not_a_verdict_is_a_fault_of_the_target_in_one_line(acting: SshTarget, body: str, said: str) -> None:
     with pytest.raises(TargetError, match=said) as caught:
         evaluate(acting, source=body)
@@ -194,22 +221,31 @@ def test_a_judge_that_is_killed_is_a_crash_of_the_candidate(acting: SshTarget) -
 def test_a_judge_that_hangs_is_ended_with_all_it_started(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = f"51{os.getpid()}.25"
     monkeypatch.setattr(ssh_target, "judge_limit_s", lambda request: 1.5)
-    got = evaluate(make(f"say('benchmark', 'x'); subprocess.Popen(['sleep', '{marker}'], start_new_session=True); "
-                        f"subprocess.run(['sleep', '{marker}'])"))
+    got = evaluate(
+        make(
+            f"say('benchmark', 'x'); subprocess.Popen(['sleep', '{marker}'], start_new_session=True); "
+            f"subprocess.run(['sleep', '{marker}'])"
+        )
+    )
     assert got == TimedOut("benchmark", 1.5)
     assert not processes_mentioning(f"sleep {marker}")
 
 
 def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_blamed_on_the_candidate(
-        make: Make, tmp_path: Path) -> None:
+    make: Make, tmp_path: Path
+) -> None:
     tries = tmp_path / "tries"
-    body = (f"open({str(tries)!r}, 'a').write('x'); say('compile and verify', 'x'); time.sleep(0.1)\n"
-            "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)")
+    body = (
+        f"open({str(tries)!r}, 'a').write('x'); say('compile and verify', 'x'); time.sleep(0.1)\n"
+        "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+    )
     got = evaluate(make(body))
     assert isinstance(got, Crashed) and got.step == "compile and verify"
     assert tries.read_text() == "xx"
-    once = f"first = not os.path.exists({str(tries)!r} + '2'); open({str(tries)!r} + '2', 'w')\n" \
-           "if first: os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)\nfinish(VERDICT)"
+    once = (
+        f"first = not os.path.exists({str(tries)!r} + '2'); open({str(tries)!r} + '2', 'w')\n"
+        "if first: os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)\nfinish(VERDICT)"
+    )
     assert isinstance(evaluate(make(once)), CompileFailed)
 
 
@@ -225,19 +261,27 @@ def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(
 
 
 def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folder(
-        make: Make, monkeypatch: pytest.MonkeyPatch, work: Path) -> None:
+    make: Make, monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-local")
     log = Log()
-    evaluate(make("import tempfile\nsay('benchmark', tempfile.gettempdir())\n"
-                  "say('benchmark', 'all: ' + ' '.join(os.environ.values()))\nfinish(VERDICT)"), log)
+    evaluate(
+        make(
+            "import tempfile\nsay('benchmark', tempfile.gettempdir())\n"
+            "say('benchmark', 'all: ' + ' '.join(os.environ.values()))\nfinish(VERDICT)"
+        ),
+        log,
+    )
     assert log.lines[1][1].startswith(f"{work}/jobs/")
     assert "sk-local" not in log.lines[2][1]
 
 
 @pytest.mark.parametrize("moment", ["compiling", "finished"])
 def test_a_cut_link_costs_nothing(make: Make, sshd: Sshd, work: Path, moment: str) -> None:
-    body = ("say('compile and verify', 'compiling'); time.sleep(0.5); finish(VERDICT)\n"
-            "say('benchmark', 'finished'); time.sleep(0.3)")
+    body = (
+        "say('compile and verify', 'compiling'); time.sleep(0.5); finish(VERDICT)\n"
+        "say('benchmark', 'finished'); time.sleep(0.3)"
+    )
     log = Log(lambda detail: sshd.cut() if detail == moment else None)
     assert isinstance(evaluate(make(body), log), CompileFailed)
     assert [detail for _, detail in log.lines[1:]] == ["compiling", "finished"]
@@ -250,8 +294,10 @@ def test_ctrl_c_ends_the_judge_over_there(make: Make, work: Path) -> None:
         if detail == "on":
             raise KeyboardInterrupt
 
-    target = make(f"subprocess.Popen(['sleep', '{marker}'], start_new_session=True); say('benchmark', 'on')\n"
-                  f"subprocess.run(['sleep', '{marker}'])")
+    target = make(
+        f"subprocess.Popen(['sleep', '{marker}'], start_new_session=True); say('benchmark', 'on')\n"
+        f"subprocess.run(['sleep', '{marker}'])"
+    )
     with pytest.raises(KeyboardInterrupt):
         evaluate(target, Log(interrupt))
     assert not processes_mentioning(f"sleep {marker}")
@@ -282,8 +328,9 @@ def test_close_from_another_thread_ends_the_judge_over_there(make: Make, work: P
 
 
 def test_when_the_host_goes_away_for_good_then_one_line_says_so(make: Make, sshd: Sshd) -> None:
-    target = make("say('benchmark', 'on'); time.sleep(3); finish(VERDICT)",
-                  settings=replace(sshd.settings, reconnect_for_s=0.5))
+    target = make(
+        "say('benchmark', 'on'); time.sleep(3); finish(VERDICT)", settings=replace(sshd.settings, reconnect_for_s=0.5)
+    )
     with pytest.raises(TargetUnreachable) as caught:
         evaluate(target, Log(lambda detail: sshd.stop() if detail == "on" else None))
     assert "\n" not in str(caught.value) and "gave up" in str(caught.value)

@@ -28,8 +28,9 @@ FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "to
 
 @pytest.fixture
 def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
-    target = SshTarget(sshd.destination, remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
-                       root=str(work))
+    target = SshTarget(
+        sshd.destination, remote_simulator=True, remote_python=sys.executable, settings=sshd.settings, root=str(work)
+    )
     yield target
     target.close()
 
@@ -60,14 +61,21 @@ def test_a_right_kernel_is_measured_there_exactly_as_here(target: SshTarget, tas
         local.close()
 
 
-@pytest.mark.parametrize(("source", "outcome"), [
-    pytest.param("def kernel(:\n", CompileFailed, id="syntax error"),
-    pytest.param("import os, signal\nos.kill(os.getppid(), signal.SIGCONT)\nraise SystemExit(0)\n", CompileFailed,
-                 id="leaves on import"),
-    pytest.param(None, Incorrect, id="wrong result"),
-])
+@pytest.mark.parametrize(
+    ("source", "outcome"),
+    [
+        pytest.param("def kernel(:\n", CompileFailed, id="syntax error"),
+        pytest.param(
+            "import os, signal\nos.kill(os.getppid(), signal.SIGCONT)\nraise SystemExit(0)\n",
+            CompileFailed,
+            id="leaves on import",
+        ),
+        pytest.param(None, Incorrect, id="wrong result"),
+    ],
+)
 def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
-        target: SshTarget, task: Task, kernel: str, source: str | None, outcome: type) -> None:
+    target: SshTarget, task: Task, kernel: str, source: str | None, outcome: type
+) -> None:
     if source is None:
         source = kernel.replace("nl.silu", "nl.gelu") if "nl.silu" in kernel else kernel.replace("sigmoid", "tanh")
         assert source != kernel
@@ -76,7 +84,8 @@ def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
 
 
 def test_a_link_cut_while_the_real_judge_works_costs_nothing(
-        target: SshTarget, task: Task, kernel: str, sshd: Sshd) -> None:
+    target: SshTarget, task: Task, kernel: str, sshd: Sshd
+) -> None:
     cut = []
 
     def progress(step: Step, detail: str) -> None:
@@ -90,9 +99,15 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
 
 @pytest.mark.parametrize("remote_simulator", [True, False])
 def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
-        sshd: Sshd, work: Path, remote_simulator: bool) -> None:
-    target = SshTarget(sshd.destination, remote_simulator=remote_simulator, remote_python=sys.executable,
-                       settings=sshd.settings, root=str(work))
+    sshd: Sshd, work: Path, remote_simulator: bool
+) -> None:
+    target = SshTarget(
+        sshd.destination,
+        remote_simulator=remote_simulator,
+        remote_python=sys.executable,
+        settings=sshd.settings,
+        root=str(work),
+    )
     try:
         report = target.examine()
     finally:
@@ -108,8 +123,14 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
         if file.suffix == ".py":
             allowed = {*PACKAGES, *OURS_ON_THE_INSTANCE, *FOUND_ONLY_ON_THE_INSTANCE, *sys.stdlib_module_names}
             assert _imports(file) <= allowed, name
-    done = subprocess.run([sys.executable, "-m", "infra.judge", "--describe", "--toolchain", "simulator"], cwd=tmp_path,
-                          capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "infra.judge", "--describe", "--toolchain", "simulator"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(tmp_path)},
+        timeout=120,
+    )
     assert done.returncode == 0 and '"simulated": true' in done.stdout, done.stderr
 
 

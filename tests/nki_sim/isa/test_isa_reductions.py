@@ -207,6 +207,22 @@ def test_a_scan_over_ones_is_a_running_sum() -> None:
     check(body, [src], [dst], [2.0 + np.cumsum(src.values64(), axis=1)], tolerance=1e-4)
 
 
+def test_a_scan_is_a_decaying_recurrence() -> None:
+    """Given factors between 0 and 1, as in a state space model, then h = a * h + b element by element."""
+    a, b = Tile(5, (60,), "float32", seed=1, low=0.1, high=0.99), Tile(5, (60,), "float32", seed=2)
+    want, state = np.empty((5, 60)), np.zeros(5)
+    for i in range(60):
+        state = a.values64()[:, i] * state + b.values64()[:, i]
+        want[:, i] = state
+    check(
+        lambda d, x, y: nisa.tensor_tensor_scan(dst=d, data0=x, data1=y, initial=0.0, op0=nl.multiply, op1=nl.add),
+        [a, b],
+        [Tile(5, (60,), "float32")],
+        [want],
+        tolerance=1e-5,
+    )
+
+
 @FEW
 @given(data=st.data(), p=partitions, free=free_shapes(20), op=st.sampled_from(sorted(SCAN)), loaded=st.booleans())
 def test_cumulative_reduction(data: st.DataObject, p: int, free: tuple[int, ...], op: str, loaded: bool) -> None:
