@@ -24,6 +24,7 @@ from accelopt_core.transforms.kernel_code import (
     content_names,
     loaded_names,
     name_nodes,
+    read_kernel,
     replace_nodes,
 )
 
@@ -56,7 +57,7 @@ class FillPartitions:
         return "Process two iterations of an elementwise loop at once, side by side on the partitions."
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = KernelCode(module)
+        code = read_kernel(module)
         found = []
         for number, loop in enumerate(code.loops()):
             try:
@@ -77,7 +78,7 @@ class FillPartitions:
         return tuple(found)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = KernelCode(module)
+        code = read_kernel(module)
         variable, _, number = site.key.partition("#")
         loops = list(code.loops())
         if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
 
 
 class FuseRowSum:
@@ -22,7 +22,7 @@ class FuseRowSum:
         return "Sum a row within the activation that produces it, instead of with a tensor_reduce of its own."
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = KernelCode(module)
+        code = read_kernel(module)
         found = []
         for name, reduction in _reductions(code):
             try:
@@ -42,7 +42,7 @@ class FuseRowSum:
         return tuple(found)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = KernelCode(module)
+        code = read_kernel(module)
         reduction = dict(_reductions(code)).get(site.key)
         if reduction is None:
             raise SiteGone(f"{site.key}: the kernel has no tensor_reduce into {site.key}")

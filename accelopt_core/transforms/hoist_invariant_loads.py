@@ -21,7 +21,15 @@ import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
 from accelopt_core.transforms.isa_effects import LOADS
-from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, name_nodes, replace_nodes
+from accelopt_core.transforms.kernel_code import (
+    Block,
+    KernelCode,
+    Kind,
+    Statement,
+    name_nodes,
+    read_kernel,
+    replace_nodes,
+)
 
 MOVABLE = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.LOOP})
 
@@ -56,7 +64,7 @@ class _Hoisting:
     loads: bool
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = KernelCode(module)
+        code = read_kernel(module)
         hoists = []
         for statement in code.statements():
             if statement.kind is Kind.ALLOCATE and statement.region == "sbuf":
@@ -70,7 +78,7 @@ class _Hoisting:
         return tuple(_site(self.name, hoist) for hoist in largest)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = KernelCode(module)
+        code = read_kernel(module)
         tile, _, variable = site.key.partition("/")
         if not code.bindings(tile):
             raise SiteGone(f"{site.key}: the kernel has no tile {tile}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
@@ -394,6 +395,12 @@ class KernelCode:
                 if new != roots.get(name, frozenset()):
                     roots[name], changed = new, True
         return roots
+
+
+@lru_cache(maxsize=4)
+def read_kernel(module: cst.Module) -> KernelCode:
+    """The analysis of a module, made once for all transforms that look at the same one. Raises NotAKernel."""
+    return KernelCode(module)
 
 
 @dataclass(frozen=True)

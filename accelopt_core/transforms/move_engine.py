@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
 
 ENGINES = ("scalar", "gpsimd", "vector")
 MOVABLE = ("tensor_copy", "tensor_scalar", "tensor_tensor")
@@ -29,7 +29,7 @@ class MoveEngine:
         return "Run one copy or elementwise instruction on another engine than it runs on, to relieve the busiest."
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = KernelCode(module)
+        code = read_kernel(module)
         found = []
         for name, statement in _candidates(code):
             for engine in ENGINES:
@@ -52,7 +52,7 @@ class MoveEngine:
         return tuple(found)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = KernelCode(module)
+        code = read_kernel(module)
         name, _, engine = site.key.partition("@")
         statement = dict(_candidates(code)).get(name)
         if statement is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
 
 
 class ReciprocalOnScalar:
@@ -21,7 +21,7 @@ class ReciprocalOnScalar:
         return "Replace nisa.reciprocal (Vector, eight cycles an element) by an activation (Scalar, one)."
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = KernelCode(module)
+        code = read_kernel(module)
         found = []
         for name, statement in _reciprocals(code):
             try:
@@ -41,7 +41,7 @@ class ReciprocalOnScalar:
         return tuple(found)
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = KernelCode(module)
+        code = read_kernel(module)
         statement = dict(_reciprocals(code)).get(site.key)
         if statement is None:
             raise SiteGone(f"{site.key}: the kernel has no reciprocal into {site.key}")
