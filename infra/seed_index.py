@@ -16,7 +16,7 @@ from accelopt_core.candidate import source_hash
 from accelopt_core.task import DEFAULT_TOLERANCE, PUBLISHED_SEEDS, PrecisionPolicy, ShapePreset, Task, Work
 
 SEEDS = Path(__file__).resolve().parent.parent / "nkibench_seeds"
-REQUIRED_FUNCTIONS = ("get_inputs", "forward")
+REQUIRED_FUNCTIONS = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 
 
 class TaskNotFound(Exception):
@@ -141,7 +141,7 @@ def shape_constants(source: str, where: str = "reference") -> dict[str, int]:
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     missing = [name for name in REQUIRED_FUNCTIONS if name not in functions]
     if missing:
-        raise TaskInvalid(f"{where}: a reference defines {' and '.join(missing)} (docs/tasks.md shows the protocol)")
+        raise TaskInvalid(f"{where}: a reference must define {' and '.join(missing)} (docs/tasks.md)")
     constants: dict[str, int] = {}
     for node in tree.body:
         for target, value in _assignments(node):

@@ -19,6 +19,7 @@ from infra.seed_index import (
     seed_index,
     task_from_files,
 )
+from nki_sim.lint import check_source
 
 nki_sim.install()
 NAMES = [seed.name for seed in seed_index()]
@@ -37,6 +38,14 @@ def get_inputs():
 
 def forward():
     return None
+
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+
+def transform_nki_outputs(result, reference):
+    return [result]
 """
 
 
@@ -67,6 +76,12 @@ def test_a_seed_computes_what_its_reference_says(name, number):
     for got, want in zip(outputs, wanted):
         exact = want.astype(np.float64)
         assert np.linalg.norm(got.astype(np.float64) - exact) < seed.tolerance * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("version", ["0.3", "0.4", "0.5", "0.6"])
+def test_a_seed_is_clean_in_every_supported_dialect(name, version):
+    assert list(check_source(load_seed(name).kernel_source, version)) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,7 +178,7 @@ def test_a_reference_is_read_and_never_executed(tmp_path):
     ("text", "reason"),
     [
         ("def forward(:\n", "not Python"),
-        ("def forward(): pass\n", "get_inputs"),
+        ("def forward(): pass\n", "get_inputs and transform_to_nki_inputs and transform_nki_outputs"),
         ("x = 1\x00\n", "not Python"),
     ],
 )
