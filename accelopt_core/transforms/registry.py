@@ -9,6 +9,7 @@ from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, 
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
+from accelopt_core.transforms.rotate_buffers import RotateBuffers
 
 TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantLoads(),
@@ -18,6 +19,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     FuseRowSum(),
     ReciprocalOnScalar(),
     FillPartitions(),
+    RotateBuffers(),
 )
 
 
