@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import ast
-import functools
 import importlib
-import importlib.util
-import math
+import itertools
 import sys
-import typing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +23,35 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import nki_sim
 from benchmarks.compatibility_cases import CASES, Case
-from nki_sim import nki
 from nki_sim.lint.kernel_source import KernelSource
 
+
+@dataclass(frozen=True)
+class Repository:
+    name: str
+    folders: tuple[str, ...]
+    """Where its kernels are."""
+    cases: tuple[str, ...]
+    """Modules that hold its cases."""
+    preamble: str = ""
+    """What its own harness pastes in front of a file."""
+
+
 REPOSITORIES = {
-    "sdk": ("aws-neuron/aws-neuron-sdk", ("nki/examples",)),
-    "autocomp": ("ucb-bar/autocomp", ("sols/trn-tutorial-nki2", "sols/trn-advanced-nki2")),
-    "library": ("aws-neuron/nki-library", ("src/nkilib_src/nkilib",)),
+    "sdk": Repository("aws-neuron/aws-neuron-sdk", ("nki",), ("compatibility_sdk",)),
+    "autocomp": Repository(
+        "ucb-bar/autocomp",
+        ("sols",),
+        ("compatibility_autocomp",),
+        "import functools, math, nki, nki.language as nl, nki.isa as nisa, numpy as np; from typing import *\n",
+    ),
+    "library": Repository(
+        "aws-neuron/nki-library",
+        ("src/nkilib_src/nkilib",),
+        ("compatibility_library", "compatibility_models"),
+    ),
 }
+NKI_0_1 = "NKI 0.1: instructions return tiles, masks and index grids; NKI 0.2 dropped all of these"
 TRN3 = ("nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2")
 
 
@@ -45,10 +64,12 @@ def load(root: Path, case: Case) -> Any:
             sys.path.insert(0, str(package))
         module = importlib.import_module(".".join(path.relative_to(package).with_suffix("").parts))
         return getattr(module, case.function)
-    # autocomp's files are pasted behind these imports before they run
-    space: dict[str, Any] = {"nki": nki, "nl": nki.language, "nisa": nki.isa, "np": np, "math": math}
-    space.update({name: getattr(typing, name) for name in typing.__all__}, functools=functools, __name__=path.stem)
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    sys.path.insert(0, str(path.parent))  # its neighbours, as when Python runs the file
+    try:
+        space: dict[str, Any] = {"__name__": path.stem}
+        exec(compile(REPOSITORIES[case.repository].preamble + path.read_text(), str(path), "exec"), space)
+    finally:
+        sys.path.remove(str(path.parent))
     return space[case.function]
 
 
@@ -58,9 +79,10 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
         result, expected = case.run(load(root, case))
     except Exception as error:  # a wall: a public kernel may raise anything, and the table says what
         line = getattr(error, "line", None)
-        return False, f"{type(error).__name__}: {str(error).splitlines()[0][:160]}" + (
-            f" (line {line})" if line else ""
-        )
+        said = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}" + (f" (line {line})" if line else "")
+        return bool(case.rejected) and case.rejected in str(error), said
+    if case.rejected:
+        return False, f"was not rejected, though {case.rejected}"
     if result.shape != expected.shape:
         return False, f"shape {list(result.shape)} instead of {list(expected.shape)}"
     difference = np.abs(np.asarray(result, np.float64) - expected).max() / max(float(np.abs(expected).max()), 1e-30)
@@ -69,29 +91,45 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
     return True, f"relative error {difference:.1e}"
 
 
-def untried(root: Path, repository: str) -> list[tuple[str, str, str]]:
+def untried(root: Path, repository: Repository) -> list[tuple[str, str, str]]:
     """(file, kernel, why) of every kernel in a repository that has no case."""
-    tried = {(case.file, case.function) for case in CASES if case.repository == repository}
+    tried = {(case.file, case.function) for case in CASES}
     found = []
-    for folder in REPOSITORIES[repository][1]:
-        for path in sorted((root / folder).rglob("*.py")):
-            file = path.relative_to(root).as_posix()
-            text = path.read_text(errors="replace")
-            try:
-                source = KernelSource(ast.parse(text))
-            except SyntaxError as error:
-                found.append((file, "", f"not valid Python: {error.msg}, line {error.lineno}"))
-                continue
-            if "neuronxcc" in text and not any(name.startswith("nki") for name in source.imports.values()):
-                continue  # NKI 0.1
-            for function in source.entries:
-                if (file, function.name) not in tried:
-                    found.append((file, function.name, why_not(source)))
+    for path in sorted(path for folder in repository.folders for path in (root / folder).rglob("*.py")):
+        file = path.relative_to(root).as_posix()
+        text = path.read_text(errors="replace")
+        if "nki" not in text:
+            continue
+        if "@nki_jit" in text:
+            found.append((file, "", NKI_0_1))
+            continue
+        try:
+            tree = ast.parse(text)
+            if repository.preamble and not any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in tree.body):
+                tree = ast.parse(repository.preamble + text)
+        except SyntaxError as error:
+            found.append((file, "", f"not valid Python: {error.msg}, line {error.lineno}"))
+            continue
+        source = KernelSource(tree)
+        found += [(file, f.name, why_not(source)) for f in source.entries if (file, f.name) not in tried]
     return found
 
 
 def why_not(source: KernelSource) -> str:
     names = {source.dotted(node) for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
+    statements = {id(node.value) for node in ast.walk(source.tree) if isinstance(node, ast.Expr)}
+    used = {
+        source.dotted(node.func).removeprefix("nki.isa.")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and id(node) not in statements
+    }
+    if (
+        any(name.startswith(("neuronxcc.", "torch_neuronx.")) for name in source.imports.values())
+        or names & {"nki.language.arange", "nki.language.mgrid", "nki.language.par_dim"}
+        or used
+        & {"activation", "dma_copy", "nc_matmul", "nc_transpose", "tensor_copy", "tensor_scalar", "tensor_tensor"}
+    ):
+        return NKI_0_1
     needs = sorted(name for name in TRN3 if f"nki.isa.{name}" in names)
     if needs:
         return f"needs trn3: {', '.join(needs)}"
@@ -100,10 +138,20 @@ def why_not(source: KernelSource) -> str:
     return "no case written"
 
 
+def summary(rest: list[tuple[str, str, str]]) -> list[str]:
+    """The kernels without a case: one line for each reason and file."""
+    lines = ["", f"Not run: {len(rest)} kernels.", "", "| file | kernels | why |", "|---|---|---|"]
+    for (file, why), group in itertools.groupby(rest, key=lambda row: (row[0], row[2])):
+        names = [name for _, name, _ in group]
+        lines.append(f"| `{file.removeprefix('src/nkilib_src/nkilib/')}` | {', '.join(names)} | {why} |")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for repository in REPOSITORIES:
-        parser.add_argument(f"--{repository}", type=Path, metavar="DIR")
+    for key in REPOSITORIES:
+        parser.add_argument(f"--{key}", type=Path, metavar="DIR")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose file contains this")
     parser.add_argument("--write", type=Path, metavar="FILE")
     options = parser.parse_args()
     nki_sim.install()
@@ -114,22 +162,22 @@ def main() -> int:
         "`python benchmarks/compatibility.py`; errors are relative to the largest expected value.",
     ]
     failures = 0
-    for repository, (name, _) in REPOSITORIES.items():
-        root: Path | None = getattr(options, repository)
+    for key, repository in REPOSITORIES.items():
+        root: Path | None = getattr(options, key)
         if root is None:
             continue
-        cases = [case for case in CASES if case.repository == repository]
-        lines += ["", f"## {name}", "", "| kernel | with | result | detail |", "|---|---|---|---|"]
-        for case in cases:
+        for module in repository.cases:
+            importlib.import_module(f"benchmarks.{module}")
+        lines += ["", f"## {repository.name}", "", "| kernel | with | result | detail |", "|---|---|---|---|"]
+        for case in [case for case in CASES if case.repository == key and options.only in case.file]:
             passed, detail = attempt(root, case)
             failures += not passed
             file = case.file.removeprefix("src/nkilib_src/nkilib/")
-            row = f"| `{file}` {case.function} | {case.what} | {'pass' if passed else 'FAIL'} | {detail} |"
+            verdict = "FAIL" if not passed else "rejected, rightly" if case.rejected else "pass"
+            row = f"| `{file}` {case.function} | {case.what} | {verdict} | {detail} |"
             print(row, flush=True)
             lines.append(row)
-        rest = untried(root, repository)
-        lines += ["", f"Not tried: {len(rest)} kernels.", "", "| file | kernel | why |", "|---|---|---|"]
-        lines += [f"| `{file}` | {kernel} | {why} |" for file, kernel, why in rest]
+        lines += summary(untried(root, repository))
     if options.write is not None:
         options.write.write_text("\n".join(lines) + "\n")
     print(f"{failures} failures")
