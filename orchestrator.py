@@ -165,13 +165,14 @@ def _optimize(
         )
         for notice in _notices(settings, problem, provider):
             observer.tell(events.Notice(notice))
-        store = EvaluationStore(settings.run.checkpoints / "evaluations")
+        store = EvaluationStore(settings.run.checkpoints, folder.run_id)
+        spending.device_used(store.seconds())
         metered = MeteredTarget(target, spending.device_used)
         with _interruptible(observer) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
-                RememberingTarget(metered, store, folder.run_id, replay=settings.run.replay),
+                RememberingTarget(metered, store, replay=settings.run.replay),
                 proposer,
                 RunJournal(folder, memory),
                 spending,

@@ -48,7 +48,7 @@ from accelopt_core.proposer import (
     UnusableReply,
 )
 from accelopt_core.task import Task
-from ka_extensions.attempt_history import Attempt, AttemptHistory
+from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
 from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict
 from ka_extensions.reflexion import ReflexionWindow
 
@@ -182,11 +182,11 @@ class Loop:
                 if entry.candidate is not None and isinstance(entry.evaluation, Measured):
                     self._adopt(entry.decision, entry.candidate, entry.evaluation)
                 self._tell(RoundEnded(entry.attempt, entry.decision, entry.evaluation))
+        self._journal.best(self._best, self._best_result)  # the run may have been killed between two of its files
         return max(done, default=0) + 1
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
-        model_failures = 0
         for number in range(first, settings.rounds + 1):
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
@@ -197,7 +197,7 @@ class Loop:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
             try:
                 try:
-                    model_failures = model_failures + 1 if self._round(number) else 0
+                    self._round(number)
                 finally:
                     self._flush()  # a round that is stopped midway keeps what it tried
             except NothingToPlan as done:
@@ -206,14 +206,14 @@ class Loop:
                 return stop.ending, stop.reason
             except BudgetExhausted as exhausted:
                 return Ending.BUDGET, str(exhausted)
-            if model_failures >= MODEL_FAILURES_IN_A_ROW:
-                return Ending.FAILED, f"the model failed in {model_failures} rounds in a row; see the log"
+            failures = self._history.model_failures_in_a_row()
+            if failures >= MODEL_FAILURES_IN_A_ROW:
+                return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"
         return Ending.FINISHED, f"all {settings.rounds} rounds are done"
 
     # --- one round --------------------------------------------------------------------------------
 
-    def _round(self, number: int) -> bool:
-        """True when a model failure ended it."""
+    def _round(self, number: int) -> None:
         self._tell(RoundStarted(number, self._parent.id, self._parent_result.latency_us))
         context = self._context(number)
         self._step(number, Step.PROFILE, _describe_profile(self._parent_result))
@@ -223,8 +223,8 @@ class Loop:
         except BudgetExhausted:
             raise
         except (UnusablePlan, ModelError) as error:
-            self._no_plan(number, f"no plan: {error}")
-            return isinstance(error, ModelError)
+            self._no_plan(number, MODEL_FAILED if isinstance(error, ModelError) else "no_plan", f"no plan: {error}")
+            return
         self._tell(PlanMade(number, plan))
         self._note(number, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
 
@@ -232,7 +232,6 @@ class Loop:
         result: Evaluation | None = None
         feedback: tuple[Feedback, ...] = ()
         tries = 0
-        model_failed = False
         while tries <= self._settings.max_repairs:
             tries += 1
             self._step(number, Step.EXECUTE, f"repair {tries - 1} of {self._settings.max_repairs}" if tries > 1 else "")
@@ -247,9 +246,10 @@ class Loop:
             except BudgetExhausted:
                 raise
             except (CannotRepair, ModelError) as error:
-                model_failed = isinstance(error, ModelError)
                 self._note(number, Step.EXECUTE, str(error))
-                if self._pending is None or model_failed:
+                if isinstance(error, ModelError):
+                    self._pend(number, tries, plan, None, None, MODEL_FAILED, str(error))
+                elif self._pending is None:
                     self._pend(number, tries, plan, None, None, "no_kernel", str(error))
                 break
             candidate = Candidate(f"r{number:03d}t{tries}", source, self._parent.id, plan.id)
@@ -261,7 +261,6 @@ class Loop:
             self._note(number, Step.VERIFY, message)
             feedback += (Feedback(source, message),)
         self._finish_round(number, context, plan, candidate, result)
-        return model_failed
 
     def _finish_round(
         self, number: int, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None
@@ -315,9 +314,9 @@ class Loop:
         self._journal.remember(experience, candidate.id)
         self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
 
-    def _no_plan(self, number: int, summary: str) -> None:
+    def _no_plan(self, number: int, outcome: str, summary: str) -> None:
         self._note(number, Step.PLAN, summary)
-        self._pend(number, 1, None, None, None, "no_plan", summary)
+        self._pend(number, 1, None, None, None, outcome, summary)
         decision = self._settings.guard.decide(None, self._best_result.latency_us)
         assert self._pending is not None
         self._pending = replace(self._pending, decision=decision)

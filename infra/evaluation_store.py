@@ -1,13 +1,16 @@
 """Every evaluation, kept by what it depends on; so that none is paid for twice.
 
-An evaluation depends on the kernel's text, the task, the target's fingerprint and the limits. Within a run a stored one
-is always used (a resumed run comes by the same kernels again); across runs only when asked to (`--replay`).
+An evaluation depends on the kernel's text, the task, the target's fingerprint and the limits. Each run keeps its own,
+in `checkpoints/<run-id>/evaluated/`, so that runs at the same time cannot take each other's place. A resumed run comes
+by the same kernels again and is served from there; what other runs measured serves only when asked to (`--replay`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,8 +19,8 @@ from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, Targe
 from infra.journal import JournalDamaged, explained, make_folder, replace_file, utc_now
 from infra.records import BadRecord, from_document, to_document
 
-KEPT = (CompileFailed, Incorrect, Implausible, Measured)
-"""A time-out or a crash may be the machine's fault and is tried again."""
+LASTING = (CompileFailed, Incorrect, Implausible, Measured)
+"""What serves other runs too. A time-out or a crash may be the machine's fault: another run tries again."""
 
 
 @dataclass(frozen=True)
@@ -27,28 +30,48 @@ class Stored:
     """ISO time, UTC."""
     target: str
     evaluation: Evaluation
+    seconds: float = 0.0
+    """How long the target was busy with it."""
 
 
 class EvaluationStore:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    """One run's evaluations, and a look into those of the runs beside it. Raises JournalError."""
+
+    def __init__(self, checkpoints: Path, run_id: str) -> None:
+        self.run_id = run_id
+        self._checkpoints = checkpoints
+        self._folder = checkpoints / run_id / "evaluated"
 
     def get(self, key: str) -> Stored | None:
-        """Raises JournalDamaged for a file that cannot be read back."""
-        path = self._folder / f"{key}.json"
-        with explained(path, "read"):
-            try:
-                text = path.read_bytes()
-            except FileNotFoundError:
-                return None
-        try:
-            return from_document(Stored, json.loads(text), str(path))
-        except (BadRecord, ValueError) as error:
-            raise JournalDamaged(f"{path}: {error}: delete it to measure again") from error
+        return _read(self._folder / f"{key}.json")
+
+    def of_others(self, key: str) -> tuple[Stored, ...]:
+        found = []
+        for path in sorted(self._checkpoints.glob(f"*/evaluated/{key}.json")):
+            stored = _read(path) if path.parent != self._folder else None
+            if stored is not None:
+                found.append(stored)
+        return tuple(sorted(found, key=lambda stored: stored.at, reverse=True))
 
     def put(self, key: str, stored: Stored) -> None:
         make_folder(self._folder)
         replace_file(self._folder / f"{key}.json", json.dumps(to_document(stored), indent=1) + "\n")
+
+    def seconds(self) -> float:
+        """The target's time that this run has already used."""
+        return sum(stored.seconds for path in self._folder.glob("*.json") if (stored := _read(path)) is not None)
+
+
+def _read(path: Path) -> Stored | None:
+    with explained(path, "read"):
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    try:
+        return from_document(Stored, json.loads(text), str(path))
+    except (BadRecord, ValueError) as error:
+        raise JournalDamaged(f"{path}: {error}: delete it to measure again") from error
 
 
 def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
@@ -67,27 +90,42 @@ def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
 class RememberingTarget:
     """Any target, in front of which stands the store."""
 
-    def __init__(self, target: Target, store: EvaluationStore, run_id: str, *, replay: bool) -> None:
+    def __init__(
+        self,
+        target: Target,
+        store: EvaluationStore,
+        *,
+        replay: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`replay`: also serve what other runs have stored."""
         self._target = target
         self._store = store
-        self._run_id = run_id
         self._replay = replay
+        self._clock = clock
 
     def describe(self) -> TargetInfo:
         return self._target.describe()
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        key = evaluation_key(request, self.describe().fingerprint)
-        stored = self._store.get(key)
-        if stored is not None and (self._replay or stored.run_id == self._run_id) and _serves(stored, request):
+        info = self.describe()
+        key = evaluation_key(request, info.fingerprint)
+        stored = self._stored(key, request)
+        if stored is not None:
             progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")
             return stored.evaluation
+        began = self._clock()
         result = self._target.evaluate(request, progress)
-        if isinstance(result, KEPT):
-            now = utc_now().isoformat(timespec="milliseconds")
-            self._store.put(key, Stored(self._run_id, now, self.describe().name, result))
+        now = utc_now().isoformat(timespec="milliseconds")
+        self._store.put(key, Stored(self._store.run_id, now, info.name, result, self._clock() - began))
         return result
+
+    def _stored(self, key: str, request: EvaluationRequest) -> Stored | None:
+        own = self._store.get(key)
+        if own is not None and _serves(own, request):
+            return own
+        others = self._store.of_others(key) if self._replay else ()
+        return next((s for s in others if isinstance(s.evaluation, LASTING) and _serves(s, request)), None)
 
     def close(self) -> None:
         self._target.close()

@@ -6,6 +6,8 @@
     best_kernel.py       the best so far, and best.json its measurement
     experiments.jsonl    one line per attempt; the run's truth, all else can be made from it
     candidates/<id>.py   every kernel written        evaluations/<id>.json   what became of it
+    evaluated/           every evaluation by what it depends on, for a resumed run
+    shown/               what each round was shown of memory
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
@@ -129,13 +131,13 @@ class RunFolder:
         folder = cls(checkpoints / manifest.run_id)
         make_folder(checkpoints)
         with explained(folder.path, "create"):
-            try:
-                folder.path.mkdir()
-            except FileExistsError:
-                raise JournalError(f"{folder.path} is there already: choose another --run-id") from None
+            folder.path.mkdir(exist_ok=True)
+        folder.hold()
+        if (folder.path / "manifest.json").exists():  # written last: without it a run never began
+            folder.close()
+            raise JournalError(f"{folder.path} is there already: choose another --run-id")
         for name in ("candidates", "evaluations", "exchanges"):
             make_folder(folder.path / name)
-        folder.hold()
         replace_file(folder.path / "config.json", _pretty(config))
         folder._write_manifest(manifest)
         return folder
@@ -148,6 +150,9 @@ class RunFolder:
         except JournalLocked as error:
             raise JournalLocked(f"run {self.run_id} is under way: {error}") from None
         self._lock = lock
+        with explained(self.path, "clear up"):
+            for left in self.path.glob("**/.*.tmp"):  # half-written by a process that was killed
+                left.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -237,6 +242,8 @@ class RunFolder:
         found: dict[tuple[int, int], Try] = {}
         for number, record in enumerate(self._experiments.read(), 1):
             entry = from_document(Try, record, f"{self._experiments.path} line {number}")
+            for later in [key for key in found if key[0] == entry.round and key[1] > entry.number]:
+                del found[later]  # of an interrupted course of this round
             found[entry.round, entry.number] = entry
         return tuple(found[key] for key in sorted(found))
 

@@ -34,6 +34,7 @@ OUTCOMES = {
     "crashed": OutcomeWords("crashed", "red", "✗", "x"),
     "measured": OutcomeWords("not decided", "dim", "?", "?"),
     "no_kernel": OutcomeWords("no kernel", "red", "✗", "x"),
+    "model_failed": OutcomeWords("model failed", "red", "✗", "x"),
     "no_plan": OutcomeWords("no plan", "red", "✗", "x"),
 }
 """By `Attempt.outcome`; an outcome that is not listed is shown by its own name."""

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
+MODEL_FAILED = "model_failed"
+"""The outcome of an attempt that ended because a model could not answer at all."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     round: int
@@ -38,6 +42,16 @@ class AttemptHistory:
     def seen(self, content_hash: str) -> Attempt | None:
         """The earlier attempt with the same code, if there was one."""
         return next((a for a in self._attempts if a.content_hash == content_hash), None)
+
+    def model_failures_in_a_row(self) -> int:
+        """How many of the latest rounds ended because a model could not answer."""
+        last = {attempt.round: attempt.outcome for attempt in self._attempts}
+        count = 0
+        for number in sorted(last, reverse=True):
+            if last[number] != MODEL_FAILED:
+                break
+            count += 1
+        return count
 
     def rounds_without_improvement(self) -> int:
         """Rounds since the last improvement; several attempts in one round count once."""

@@ -25,17 +25,19 @@ def models_for_roles(
     """A model for each role; roles with the same model share one connection.
 
     `role_models`: another model's name for some roles. `recorded`: the exchanges of an interrupted run, which
-    are answered from the record and neither counted nor recorded again. Raises a ModelError when a model
+    are answered from the record and not recorded again; one that the ledger lacks is entered now. Raises a ModelError when a model
     cannot be built.
     """
     kept = list(recorded)
+    ledger.catch_up([exchange for _, exchange in kept])
     by_name: dict[str | None, LanguageModel] = {}
     models: dict[Role, LanguageModel] = {}
     for role in Role:
         name = (role_models or {}).get(role) or settings.model
         if name not in by_name:
             live: LanguageModel = build_model(provider, replace(settings, model=name))
-            live = RecordingModel(ledger.wrap(live), record)
+            # The record comes first: a reply that was paid for is on disk before anything else can go wrong.
+            live = ledger.wrap(RecordingModel(live, record))
             by_name[name] = ContinuingModel(ReplayModel(kept, live=live) if kept else live)
         models[role] = by_name[name]
     return models

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from accelopt_core.ports import BudgetExhausted, LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
 from infra.llm.prices import PriceList
+from infra.llm.recording import Exchange
 
 CHARACTERS_PER_TOKEN = 3.0
 """For the estimate before a call; code and JSON run at 3 to 4, so this errs on the dear side."""
@@ -144,13 +145,32 @@ class Ledger:
             self._in_flight[ticket] = (tokens, cost)
         return ticket
 
+    def catch_up(self, exchanges: Sequence[Exchange]) -> None:
+        """Enters calls that were recorded and not yet entered when a run was killed.
+
+        `exchanges`: every one of the run, oldest first; each is recorded first and entered next.
+        """
+        for exchange in exchanges[len(self.entries) :]:
+            asked = exchange.model.split(":", 1)[-1]
+            if exchange.reply is not None:
+                self._enter(self._priced(exchange.request.role, exchange.reply.model, exchange.reply.usage, asked=asked))
+            else:
+                self._enter(self._priced(exchange.request.role, asked, exchange.lost, failed=True))
+
     def _settle(self, ticket: int, role: Role, model: str, usage: Usage, *, failed: bool, asked: str = "") -> None:
+        entry = self._priced(role, model, usage, failed=failed, asked=asked)
+        with self._lock:
+            self._in_flight.pop(ticket, None)
+        self._enter(entry)
+
+    def _priced(self, role: Role, model: str, usage: Usage, *, failed: bool = False, asked: str = "") -> LedgerEntry:
         cost = self._prices.cost_usd(model, usage)
         if cost is None and asked:
             cost = self._prices.cost_usd(asked, usage)
-        entry = LedgerEntry(role, model, usage, cost, failed)
+        return LedgerEntry(role, model, usage, cost, failed)
+
+    def _enter(self, entry: LedgerEntry) -> None:
         with self._lock:
-            self._in_flight.pop(ticket, None)
             self._entries.append(entry)
         self._on_entry(entry)
 

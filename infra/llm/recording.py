@@ -26,6 +26,8 @@ class Exchange:
     elapsed_s: float
     reply: ModelReply | None = None
     error: str | None = None
+    lost: Usage = Usage()
+    """Tokens that a call without a reply is known to have cost."""
 
 
 class RecordingModel:
@@ -47,7 +49,7 @@ class RecordingModel:
         try:
             reply = self._model.complete(request)
         except ModelError as error:
-            self._record(Exchange(request, self.name, self._clock() - begin, error=str(error)))
+            self._record(Exchange(request, self.name, self._clock() - begin, error=str(error), lost=error.usage))
             raise
         self._record(Exchange(request, self.name, self._clock() - begin, reply=reply))
         return reply
@@ -74,6 +76,7 @@ def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
         },
         "reply": asdict(exchange.reply) if exchange.reply is not None else None,
         "error": exchange.error,
+        "lost": asdict(exchange.lost),
     }
     return json.dumps(_cleaned(document, [secret for secret in secrets if secret]), ensure_ascii=False, indent=1)
 
@@ -96,6 +99,7 @@ def exchange_from_json(text: str) -> tuple[str, Exchange]:
             float(document["elapsed_s"]),
             ModelReply(reply["text"], reply["model"], Usage(**reply["usage"]), reply["truncated"]) if reply else None,
             document["error"],
+            Usage(**document.get("lost", {})),
         )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise BadRecording(f"not a recorded exchange ({type(error).__name__}: {error}): record it again") from error
