@@ -3,8 +3,12 @@
 A buffer is live from the first instruction that touches it to the last one. The compiler places
 buffers by graph colouring and may put small ones side by side on different quarters of the
 partitions, so the peak of live bytes over time, with a buffer of up to 32 partitions counted as a
-quarter, is what no placement can beat. A kernel that exceeds it cannot be compiled; one that does not
-may still fail to compile through fragmentation.
+quarter, is what no placement can beat in program order.
+
+The compiler also reorders: AWS's blocked matmul tutorial holds 320 KiB per partition in program order
+and runs, because loads and whole tiles of work can be moved. What only mirrors an input can be loaded
+when it is wanted; so unless `in_order` is asked for, such a buffer counts only where it is touched, and
+a kernel that exceeds even that cannot be compiled at all.
 """
 
 from __future__ import annotations
@@ -55,8 +59,8 @@ def usable_bytes(machine_name: str, region: MemoryRegion) -> int:
     return core.sbuf_partition_bytes if region is MemoryRegion.sbuf else core.psum_banks * core.psum_bank_bytes
 
 
-def peak(program: Program, region: MemoryRegion) -> Peak:
-    """Where `region` is fullest when the program runs in its own order."""
+def peak(program: Program, region: MemoryRegion, *, in_order: bool = True) -> Peak:
+    """Where `region` is fullest: in program order, or counting what can be loaded again only where it is touched."""
     limit = usable_bytes(program.machine, region)
     sizes: dict[Any, int] = {}
     numbers: list[int] = []
@@ -75,18 +79,63 @@ def peak(program: Program, region: MemoryRegion) -> Peak:
     first, last = program.first_use[mine], program.last_use[mine]
     if not len(mine):
         return Peak(region, 0.0, limit, 0, ())
+    held_throughout = np.ones(len(mine), np.bool_) if in_order else ~_mirrors_of_inputs(program)[mine]
     change = np.zeros(len(program) + 1, np.int64)
-    np.add.at(change, first, weight)
-    np.subtract.at(change, last + 1, weight)
+    np.add.at(change, first[held_throughout], weight[held_throughout])
+    np.subtract.at(change, last[held_throughout] + 1, weight[held_throughout])
     live = np.cumsum(change)
+    rows, buffers, nbytes = _touches(program)
+    passing = np.zeros(len(program.allocations), np.bool_)
+    passing[mine[~held_throughout]] = True
+    np.add.at(live, rows[passing[buffers]], nbytes[passing[buffers]])
     row = int(np.argmax(live))
-    there = mine[(first <= row) & (last >= row)]
+    there = mine[np.where(held_throughout, (first <= row) & (last >= row), np.isin(mine, buffers[rows == row]))]
     held = sorted((program.allocations[n] for n in there), key=lambda a: (-a.partition_bytes, a.id))
     return Peak(region, float(live[row]) / 4, limit, row, tuple(held))
 
 
-def check_capacity(program: Program) -> None:
+def _touches(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per operand of every instruction: instruction, buffer, bytes it touches (per partition, in quarters)."""
+    width = max((len(template.operands) for template in program.templates), default=0)
+    touched = np.zeros((len(program.templates), width), np.int64)
+    for number, template in enumerate(program.templates):
+        for at, operand in enumerate(template.operands):
+            touched[number, at] = _quarters(operand.partitions) * operand.free_size * operand.dtype.itemsize
+    counts = np.diff(program.operand_starts)
+    rows = np.repeat(np.arange(len(program), dtype=np.int64), counts)
+    at = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
+    return rows, program.operand_data[:, 0], touched[program.template_ids[rows], at]
+
+
+def _mirrors_of_inputs(program: Program) -> np.ndarray:
+    """Per buffer: is all it ever holds copied by dma_copy from HBM that the program never writes?"""
+    width = max((len(template.operands) for template in program.templates), default=0)
+    writes = np.zeros((len(program.templates), width), np.bool_)
+    source = np.full(len(program.templates), -1, np.int64)
+    for number, template in enumerate(program.templates):
+        for at, operand in enumerate(template.operands):
+            writes[number, at] = operand.access != "r"
+            if template.opcode == "dma_copy" and operand.role == "src" and not operand.region.on_chip:
+                source[number] = at
+    counts = np.diff(program.operand_starts)
+    templates = np.repeat(program.template_ids.astype(np.int64), counts)
+    at = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
+    buffers = program.operand_data[:, 0]
+    writing = writes[templates, at]
+    written = np.zeros(len(program.allocations), np.bool_)
+    written[buffers[writing]] = True
+    loads = source[templates] >= 0
+    sources = program.operand_data[np.repeat(program.operand_starts[:-1], counts) + np.maximum(source[templates], 0), 0]
+    clean = loads & ~written[sources]
+    mirrors = written.copy()
+    mirrors[buffers[writing & ~clean]] = False
+    return mirrors
+
+
+def check_capacity(program: Program, *, in_order: bool = False) -> None:
     """Raises CapacityExceeded, with what is live at the peak, when SBUF or PSUM cannot hold the program.
+
+    `in_order`: also when it could only be held by reordering it, which a compiler may or may not manage.
 
     Raises NkiValidationError for manual addresses that are mixed with automatic ones or out of range.
     """
@@ -95,7 +144,7 @@ def check_capacity(program: Program) -> None:
         if placed:
             _check_addresses(program, region, placed)
             continue
-        at = peak(program, region)
+        at = peak(program, region, in_order=in_order)
         if at.live_bytes > at.limit_bytes:
             line = program.templates[program.template_ids[at.row]].line
             error = CapacityExceeded(at.report(line))
