@@ -51,7 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps({"step": step.value, "detail": detail}), flush=True)
 
     try:
-        toolchain = open_toolchain(toolchain_name)
+        # The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not.
+        toolchain = open_toolchain(toolchain_name, in_order=request.candidate.parent_id is not None)
         try:
             result = wire.encode_evaluation(
                 judge(request, toolchain, progress, ReferenceCache(options.cache)), nonce=nonce

@@ -38,10 +38,13 @@ TREE = Path(__file__).resolve().parent.parent
 """Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
 
 
-def open_toolchain(name: str, *, machine: str = "trn2") -> Toolchain:
-    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing."""
+def open_toolchain(name: str, *, machine: str = "trn2", in_order: bool = True) -> Toolchain:
+    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing.
+
+    `in_order`: of the simulator; a kernel must fit on chip without the compiler reordering it.
+    """
     if name == "simulator":
-        return SimulatorToolchain(machine)
+        return SimulatorToolchain(machine, in_order=in_order)
     if name == "auto":
         from infra.neuron_toolchains import open_neuron_toolchain
 
@@ -70,8 +73,9 @@ class SimulatorToolchain:
     simulated = True
     parallel_runs = 64
 
-    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30) -> None:
+    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, in_order: bool = True) -> None:
         self.machine = machine
+        self._in_order = in_order
         self._memory_bytes = memory_bytes
         self._folder = Path(tempfile.mkdtemp(prefix="nki-sim-"))
         self._count = 0
@@ -120,7 +124,7 @@ class SimulatorToolchain:
                 raise _compile_error(failure, finished)
             try:
                 loaded = program_file.load(program)
-                check_capacity(loaded)
+                check_capacity(loaded, in_order=self._in_order)
                 return Simulated(loaded, self.machine)
             except FileNotFoundError:
                 raise CompileError("the process ended without leaving a program") from None

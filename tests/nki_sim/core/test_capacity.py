@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.capacity import peak, usable_bytes
+from nki_sim.capacity import check_capacity, peak, usable_bytes
 from nki_sim.dtypes import float32
 from nki_sim.errors import CapacityExceeded, NkiValidationError
 from nki_sim.memory import MemoryRegion
@@ -155,3 +155,32 @@ def test_manual_addresses_are_all_or_nothing_and_inside_the_memory() -> None:
             traced(placed(outside))
     with pytest.raises(NkiValidationError, match="partition, byte"):
         traced(placed((0,)))
+
+
+def loaded_tiles(count: int) -> Any:
+    """A kernel that loads `count` tiles of its input, and then reads each."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        tiles = []
+        for i in range(count):
+            tiles.append(nl.ndarray((128, COLUMNS), nl.float32, name=f"tile{i}"))
+            nisa.dma_copy(dst=tiles[-1], src=a)
+        for tile in tiles:
+            nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    return kernel
+
+
+def test_what_mirrors_an_input_can_be_loaded_when_it_is_wanted() -> None:
+    program = nki_sim.trace(loaded_tiles(FITS + 2), TensorSpec((128, COLUMNS), float32))
+    assert peak(program, MemoryRegion.sbuf).live_bytes == (FITS + 2) * TILE_BYTES
+    assert peak(program, MemoryRegion.sbuf, in_order=False).live_bytes == TILE_BYTES
+    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
+        check_capacity(program, in_order=True)
+
+
+def test_what_the_kernel_computed_must_be_held() -> None:
+    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
+        nki_sim.trace(held_tiles(FITS + 1), TensorSpec((128, COLUMNS), float32))
