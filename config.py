@@ -43,6 +43,7 @@ LATEST = "latest"
 
 PROVIDERS = ("auto", "anthropic", "openai", "claude-cli", "command", "mailbox", "replay", "catalogue")
 MACHINES = ("trn2",)
+SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
 Command = Literal["run", "doctor", "runs", "show", "diff", "config"]
@@ -64,6 +65,12 @@ class Run(Group):
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
+    suite: str | None = setting(
+        None,
+        "Optimize every task of a suite, one after the other; --run-id names it, --resume goes on with it.",
+        metavar="NAME",
+        legal=Legal(choices=SUITES),
+    )
     preset: str | None = setting(
         None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
     )
@@ -95,6 +102,8 @@ class Run(Group):
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
+        if self.suite is not None and (self.kernel is not None or self.in_place):
+            raise SettingsError("suite: its tasks have their own kernels: leave --kernel and --in-place away")
         if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
             raise SettingsError(f"run-id: {self.run_id!r}: use letters, digits, dot, dash and underscore only")
 
@@ -288,6 +297,7 @@ examples:
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
   python3 orchestrator.py --resume              go on where the latest run was interrupted
+  python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
 
 other commands:
   doctor [USER@HOST]    what works on this machine or on that host, and what to do about the rest

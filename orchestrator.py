@@ -38,7 +38,7 @@ from accelopt_core.proposer import Proposer
 from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome, Past
 from accelopt_core.task import PrecisionPolicy, Task
 from accelopt_core.transforms.catalogue import catalogue_proposer
-from infra import report
+from infra import report, suite
 from infra.dashboard import open_view
 from infra.evaluation_store import EvaluationStore, RememberingTarget
 from infra.event_log import EventLog, Observers
@@ -53,7 +53,7 @@ from infra.llm.retry import Patience
 from infra.memory_file import MemoryFile
 from infra.predictor import Predictor
 from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
-from infra.seed_index import TaskInvalid, TaskNotFound, find_task, load_seed, task_from_files
+from infra.seed_index import TaskInvalid, TaskNotFound, find_task, load_seed, seed_index, task_from_files
 from infra.settings_reader import SettingsError
 from infra.spending import MeteredTarget, Spending, TimeLimits
 from infra.ssh_config import SshSettings
@@ -100,6 +100,20 @@ class Problem:
 
 
 def run(invocation: config.Invocation) -> int:
+    if invocation.settings.run.suite is not None:
+        return run_suite(invocation)
+    settings, problem, folder, outcome = _run(invocation)
+    console = Console()
+    summary = report.summary_of(folder)
+    report.print_report(console, summary)
+    if settings.run.in_place and outcome.best.source != problem.source:
+        copy = write_back(problem.kernel, problem.source, outcome.best.source)
+        console.print(f"{problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
+    return _status(outcome)
+
+
+def _run(invocation: config.Invocation) -> tuple[config.Settings, Problem, RunFolder, Outcome]:
+    """One run on one kernel, from its beginning or from where it was interrupted; best.diff is written."""
     resumed = invocation.settings.run.resume
     if resumed is None:
         settings = _quick_start(invocation)
@@ -130,14 +144,57 @@ def run(invocation: config.Invocation) -> int:
             raise
         folder.end(outcome.ending.value, outcome.reason)
         observer.tell(events.RunEnded(outcome.ending.value, outcome.reason))
-    console = Console()
-    summary = report.summary_of(folder)
-    report.write_diff(summary)
-    report.print_report(console, summary)
-    if settings.run.in_place and outcome.best.source != problem.source:
-        copy = write_back(problem.kernel, problem.source, outcome.best.source)
-        console.print(f"{problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
-    return _status(outcome)
+    report.write_diff(report.summary_of(folder))
+    return settings, problem, folder, outcome
+
+
+SUITE_ROUNDS = 30
+"""The catalogue ends by itself when it has no idea left; a suite lets it come that far."""
+
+
+def run_suite(invocation: config.Invocation) -> int:
+    """Every task of the suite, one run each; one that is done is not run again. One table at the end."""
+    wanted = invocation.settings.run
+    assert wanted.suite is not None
+    if "run.task" in invocation.origins:
+        raise SettingsError("suite: it runs all of its tasks: leave --task away, or leave --suite away")
+    checkpoints, tasks = wanted.checkpoints, [seed.name for seed in seed_index()]
+    if wanted.resume is None:
+        suite_id = wanted.run_id or suite.new_suite_id(wanted.suite, utc_now())
+    else:
+        suite_id = suite.latest_suite(checkpoints, tasks) if wanted.resume == config.LATEST else wanted.resume
+    console, status = Console(), FINISHED
+    console.print(f"suite {suite_id}; if it is interrupted: --suite {wanted.suite} --resume {suite_id}", soft_wrap=True)
+    for task in tasks:
+        folder = suite.run_of(checkpoints, suite_id, task)
+        begun = (folder.path / "manifest.json").exists()
+        if begun and folder.manifest().status == "finished":
+            continue
+        try:
+            _, _, _, outcome = _run(_of_suite(invocation, task, folder.run_id, begun))
+        except BaselineRejected as error:
+            status = _complain(f"{task}: {error}", BASELINE)
+            continue
+        report.print_line(console, report.summary_of(folder))
+        if outcome.ending is not Ending.FINISHED:
+            status = _status(outcome)
+        if outcome.ending is Ending.INTERRUPTED:
+            break
+    suite.print_suite(
+        console, suite.table_of_runs(checkpoints, suite_id, tasks, suite.peaks_of(invocation.settings.target.machine))
+    )
+    return status
+
+
+def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool) -> config.Invocation:
+    given = invocation.settings.run
+    rounds = given.rounds if "run.rounds" in invocation.origins else SUITE_ROUNDS
+    run = replace(given, suite=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds)
+    return replace(
+        invocation,
+        settings=replace(invocation.settings, run=run),
+        origins={**invocation.origins, "run.task": "the suite"},
+    )
 
 
 def _optimize(

@@ -98,6 +98,20 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)
 
 
+def print_line(console: Console, summary: RunSummary) -> None:
+    """One run in one line, among others."""
+    text = f"{summary.manifest.task:24}{summary.status}"
+    if summary.baseline is not None and summary.best is not None:
+        before, now = summary.baseline.result, summary.best.result
+        text = (
+            f"{summary.manifest.task:24}{wording.latency(before.latency_us)} -> {wording.latency(now.latency_us)}, "
+            f"{before.percent_of_peak:.1f} -> {now.percent_of_peak:.1f} % of peak in "
+            f"{len({entry.round for entry in summary.tries})} rounds, {wording.duration(summary.seconds)}; "
+            f"{summary.status}"
+        )
+    console.print(Text(wording.printable(text)), soft_wrap=True)
+
+
 def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     rounds = len({entry.round for entry in summary.tries})
     calls = summary.model_calls

@@ -1,0 +1,49 @@
+"""A suite as a user runs it: what is done is not run again, and one table closes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.run_folder import RunFolder
+from infra.seed_index import seed_index
+from tests.e2e.run import orchestrate
+from tests.infra.test_suite import a_run
+
+TASKS = [seed.name for seed in seed_index()]
+
+
+def test_a_suite_goes_on_with_the_task_it_was_at(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    for task in TASKS:
+        if task != "silu":
+            a_run(checkpoints, task, 40.0, 20.0)
+
+    ran = orchestrate(
+        "--suite", "nkibench", "--resume", "s1", "--preset", "small", "--rounds", "1", "--provider", "catalogue",
+        folder=tmp_path,
+    )  # fmt: skip
+
+    assert ran.status == 0, ran.errors
+    assert [path.parent.name for path in checkpoints.glob("*/run.log")] == ["s1.silu"], "only what was missing is run"
+    assert RunFolder(checkpoints / "s1.silu").manifest().status == "finished"
+    assert all(f"\n{task} " in ran.output for task in TASKS)
+    assert "over 14 tasks: " in ran.output and "simulated" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--suite", "mybench"], "nkibench"),
+        (["--suite", "nkibench", "--task", "silu"], "leave --task away"),
+        (["--suite", "nkibench", "--kernel", "k.py"], "leave --kernel"),
+        (["--suite", "nkibench", "--resume"], "no suite in"),
+        (["--suite", "nkibench", "--preset", "huge"], "huge"),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
+    ran = orchestrate(*flags, folder=tmp_path)
+
+    assert ran.status == 2
+    assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors

@@ -1,0 +1,118 @@
+"""A suite is read from its runs' folders: what is done counts, what is missing is named."""
+
+from __future__ import annotations
+
+import io
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.ports import TargetInfo
+from infra.records import from_document, to_document
+from infra.run_folder import Manifest, RunFolder, RunNotFound
+from infra.suite import (
+    SuiteTable,
+    geometric_mean,
+    latest_suite,
+    markdown,
+    peaks_of,
+    print_suite,
+    run_of,
+    standing_of,
+    table_of_runs,
+)
+
+TASKS = ("matmul", "silu", "mamba")
+CHECKS = ("small (M256): 7 seeds, worst relative L2 1e-7 <= 2e-05", "full (M4096): 2 seeds, worst ...")
+
+
+def measured(latency_us: float, checks: tuple[str, ...] = CHECKS) -> Measured:
+    fields = {"total_time": latency_us / 1e6, "tensor_engine_active_time": 0.5 * latency_us / 1e6}
+    profile = Profile(fields, Bounds(10.0, 1.0, 5.0, "declared"))
+    return Measured(latency_us, latency_us, latency_us, 1, True, "simulated trn2", profile, checks)
+
+
+def a_run(checkpoints: Path, task: str, before_us: float | None, after_us: float | None = None) -> RunFolder:
+    manifest = Manifest(
+        run_of(checkpoints, "s1", task).run_id, datetime(2026, 1, 1, tzinfo=timezone.utc).isoformat(), task, "M4096",
+        "kernel.py", TargetInfo("simulated trn2", "x", True), "catalogue", {}, 5,
+    )  # fmt: skip
+    folder = RunFolder.create(checkpoints, manifest, {})
+    if before_us is not None:
+        folder.best(Candidate("input", "before"), measured(before_us))
+    if after_us is not None:
+        folder.best(Candidate("r001t1", "after"), measured(after_us))
+    folder.end("finished" if before_us is not None else "failed", "wrong: output 0")
+    folder.close()
+    return folder
+
+
+def test_every_task_has_a_row_or_a_reason(tmp_path):
+    a_run(tmp_path, "matmul", 40.0, 20.0)
+    a_run(tmp_path, "silu", None)
+
+    table = table_of_runs(tmp_path, "s1", TASKS, "peaks")
+
+    (row,) = table.rows
+    assert (row.task, row.before.percent_of_peak, row.limiter) == ("matmul", 25.0, "matmul")
+    assert row.after is not None and row.after.percent_of_peak == 50.0
+    assert table.missing == {"silu": "wrong: output 0", "mamba": "not begun"}
+
+
+def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
+    a_run(tmp_path, "matmul", 40.0, 10.0)
+    a_run(tmp_path, "silu", 40.0)
+
+    table = table_of_runs(tmp_path, "s1", TASKS, "")
+
+    assert table.rows[1].after is None
+    assert table.before_percent == pytest.approx(25.0)
+    assert table.after_percent == pytest.approx(50.0)  # of 100 and 25
+
+
+def test_a_suite_that_has_not_measured_anything_is_refused_by_name(tmp_path):
+    with pytest.raises(RunNotFound, match="s1"):
+        table_of_runs(tmp_path, "s1", TASKS, "")
+
+
+def test_the_latest_suite_is_found_among_other_runs(tmp_path):
+    a_run(tmp_path, "matmul", 40.0)
+    (tmp_path / "s1.matmul").rename(tmp_path / "20260101-000000-nkibench-1234.matmul")
+    with pytest.raises(RunNotFound, match="--suite nkibench"):
+        latest_suite(tmp_path, ("silu",))
+
+    assert latest_suite(tmp_path, TASKS) == "20260101-000000-nkibench-1234"
+
+
+def test_a_table_survives_its_json(tmp_path):
+    a_run(tmp_path, "matmul", 40.0, 20.0)
+    table = table_of_runs(tmp_path, "s1", TASKS, "peaks")
+
+    assert from_document(SuiteTable, to_document(table), "here") == table
+
+
+def test_both_tables_say_simulated_where_verified_and_what_the_peak_is(tmp_path):
+    a_run(tmp_path, "matmul", 40.0, 20.0)
+    table = table_of_runs(tmp_path, "s1", TASKS, peaks_of("trn2"))
+    out = io.StringIO()
+
+    print_suite(Console(file=out, width=60), table)
+
+    for text in (out.getvalue(), markdown(table)):
+        for said in ("simulated", "small + full", "25.0", "50.0", "TFLOPS", "GB/s", "silu", "not begun"):
+            assert said in text
+
+
+@pytest.mark.parametrize(("values", "mean"), [([4.0, 9.0], 6.0), ([7.0], 7.0), ([], 0.0), ([1e300, 1e-300, 1.0], 1.0)])
+def test_geometric_mean(values, mean):
+    assert geometric_mean(values) == pytest.approx(mean)
+
+
+def test_an_unverified_shape_is_not_claimed():
+    assert standing_of(measured(20.0, CHECKS[:1])).verified == ("small",)
+    assert standing_of(measured(20.0, ())).verified == ()
+    assert standing_of(measured(20.0)).engine_percent == {"tensor": pytest.approx(50.0)}
