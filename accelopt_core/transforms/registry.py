@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelopt_core.transforms.base import Transform
+from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
@@ -20,6 +21,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),
+    BlockTiles(),
 )
 
 

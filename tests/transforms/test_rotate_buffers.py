@@ -123,10 +123,15 @@ REFUSALS = {
         "outside the loop",
     ),
     "a list keeps it": (
-        KERNEL.replace("    # one", "    kept = []\n    # one").replace("        done =", "        kept.append(tile)\n        done =", 1),
+        KERNEL.replace("    # one", "    kept = []\n    # one").replace(
+            "        done =", "        kept.append(tile)\n        done =", 1
+        ),
         "may keep",
     ),
-    "it has an address": (KERNEL.replace("buffer=nl.sbuf)\n\n", "buffer=nl.sbuf, address=(0, 0))\n\n"), "a place of its own"),
+    "it has an address": (
+        KERNEL.replace("buffer=nl.sbuf)\n\n", "buffer=nl.sbuf, address=(0, 0))\n\n"),
+        "a place of its own",
+    ),
     "its size changes": (
         KERNEL.replace("    # one", "    width = x.shape[1]\n    # one")
         .replace("tile = nl.ndarray((128, x.shape[1])", "tile = nl.ndarray((128, width)")
@@ -134,7 +139,7 @@ REFUSALS = {
         "bound again",
     ),
     "it is in HBM": (KERNEL.replace(MADE, MADE.replace("sbuf", "private_hbm")), "not on chip"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSALS)
