@@ -1,6 +1,7 @@
-"""The process that runs a candidate's Python: it traces the kernel on shapes and leaves a program file.
+"""The process that runs a candidate's Python: it traces the kernel on shapes and leaves a program.
 
-It sees no input data, no reference and no seed. Started by `infra.toolchains` with the job on stdin.
+It sees no input data, no reference and no seed. Started by `infra.toolchains` with the job on stdin, and with three
+open files: for the program, for what failed, and for what kind of wall there is, said before the candidate is read in.
 """
 
 from __future__ import annotations
@@ -16,25 +17,54 @@ from typing import Any
 def main() -> int:
     job = json.loads(sys.stdin.read())
     sys.path.insert(0, job["tree"])
-    from infra.sandbox import Limits, limit_this_process
-
-    limit_this_process(Limits(**job["limits"]))
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
+    import infra.integrity
+    import infra.sandbox  # noqa: F401  # behind the wall only the simulator's files are left to import from
+    from infra import wall
+
+    tree, source = Path(job["tree"]), Path(job["source"])
+    text = source.read_text(encoding="utf-8")
+    said = []
+    pid, refused = wall.fork_behind_wall([tree / "nki_sim"], source.parent) if job["walls"] else (-1, "not wanted")
+    if pid > 0:
+        os.close(job["report_fd"])
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    said.append("namespaces of its own" if pid == 0 else f"no namespaces ({refused})")
+    return _trace(job, text, said)
+
+
+def _trace(job: dict[str, Any], text: str, said: list[str]) -> int:
     import nki_sim
+    from infra import integrity, wall
+    from infra.sandbox import Limits, limit_this_process
     from nki_sim import program_file
     from nki_sim.dtypes import as_dtype
     from nki_sim.errors import NkiError
     from nki_sim.session import TensorSpec
 
     nki_sim.install()
-    source = Path(job["source"])
+    tracer = integrity.snapshot()
+    try:
+        wall.refuse_system_calls()
+        said.append("no new processes, sockets or signals")
+    except wall.NoWall as error:
+        said.append(f"no filter of system calls ({error})")
+    limit_this_process(Limits(**job["limits"]))
+    os.write(job["report_fd"], ", ".join(said).encode())
+    os.close(job["report_fd"])
     arguments = [
         TensorSpec(tuple(a["shape"]), as_dtype(a["dtype"])) if "shape" in a else a["value"] for a in job["arguments"]
     ]
+    source = Path(job["source"])
     try:
-        kernel = _load(source, tuple(job["entry_points"]))
+        kernel = _load(source, text, tuple(job["entry_points"]))
         program = nki_sim.trace(kernel, *arguments, machine=job["machine"])
-        program_file.dump(program, Path(job["program"]))
+        changed = integrity.changed_since(tracer)
+        if changed:
+            return _failed(job, f"the kernel's file changes the tool that compiles it: {', '.join(changed[:3])}", None)
+        data = memoryview(program_file.dumps(program))
+        while data:
+            data = data[os.write(job["program_fd"], data) :]
     except NkiError as error:
         return _failed(job, str(error), error.line)
     except MemoryError:
@@ -44,13 +74,14 @@ def main() -> int:
     return 0
 
 
-def _load(source: Path, entry_points: tuple[str, ...]) -> Any:
+def _load(source: Path, text: str, entry_points: tuple[str, ...]) -> Any:
+    import linecache
     import types
 
-    text = source.read_text(encoding="utf-8")
     module = types.ModuleType("candidate")
     module.__file__ = str(source)
     sys.modules["candidate"] = module
+    linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
     exec(compile(text, str(source), "exec"), module.__dict__)
     for name in entry_points:
         if callable(getattr(module, name, None)):
@@ -59,7 +90,7 @@ def _load(source: Path, entry_points: tuple[str, ...]) -> Any:
 
 
 def _failed(job: dict[str, Any], message: str, line: int | None) -> int:
-    Path(job["failure"]).write_text(json.dumps({"message": message[:4000], "line": line}), encoding="utf-8")
+    os.write(job["failure_fd"], json.dumps({"message": message[:4000], "line": line}).encode())
     return 1
 
 
@@ -71,4 +102,6 @@ def _line(error: BaseException, source: Path) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # threads that the candidate left running, and what it registered for the end, are not waited for

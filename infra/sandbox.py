@@ -1,6 +1,6 @@
 """Running a candidate's code: a process group of its own, an empty environment, limits, a deadline.
 
-Standard library only: it is shipped to the instance.
+Standard library only: it is shipped to the instance. What hides files, processes and the network is in `infra.wall`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import resource
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from infra import wall
 
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 """All that a candidate sees of the judge's environment: no keys, no HOME, no agent sockets."""
@@ -25,6 +28,9 @@ ONE_THREAD = {
 
 OUTPUT_LIMIT = 64 << 10
 
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.002, 0.1
+"""How often the folder and the process are looked at: often at first, when most compilations end."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -32,6 +38,8 @@ class Limits:
     memory_bytes: int
     file_bytes: int = 2 << 30
     processes: int = 256
+    disk_bytes: int = 16 << 30
+    """All files in the work folder together."""
 
 
 @dataclass(frozen=True)
@@ -40,44 +48,107 @@ class Finished:
     """Exit status, negative for a signal; None when the deadline passed."""
     output: str
     """The last part of stdout and stderr together; for people, never for a verdict."""
+    over_disk: bool = False
+    """Ended because the work folder outgrew its limit."""
 
     @property
     def timed_out(self) -> bool:
-        return self.status is None
+        return self.status is None and not self.over_disk
 
 
 def scrubbed_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**{name: os.environ[name] for name in _KEPT if name in os.environ}, **extra}
 
 
-def run(argv: Sequence[str], *, cwd: Path, limits: Limits, env: Mapping[str, str], stdin: bytes = b"") -> Finished:
-    """Run to the end or to the deadline; in either case nothing of its process group is left."""
-    with tempfile.TemporaryFile() as output:
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    limits: Limits,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    pass_fds: Sequence[int] = (),
+) -> Finished:
+    """Run to the end or to a limit; in either case nothing of its process group is left.
+
+    In a process that called `adopt_descendants`, nothing that left the group is left either.
+    """
+    wall.hide_this_process()
+    before = set(wall.children()) if _adopting else set()
+    deadline = time.monotonic() + limits.wall_s
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
         process = subprocess.Popen(
             list(argv),
             cwd=cwd,
             env={**scrubbed_environment(env), "TMPDIR": str(cwd)},
-            stdin=subprocess.PIPE,
+            stdin=given,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
+            pass_fds=tuple(pass_fds),
         )
+        over_disk = False
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired, BrokenPipeError):
-                process.communicate(stdin, timeout=limits.wall_s)
-            status = process.poll()
+            look_s = _SHORTEST_LOOK_S
+            while (status := process.poll()) is None and (left_s := deadline - time.monotonic()) > 0:
+                if look_s >= _LONGEST_LOOK_S and _size_bytes(cwd) > limits.disk_bytes:
+                    over_disk = True
+                    break
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(left_s, look_s))
+                look_s = min(2 * look_s, _LONGEST_LOOK_S)
         finally:
             kill_group(process.pid)
             process.wait()
+            if _adopting:
+                _end_descendants(before)
         size = output.seek(0, os.SEEK_END)
         output.seek(max(0, size - OUTPUT_LIMIT))
-        return Finished(status, output.read().decode("utf-8", "replace"))
+        return Finished(status, output.read().decode("utf-8", "replace"), over_disk)
 
 
 def kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+_adopting = False
+
+
+def adopt_descendants() -> None:
+    """For a process that only runs candidates, one after the other: what leaves their group is found and ended too."""
+    global _adopting
+    with contextlib.suppress(wall.NoWall):
+        wall.adopt_orphans()
+        _adopting = hasattr(os, "fork") and os.path.isdir("/proc/self")
+
+
+def _end_descendants(before: set[int]) -> None:
+    """Kill and reap every child that was not there before, until no more turn up."""
+    while left := [pid for pid in wall.children() if pid not in before]:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _size_bytes(folder: Path) -> int:
+    """Of all files below; what vanishes meanwhile counts nothing, and links are not followed."""
+    total, waiting = 0, [folder]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
 
 
 def limit_this_process(limits: Limits) -> None:

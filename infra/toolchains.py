@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 import nki_sim
 from accelopt_core.evaluation import HotLine
+from accelopt_core.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
     ArgumentSpec,
@@ -33,6 +37,13 @@ from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.executor import execute
 from nki_sim.program import Program
+from nki_sim.run import iterate
+
+PROGRAM_LIMIT = 1 << 30
+"""Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
+
+DISK_LIMIT = 1 << 30
+"""Bytes a candidate may leave in its work folder where the folder is not in memory (infra.wall)."""
 
 TREE = Path(__file__).resolve().parent.parent
 """Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
@@ -73,10 +84,14 @@ class SimulatorToolchain:
     simulated = True
     parallel_runs = 64
 
-    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, in_order: bool = True) -> None:
+    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, in_order: bool = True, walls: bool = True) -> None:
+        """`walls`: False leaves namespaces out even where they are to be had."""
         self.machine = machine
         self._in_order = in_order
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = min(memory_bytes, _half_of_memory())
+        self._walls = walls
+        self.wall = ""
+        """What kept the last candidate in, as its worker said before it read the candidate."""
         self._folder = Path(tempfile.mkdtemp(prefix="nki-sim-"))
         self._count = 0
 
@@ -96,42 +111,43 @@ class SimulatorToolchain:
         self._count += 1
         work = self._folder / f"compile-{self._count}"
         work.mkdir()
-        limits = sandbox.Limits(wall_s=timeout_s, memory_bytes=self._memory_bytes)
-        source_file, program, failure = work / "candidate.py", work / "kernel.program", work / "failure.json"
+        limits = sandbox.Limits(timeout_s, self._memory_bytes, file_bytes=PROGRAM_LIMIT, disk_bytes=DISK_LIMIT)
+        source_file = work / "candidate.py"
         source_file.write_text(source, encoding="utf-8")
-        job = {
-            "tree": str(TREE),
-            "source": str(source_file),
-            "program": str(program),
-            "failure": str(failure),
-            "machine": self.machine,
-            "entry_points": ENTRY_POINTS,
-            "limits": asdict(limits),
-            "arguments": [asdict(a) for a in arguments],
-        }
         worker = Path(__file__).with_name("compile_worker.py")
-        finished = sandbox.run(
-            [sys.executable, "-I", str(worker)],
-            cwd=work,
-            limits=limits,
-            stdin=json.dumps(job).encode(),
-            env=sandbox.ONE_THREAD,
-        )
         try:
-            if finished.timed_out:
-                raise StepTimeout("compile", timeout_s)
-            if finished.status != 0:
-                raise _compile_error(failure, finished)
-            try:
-                loaded = program_file.load(program)
-                check_capacity(loaded, in_order=self._in_order)
-                return Simulated(loaded, self.machine)
-            except FileNotFoundError:
-                raise CompileError("the process ended without leaving a program") from None
-            except ProgramFormatError as error:
-                raise CompileError(f"the traced program is damaged: {error}") from None
-            except NkiError as error:
-                raise CompileError(str(error), error.line) from None
+            with ExitStack() as files:
+                # Opened here and handed over, so that no name, link or folder of the candidate's is ever followed.
+                program, failure, report = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+                job = {
+                    "tree": str(TREE),
+                    "source": str(source_file),
+                    "program_fd": program.fileno(),
+                    "failure_fd": failure.fileno(),
+                    "report_fd": report.fileno(),
+                    "walls": self._walls,
+                    "machine": self.machine,
+                    "entry_points": ENTRY_POINTS,
+                    "limits": asdict(limits),
+                    "arguments": [asdict(a) for a in arguments],
+                }
+                finished = sandbox.run(
+                    [sys.executable, "-I", str(worker)],
+                    cwd=work,
+                    limits=limits,
+                    stdin=json.dumps(job).encode(),
+                    env=sandbox.ONE_THREAD,
+                    pass_fds=(program.fileno(), failure.fileno(), report.fileno()),
+                )
+                self.wall = _beginning(report, 4096).decode("utf-8", "replace")
+                if finished.over_disk:
+                    raise CompileError(f"the kernel's file writes more than {DISK_LIMIT >> 20} MiB to disk")
+                if finished.timed_out:
+                    raise StepTimeout("compile", timeout_s)
+                if finished.status != 0:
+                    raise _compile_error(_beginning(failure, 64 << 10), finished)
+                traced = _beginning(program, PROGRAM_LIMIT)
+            return Simulated(_checked(traced, source, self._in_order), self.machine)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -168,17 +184,49 @@ class SimulatorToolchain:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _compile_error(failure: Path, finished: sandbox.Finished) -> CompileError:
+def _half_of_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError):  # not told by this system
+        return 4 << 30
+
+
+def _beginning(file: IO[bytes], limit: int) -> bytes:
+    file.seek(0)
+    return file.read(limit)
+
+
+def _checked(traced: bytes, source: str, in_order: bool) -> Program:
+    """The program in what the candidate's process left. Raises CompileError for anything else."""
+    if not traced:
+        raise CompileError("the process ended without leaving a program")
+    try:
+        program = program_file.loads(traced)
+        check_capacity(program, in_order=in_order)
+    except ProgramFormatError as error:
+        raise CompileError(f"the traced program is damaged: {error}") from None
+    except NkiError as error:
+        raise CompileError(str(error), error.line) from None
+    code = lines_with_code(source)
+    for each in iterate(program):
+        for template in each.templates:
+            if template.line not in code:
+                raise CompileError(
+                    f"the program has a {template.opcode} from line {template.line}, where the source has no code: "
+                    "it was not traced from this source"
+                )
+    return program
+
+
+def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:
     """What the worker left; only ever a failure, so the candidate gains nothing by forging it."""
     try:
-        said = json.loads(failure.read_text(encoding="utf-8"))
+        said = json.loads(failure)
         line = said["line"]
-        return CompileError(str(said["message"]), line if isinstance(line, int) else None)
-    except (OSError, ValueError, KeyError, TypeError):
+        return CompileError(str(said["message"])[:4000], line if isinstance(line, int) else None)
+    except (ValueError, KeyError, TypeError, RecursionError):
         tail = finished.output.strip().splitlines()[-1:] or ["no output"]
-        how = (
-            f"signal {-finished.status}"
-            if finished.status and finished.status < 0
-            else f"exit status {finished.status}"
-        )
+        status = finished.status or 0
+        signal_number = -status if status < 0 else status - 128 if status > 128 else 0
+        how = f"signal {signal_number}" if signal_number else f"exit status {status}"
         return CompileError(f"the compiling process died ({how}): {tail[0][:300]}")
