@@ -48,7 +48,7 @@ REPOSITORIES = {
     "library": Repository(
         "aws-neuron/nki-library",
         ("src/nkilib_src/nkilib",),
-        ("compatibility_library", "compatibility_models"),
+        ("compatibility_library", "compatibility_models", "compatibility_experts"),
     ),
 }
 NKI_0_1 = "NKI 0.1: instructions return tiles, masks and index grids; NKI 0.2 dropped all of these"

@@ -53,7 +53,8 @@ def _compute_scan(arrays: Sequence[np.ndarray], attrs: TensorTensorScan) -> None
     op0, op1 = ops.ALU[attrs.op0].function, ops.ALU[attrs.op1].function
     # one contiguous line per step, so that a step is two calls on contiguous memory
     first = np.ascontiguousarray(numerics.read32(arrays[1]).reshape(rows, -1).T)
-    second = np.ascontiguousarray(numerics.read32(arrays[2]).reshape(rows, -1).T)
+    # a copy even of one that is laid out so already: its first line is added to below
+    second = np.array(numerics.read32(arrays[2]).reshape(rows, -1).T, order="C")
     state = np.empty(rows, np.float32)
     state[...] = numerics.column(arrays[3], 2)[:, 0] if attrs.initial is None else attrs.initial
     result = np.empty_like(first)

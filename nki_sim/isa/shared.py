@@ -220,7 +220,13 @@ def _check_tensor_scalar(template: Template) -> None:
 
 
 def check_scalar_operand(
-    template: Template, data: Operand, op: ops.AluOp, value: Number | None, role: str, exact: bool
+    template: Template,
+    data: Operand,
+    op: ops.AluOp,
+    value: Number | None,
+    role: str,
+    exact: bool,
+    converted: bool = False,
 ) -> None:
     operand = template.operand(role)
     if op.unary:
@@ -238,7 +244,7 @@ def check_scalar_operand(
     rules.per_partition(template, operand, data)
     if op.bitvec or exact:
         rules.integers(template, operand)
-    else:
+    elif not converted:
         rules.dtype_in(template, operand, (dtypes.float32, dtypes.tfloat32))
 
 

@@ -41,7 +41,8 @@ def _check_scalar_tensor_tensor(template: Template) -> None:
     rules.engine(template, (Engine.vector,))
     rules.same_size(template, dst, data, other)
     rules.not_both_psum(template, data, other)
-    check_scalar_operand(template, data, op0, attrs.operand0, "operand0", False)
+    # of any dtype, unlike the operands of tensor_scalar: the engine converts all three tiles
+    check_scalar_operand(template, data, op0, attrs.operand0, "operand0", False, converted=True)
 
 
 def _compute_scalar_tensor_tensor(arrays: Sequence[np.ndarray], attrs: ScalarTensorTensor) -> None:

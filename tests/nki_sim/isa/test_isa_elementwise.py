@@ -209,6 +209,7 @@ def test_unary_operators_need_no_operand(data: st.DataObject, p: int, free: tupl
     op0=st.sampled_from(["add", "multiply", "subtract", "maximum"]),
     op1=st.sampled_from(["add", "multiply", "subtract", "minimum"]),
     vector=st.booleans(),
+    scale_dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
     reverses=st.tuples(st.booleans(), st.booleans()),
 )
 def test_scalar_tensor_tensor(
@@ -218,12 +219,13 @@ def test_scalar_tensor_tensor(
     op0: str,
     op1: str,
     vector: bool,
+    scale_dtype: str,
     reverses: tuple[bool, bool],
 ) -> None:
     src = data.draw(tiles(p, free))
     other = data.draw(tiles(p, free, psum=False if src.psum else None))
     dst = data.draw(tiles(p, free))
-    scale = column(p, 5)
+    scale = column(p, 5, dtype=scale_dtype)
     operand = along(scale.values(), len(src.shape)) if vector else np.float64(1.5)
     value = BINARY[op0](*((operand, src.values64()) if reverses[0] else (src.values64(), operand)))
     want = BINARY[op1](*((other.values64(), value) if reverses[1] else (value, other.values64())))

@@ -197,11 +197,12 @@ def test_scan_feeds_each_element_the_one_before(
     )
 
 
-def test_a_scan_over_ones_is_a_running_sum() -> None:
-    src, dst = Tile(5, (300,), "float32", seed=7), Tile(5, (300,), "float32")
+@pytest.mark.parametrize("rows", (5, 1))
+def test_a_scan_over_ones_is_a_running_sum(rows: int) -> None:
+    src, dst = Tile(rows, (300,), "float32", seed=7), Tile(rows, (300,), "float32")
 
     def body(d, a):
-        one = nl.ones((5, 300), nl.float32)
+        one = nl.ones((rows, 300), nl.float32)
         nisa.tensor_tensor_scan(dst=d, data0=one, data1=a, initial=2.0, op0=nl.multiply, op1=nl.add)
 
     check(body, [src], [dst], [2.0 + np.cumsum(src.values64(), axis=1)], tolerance=1e-4)
