@@ -1,0 +1,93 @@
+"""`kill -9` at every step that reaches the disk, then `--resume`: as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.memory_file import MemoryFile
+from tests.llm.wire_server import WireServer
+from tests.resume.scripted_run import Kill, World, reply_to
+
+MOST_STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[WireServer]:
+    with WireServer(reply_to) as running:
+        yield running
+
+
+def asked(server: WireServer, since: int) -> Counter[str]:
+    return Counter(json.dumps(request.body, sort_keys=True) for request in server.requests[since:])
+
+
+def state(world: World) -> dict[str, Any]:
+    """All that a run comes to, less what says when."""
+    run = world.run
+    best, baseline, manifest = run.winner(), run.baseline(), run.manifest()
+    assert best is not None and baseline is not None
+    memory = MemoryFile(world.folder / "memory.json", print).load()
+    return {
+        "best": best,
+        "baseline": baseline,
+        "best_kernel": run.best_kernel.read_text(encoding="utf-8"),
+        "tries": run.tries(),
+        "memory": memory.experiences,
+        "ledger": run.model_calls(),
+        "exchanges": [key for key, _ in run.exchanges()],
+        "ending": (manifest.status, manifest.reason),
+        "diff": (run.path / "best.diff").read_text(encoding="utf-8").replace(str(world.folder), ""),
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: WireServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any, Any]:
+    World(tmp_path_factory.mktemp("warm") / "w", server.url).warm_up()
+    world = World(tmp_path_factory.mktemp("undisturbed") / "w", server.url)
+    since = len(server.requests)
+    assert world.start() == 0, (world.folder / "output").read_text()
+    return state(world), asked(server, since), world.evaluations
+
+
+def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str, Any], Any, Any]) -> None:
+    final, requests, evaluations = undisturbed
+    outcomes = [entry.attempt.outcome for entry in final["tries"]]
+    assert outcomes == ["incorrect", "improved", "no_kernel", "reverted", "improved"]
+    assert final["best"].result.latency_us == 100.0 and final["ending"][0] == "finished"
+    assert set(requests.values()) == {1} and set(evaluations.values()) == {1}
+    assert len(final["ledger"]) == sum(requests.values()) == len(final["exchanges"])
+
+
+@pytest.mark.parametrize(("after", "stride"), [(True, 1), (False, 4)], ids=["after", "before"])
+def test_killed_at_every_step_and_resumed_it_ends_the_same(
+    after: bool, stride: int, server: WireServer, undisturbed: tuple[dict[str, Any], Any, Any], tmp_path: Path
+) -> None:
+    final, requests, evaluations = undisturbed
+    step = 1 - stride
+    while True:
+        step += (
+            stride  # just before a step is just after the one before it, but for what is half done: a sample will do
+        )
+        assert step < MOST_STEPS, "the run never ends by itself"
+        world = World(tmp_path / str(step), server.url)
+        since = len(server.requests)
+        status = world.start(Kill(step, after))
+        if status is not None:
+            assert status == 0
+            break
+        assert world.start() == 0, (world.folder / "output").read_text()
+        where = f"killed {'after' if after else 'before'} step {step}"
+        for name, value in state(world).items():
+            assert value == final[name], f"{where}: {name}"
+        again = asked(server, since) - requests
+        repeated = world.evaluations - evaluations
+        # What was under way when the process died, and had not reached the disk, cannot be known; nothing else repeats.
+        assert sum(again.values()) + sum(repeated.values()) <= (0 if after else 1), f"{where}: {again or repeated}"
+        assert not list(world.run.path.glob("**/.*.tmp")), where
+    assert step > 50, "the enumeration missed the journal"
