@@ -1,0 +1,203 @@
+"""NKIBench on the simulated machine: latency, bound, percent of peak and engine shares of each task, full shapes.
+
+    python benchmarks/nkibench.py                       the shipped kernels, timed (about a minute)
+    python benchmarks/nkibench.py --verify              the same, and checked against their references
+    python benchmarks/nkibench.py --runs SUITE-ID       before and after a run of `orchestrator.py --suite nkibench`
+    python benchmarks/nkibench.py --from FILE.json --readme    the README's table and picture, from stored results
+
+--json FILE and --svg FILE store the table and a picture of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rich.console import Console  # noqa: E402  (the path above comes first)
+
+from accelopt_core.bounds import bounds_for  # noqa: E402
+from accelopt_core.candidate import Candidate  # noqa: E402
+from accelopt_core.evaluation import Measured, Profile, explain  # noqa: E402
+from accelopt_core.ports import EvaluationRequest  # noqa: E402
+from accelopt_core.toolchain import CandidateFault  # noqa: E402
+from infra.journal import JournalError, replace_file  # noqa: E402
+from infra.predictor import kernel_arguments  # noqa: E402
+from infra.records import from_document, to_document  # noqa: E402
+from infra.seed_index import Seed, TaskNotFound, load_seed, seed_index  # noqa: E402
+from infra.suite import (  # noqa: E402
+    SuiteRow,
+    SuiteTable,
+    latest_suite,
+    markdown,
+    peaks_of,
+    print_suite,
+    standing_of,
+    table_of_runs,
+)
+from infra.targets import LocalTarget  # noqa: E402
+from infra.toolchains import SimulatorToolchain  # noqa: E402
+
+MACHINE = "trn2"
+BEGIN, END = "<!-- nkibench -->", "<!-- /nkibench -->"
+PICTURE = ROOT / "docs" / "pictures" / "nkibench.svg"
+LATEST = "latest"
+
+
+class NoBlock(Exception):
+    """The README has no place for the table."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", metavar="NAME,...", help="only these")
+    parser.add_argument("--preset", default="full", help="shape preset to time [full]")
+    parser.add_argument("--verify", action="store_true", help="also check every kernel against its reference")
+    parser.add_argument(
+        "--runs", metavar="SUITE-ID", nargs="?", const=LATEST, help="before and after, from a suite's runs [the latest]"
+    )
+    parser.add_argument("--checkpoints", type=Path, default=ROOT / "checkpoints", help="where those runs are")
+    parser.add_argument("--from", dest="stored", type=Path, metavar="FILE", help="read a table that --json stored")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--svg", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--readme", action="store_true", help=f"rewrite the block {BEGIN} of README.md, and its picture"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        names = options.tasks.split(",") if options.tasks else [seed.name for seed in seed_index()]
+        seeds = [load_seed(name) for name in names]
+        if options.stored is not None:
+            table = from_document(SuiteTable, json.loads(options.stored.read_bytes()), str(options.stored))
+        elif options.runs is not None:
+            suite_id = latest_suite(options.checkpoints, names) if options.runs == LATEST else options.runs
+            table = table_of_runs(options.checkpoints, suite_id, names, peaks_of(MACHINE))
+        else:
+            table = measure(seeds, options.preset, verify=options.verify)
+        print_suite(Console(), table)
+        print_engines(table)
+        if options.json is not None:
+            replace_file(options.json, json.dumps(to_document(table), indent=1) + "\n")
+        for path in [options.svg] * (options.svg is not None) + [PICTURE] * options.readme:
+            replace_file(path, picture(table))
+        if options.readme:
+            readme = ROOT / "README.md"
+            replace_file(readme, with_block(readme.read_text(encoding="utf-8"), markdown(table)))
+    except (JournalError, TaskNotFound, NoBlock, OSError, ValueError) as error:
+        print(f"nkibench: {error}", file=sys.stderr)
+        return 2
+    return int(bool(table.missing))
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
+    """The shipped kernels, one after the other; a task whose kernel fails is in `missing`, with the reason."""
+    began = time.monotonic()
+    rows, missing = [], {}
+    for seed in seeds:
+        presets = {p.name: p for p in seed.presets}
+        if preset not in presets:
+            missing[seed.name] = f"has no preset {preset!r}, only {', '.join(presets)}"
+            continue
+        result = verified(seed, preset) if verify else timed(seed, preset)
+        if isinstance(result, str):
+            missing[seed.name] = result
+            continue
+        bounds = result.profile.bounds
+        shape = presets[preset].describe()
+        rows.append(SuiteRow(seed.name, shape, bounds.peak_us, bounds.limiter, standing_of(result)))
+        print(f"{seed.name:24}{result.latency_us:>12,.1f} µs {result.percent_of_peak:>6.1f} %", file=sys.stderr)
+    return SuiteTable(
+        f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
+    )  # fmt: skip
+
+
+def timed(seed: Seed, preset: str) -> Measured | str:
+    """Compiled and timed; no output is looked at."""
+    task = replace(seed.task(), presets=tuple(p for p in seed.presets if p.name == preset))
+    toolchain = SimulatorToolchain(MACHINE)
+    try:
+        artifact = toolchain.compile(seed.kernel_source, kernel_arguments(task), timeout_s=300)
+        facts = toolchain.facts(artifact)
+        us = toolchain.estimate_us(artifact)
+    except CandidateFault as error:
+        return f"does not compile: {error}"
+    finally:
+        toolchain.close()
+    profile = Profile(dict(facts.fields), bounds_for(task, facts, MACHINE), facts.hot_lines)
+    return Measured(us, us, us, 1, True, toolchain.name, profile, verified_full=False)
+
+
+def verified(seed: Seed, preset: str) -> Measured | str:
+    """Judged like a candidate: every seed at the small shape, one published and one secret seed at this one."""
+    small, chosen = seed.presets[0], next(p for p in seed.presets if p.name == preset)
+    task = replace(seed.task(), presets=(small,) if small is chosen else (small, chosen))
+    target = LocalTarget("simulator")
+    try:
+        request = EvaluationRequest(task, Candidate("input", seed.kernel_source), extra_seeds=(1 << 30,))
+        result = target.evaluate(request, lambda step, detail: None)
+    finally:
+        target.close()
+    return result if isinstance(result, Measured) else explain(result)
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def print_engines(table: SuiteTable) -> None:
+    engines = ("tensor", "vector", "scalar", "gpsimd", "dma")
+    print(f"\n{'busy % of the time':24}" + "".join(f"{name:>9}" for name in engines))
+    for row in table.rows:
+        shares = (row.after or row.before).engine_percent
+        print(f"{row.task:24}" + "".join(f"{shares.get(name, 0.0):>9.1f}" for name in engines))
+
+
+def with_block(text: str, block: str) -> str:
+    """`text` with what stands between the two marks replaced. Raises NoBlock."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise NoBlock(f"README.md has no {BEGIN} ... {END}: put the two lines where the table is to stand")
+    return f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}"
+
+
+def picture(table: SuiteTable) -> str:
+    """Bars of percent of peak, before and after, as SVG that needs no fonts or scripts of ours."""
+    row_height, left, width = 34, 190, 460
+    height = 58 + row_height * (len(table.rows) + 1)
+    label = "simulated " if table.simulated else ""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+        'font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="15">NKIBench, {label}percent of peak: '
+        '<tspan fill="#9aa5b1">input kernel</tspan>, <tspan fill="#1f7a4d">best kernel</tspan></text>',
+    ]
+    for percent in range(0, 101, 20):
+        x = left + width * percent / 100
+        parts.append(f'<line x1="{x:.1f}" y1="40" x2="{x:.1f}" y2="{height - 8}" stroke="#e4e7eb"/>')
+    bars = [(row.task, row.before, row.after) for row in table.rows]
+    values = [(name, b.percent_of_peak, a.percent_of_peak if a else b.percent_of_peak) for name, b, a in bars]
+    values.append(("geometric mean", table.before_percent, table.after_percent))
+    for at, (name, before, after) in enumerate(values):
+        y = 48 + row_height * at
+        parts += [
+            f'<text x="{left - 10}" y="{y + 17}" text-anchor="end">{name}</text>',
+            f'<rect x="{left}" y="{y}" width="{width * before / 100:.1f}" height="10" fill="#9aa5b1"/>',
+            f'<rect x="{left}" y="{y + 11}" width="{width * after / 100:.1f}" height="13" fill="#1f7a4d"/>',
+            f'<text x="{left + width * max(before, after) / 100 + 6:.1f}" y="{y + 17}">{after:.1f}</text>',
+        ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

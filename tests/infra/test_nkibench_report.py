@@ -1,0 +1,103 @@
+"""benchmarks/nkibench.py: what it measures, what it says of what it cannot, and the README block it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.nkibench import BEGIN, END, NoBlock, main, measure, picture, with_block
+from infra.records import from_document
+from infra.seed_index import load_seed
+from infra.suite import Standing, SuiteRow, SuiteTable, markdown
+from nki_sim.machine import TRN2
+
+TABLE = SuiteTable(
+    "simulated trn2",
+    True,
+    "the peaks",
+    (
+        SuiteRow("matmul", "M4096", 10.0, "matmul", Standing(40.0, 25.0, {"tensor": 60.0})),
+        SuiteRow("silu", "N7", 10.0, "memory", Standing(20.0, 50.0, {}), Standing(11.0, 90.9, {}, ("small", "full"))),
+    ),
+    {"mamba": "not begun"},
+)
+
+
+def test_a_verified_kernel_is_timed_against_its_declared_work():
+    silu = load_seed("silu")
+
+    table = measure([silu], "small", verify=True)
+
+    (row,) = table.rows
+    work = silu.presets[0].work
+    assert work is not None
+    assert row.bound_us == pytest.approx(work.hbm_bytes / TRN2.dma_bytes_per_ns / 1e3)
+    assert row.before.percent_of_peak == pytest.approx(100 * row.bound_us / row.before.latency_us)
+    assert row.before.verified == ("small",)
+    assert measure([silu], "small", verify=False).rows[0].before.verified == ()
+
+
+def test_what_cannot_be_measured_is_named_and_the_exit_status_says_so(tmp_path, capsys):
+    status = main(["--tasks", "silu,adamw", "--preset", "medium", "--json", str(tmp_path / "t.json")])
+
+    assert status == 1
+    assert "silu: has no preset 'medium', only small, full" in capsys.readouterr().out
+    assert set(json.loads((tmp_path / "t.json").read_text())["missing"]) == {"silu", "adamw"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tasks", "sily"], "no seed is called sily"),
+        (["--runs", "s9", "--checkpoints", "{folder}"], "no run of suite s9"),
+        (["--runs", "--checkpoints", "{folder}"], "no suite in"),
+        (["--from", "{folder}/none.json"], "none.json"),
+        (["--from", "{folder}/bad.json"], "bad.json"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, capsys, arguments, said):
+    (tmp_path / "bad.json").write_text('{"machine": 5}')
+
+    assert main([argument.format(folder=tmp_path) for argument in arguments]) == 2
+
+    errors = capsys.readouterr().err
+    assert said in errors and errors.count("\n") == 1
+
+
+def test_only_the_block_of_the_readme_changes():
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+
+    once = with_block(text, markdown(TABLE))
+
+    assert once.startswith(f"before\n{BEGIN}\n") and once.endswith(f"{END}\nafter\n")
+    assert "old" not in once and "| silu | N7 | 20 | 11 | 50.0 | 90.9 | memory | small + full |" in once
+    assert with_block(once, markdown(TABLE)) == once
+
+
+@pytest.mark.parametrize("text", ["no marks", f"{BEGIN} only", f"{END} {BEGIN}"])
+def test_a_readme_without_the_block_is_refused_by_name(text):
+    with pytest.raises(NoBlock, match=BEGIN):
+        with_block(text, "x")
+
+
+def test_the_picture_has_two_bars_for_each_task_and_for_the_mean():
+    tree = ElementTree.fromstring(picture(TABLE))
+    space = "{http://www.w3.org/2000/svg}"
+    bars = [r for r in tree.iter(f"{space}rect") if r.get("x")]
+    written = " ".join("".join(t.itertext()) for t in tree.iter(f"{space}text"))
+
+    assert len(bars) == 2 * (len(TABLE.rows) + 1)
+    assert [float(bars[at].get("width", "")) for at in (2, 3)] == [230.0, 418.1]  # 460 px are 100 %
+    assert "simulated" in written and "geometric mean" in written and "90.9" in written
+
+
+def test_the_readme_shows_the_stored_results():
+    """The table is never edited by hand: benchmarks/nkibench.py --from benchmarks/data/nkibench.json --readme."""
+    root = Path(__file__).resolve().parents[2]
+    stored = from_document(SuiteTable, json.loads((root / "benchmarks/data/nkibench.json").read_bytes()), "stored")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+
+    assert with_block(readme, markdown(stored)) == readme
