@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from accelopt_core.candidate import Plan
@@ -17,6 +16,7 @@ from accelopt_core.prompting import (
     render,
 )
 from accelopt_core.proposer import Feedback, RoundContext
+from ka_extensions.error_patterns import same_in_a_row
 
 
 class ModelExecutor:
@@ -60,22 +60,7 @@ def executor_prompt(
         plan=plan,
         feedback=feedback,
         last_is_code=bool(feedback) and defines_entry(feedback[-1].source),
-        repeats=repeated_failures(feedback),
+        repeats=same_in_a_row([entry.message for entry in feedback]),
         api_reference=api_reference,
         detail=detail,
     )
-
-
-def repeated_failures(feedback: tuple[Feedback, ...]) -> int:
-    """How many of the latest tries in a row failed in the same way, numbers and names aside."""
-    count = 0
-    for entry in reversed(feedback):
-        if failure_pattern(entry.message) != failure_pattern(feedback[-1].message):
-            break
-        count += 1
-    return count
-
-
-def failure_pattern(message: str) -> str:
-    """The message without what changes from try to try: quoted names, numbers, spacing."""
-    return " ".join(re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?(?:e[+-]?\d+)?", "_", message).split())

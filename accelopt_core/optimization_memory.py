@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,8 @@ class Experience:
     refuted: int = 0
     date: str = ""
     """ISO date of the last measurement."""
+    rejected: bool = False
+    """Measured and not kept, even where it was faster by less than the noise."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -53,11 +56,11 @@ class Experience:
 
     @property
     def is_win(self) -> bool:
-        return self.speedup is None or self.speedup > 1
+        return not self.rejected and (self.speedup is None or self.speedup > 1)
 
 
 class OptimizationMemory:
-    """All experiences, held in memory; reading and writing the file is `infra.journal`'s."""
+    """All experiences, held in memory; reading and writing the file is `infra.memory_file`'s."""
 
     def __init__(self, experiences: Iterable[Experience] = ()) -> None:
         self._by_key: dict[str, Experience] = {}
@@ -71,27 +74,64 @@ class OptimizationMemory:
     def experiences(self) -> tuple[Experience, ...]:
         return tuple(self._by_key.values())
 
-    def add(self, experience: Experience) -> Experience:
-        """Files it, merged with an earlier one of the same key; returns what is now on file."""
+    def add(self, experience: Experience, shown: Iterable[Experience] = ()) -> Experience:
+        """Files it, merged with an earlier one of the same key; returns what is now on file.
+
+        `shown`: what whoever planned this was shown. Of those, the ones with the same technique were followed: the
+        outcome confirms or refutes them.
+        """
+        for other in shown:
+            known = self._by_key.get(other.key)
+            if known is None or known.key == experience.key or not known.technique:
+                continue
+            if known.technique == experience.technique:
+                again = known.is_win == experience.is_win
+                self._by_key[known.key] = replace(
+                    known, confirmed=known.confirmed + again, refuted=known.refuted + (not again)
+                )
         return self._merge(experience)
 
     def _merge(self, new: Experience) -> Experience:
-        old = self._by_key.get(new.key)
+        key = new.key
+        old = self._by_key.get(key)
         if old is not None:
             new = replace(new, confirmed=old.confirmed + new.confirmed, refuted=old.refuted + new.refuted)
-        self._by_key[new.key] = new
+        self._by_key[key] = new
         return new
 
-    def retrieve(self, *, bottleneck: str, operators: Iterable[str], limit: int) -> tuple[Experience, ...]:
-        """The most relevant first: same bottleneck, shared operators, then how well it worked."""
-        wanted = set(operators)
+    def retrieve(
+        self, *, bottleneck: str, operators: Iterable[str], limit: int, toolchain: str = ""
+    ) -> tuple[Experience, ...]:
+        """The most relevant first; at most half are rejections while there are wins to show.
 
-        def relevance(experience: Experience) -> tuple[float, float]:
-            shared = len(wanted & set(experience.operators))
-            fit = 2.0 * (experience.bottleneck == bottleneck) + shared / (1 + len(wanted))
-            trust = experience.confirmed / (experience.confirmed + experience.refuted + 1)
-            gain = abs((experience.speedup or 1.0) - 1.0)
-            return fit, trust * gain
+        Relevant is: the same bottleneck, shared operators, a large effect, often confirmed, measured with this
+        toolchain.
+        """
+        wanted = frozenset(operators)
+        scored = [(_score(e, bottleneck, wanted, toolchain), e) for e in self._by_key.values()]
+        best = heapq.nlargest(limit, (pair for pair in scored if pair[1].is_win), key=_first)
+        warnings = heapq.nlargest(limit, (pair for pair in scored if not pair[1].is_win), key=_first)
+        room = max(limit - len(best), limit // 2)
+        chosen = [*best[: limit - min(room, len(warnings))], *warnings[:room]]
+        return tuple(experience for _, experience in sorted(chosen, key=_first, reverse=True))
 
-        ranked = sorted(self._by_key.values(), key=relevance, reverse=True)
-        return tuple(ranked[:limit])
+
+def _first(pair: tuple[float, Experience]) -> float:
+    return pair[0]
+
+
+def _score(experience: Experience, bottleneck: str, wanted: frozenset[str], toolchain: str) -> float:
+    shared = len(wanted.intersection(experience.operators)) / len(wanted) if wanted else 0.0
+    fit = 0.1 + (experience.bottleneck == bottleneck) + shared
+    trust = experience.confirmed / (experience.confirmed + 2 * experience.refuted + 1)
+    speedup = experience.speedup or 1.0
+    effect = min(1.0, abs(speedup - 1.0) / max(1.0, 1.0 / speedup))
+    return fit * (0.25 + trust * (0.5 + effect)) * _freshness(experience.toolchain, toolchain)
+
+
+def _freshness(measured_with: str, now_with: str) -> float:
+    """What a new version of a compiler or simulator leaves of an old measurement's worth."""
+    if not now_with or measured_with == now_with:
+        return 1.0
+    same_tool = measured_with.split(" ")[0] == now_with.split(" ")[0]
+    return 0.7 if same_tool else 0.5

@@ -100,7 +100,19 @@ def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
 def _plan_reader(context: RoundContext) -> Callable[[str], Plan]:
     plan_id = f"plan-{context.round:03d}"
     latency_us = context.parent_result.latency_us
-    return lambda reply: read_plan(reply, plan_id=plan_id, longest_gain_us=latency_us)
+    banned = {ban.technique: ban for ban in context.banned}
+
+    def read(reply: str) -> Plan:
+        plan = read_plan(reply, plan_id=plan_id, longest_gain_us=latency_us)
+        if plan.technique in banned:
+            ban = banned[plan.technique]
+            raise MalformedAnswer(
+                f"the technique {plan.technique} is not allowed until round {ban.last_round + 1}, {ban.reason}: plan "
+                "another change, attacking another cause"
+            )
+        return plan
+
+    return read
 
 
 def _technique(text: str) -> str:

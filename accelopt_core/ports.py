@@ -238,8 +238,11 @@ class Journal(Protocol):
         """A new best kernel, or the input kernel at the start."""
         ...
 
-    def remember(self, experience: Experience, occasion: str) -> None:
-        """Filed once per `occasion` (a candidate's id), however often a resumed run comes by."""
+    def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
+        """Filed once per `occasion` (a candidate's id), however often a resumed run comes by.
+
+        `shown`: the experiences the round was shown; those it followed are confirmed or refuted.
+        """
         ...
 
     def recall(self) -> OptimizationMemory:

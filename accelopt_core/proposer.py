@@ -15,6 +15,8 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import Decision
+from ka_extensions.error_patterns import RecurringError
+from ka_extensions.idea_bans import Ban
 from ka_extensions.reflexion import Reflexion
 
 
@@ -67,6 +69,11 @@ class RoundContext:
     build_on: tuple[str, ...] = ()
     experiences: tuple[Experience, ...] = ()
     """What memory holds that is relevant here, best first."""
+    banned: tuple[Ban, ...] = ()
+    """Techniques that a planner who invents freely may not use in this round; the catalogue, which never
+    tries one site twice, need not ask."""
+    recurring: tuple[RecurringError, ...] = ()
+    """Errors that came again and again in the last rounds; how an executor is told to write changes with them."""
 
 
 class Planner(Protocol):

@@ -5,6 +5,7 @@ profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decid
 
 from __future__ import annotations
 
+import datetime
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -47,9 +48,12 @@ from accelopt_core.proposer import (
     UnusablePlan,
     UnusableReply,
 )
+from accelopt_core.summarizer import machine_and_toolchain, measured_rejection
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
 from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict
+from ka_extensions.error_patterns import recurring_errors
+from ka_extensions.idea_bans import BanRule
 from ka_extensions.reflexion import ReflexionWindow
 
 MODEL_FAILURES_IN_A_ROW = 2
@@ -63,6 +67,9 @@ class LoopSettings:
     """Stop after this many rounds without improvement."""
     max_repairs: int = 3
     guard: DivergenceGuard = field(default_factory=DivergenceGuard)
+    bans: BanRule = field(default_factory=BanRule)
+    recurring_after: int = 3
+    """An error that came so often changes how the executor is instructed."""
     reflexion_window: int = 5
     experiences: int = 6
     """How many of memory's experiences a proposer is shown."""
@@ -132,6 +139,7 @@ class Loop:
         settings: LoopSettings,
         interrupted: Callable[[], bool],
         past: Past | None = None,
+        today: Callable[[], datetime.date] = datetime.date.today,
     ) -> None:
         self._task = task
         self._target = target
@@ -147,6 +155,7 @@ class Loop:
         self._input = Candidate("input", source)
         self._pending: Try | None = None
         self._past = past
+        self._today = today
 
     def run(self) -> Outcome:
         if self._past is not None:
@@ -306,12 +315,15 @@ class Loop:
         self, number: int, context: RoundContext, plan: Plan, candidate: Candidate, measured: Measured,
         decision: Decision,
     ) -> None:  # fmt: skip
-        try:
-            experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
-        except ModelError as error:
-            self._note(number, Step.SUMMARIZE, f"not remembered: {error}")
-            return
-        self._journal.remember(experience, candidate.id)
+        if decision.improved:
+            try:
+                experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
+            except ModelError as error:
+                self._note(number, Step.SUMMARIZE, f"not remembered: {error}")
+                return
+        else:  # the numbers say it all: no model is paid for it
+            experience = measured_rejection(context, plan, candidate, measured, decision, self._today())
+        self._journal.remember(experience, candidate.id, context.experiences)
         self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
 
     def _no_plan(self, number: int, outcome: str, summary: str) -> None:
@@ -381,13 +393,15 @@ class Loop:
                 bottleneck=bottleneck_of(self._parent_result.profile, self._parent_result.latency_us).value,
                 operators=kernel_operators(self._parent.source),
                 limit=self._settings.experiences,
+                toolchain=machine_and_toolchain(self._parent_result.machine)[1],
             )
 
         experiences = self._journal.shown(number, choose)
         return RoundContext(
             number, self._task, self._parent, self._parent_result, self._best, self._best_result,
             self._baseline.latency_us, self._history.attempts, self._window.entries, self._window.avoid,
-            self._window.build_on, experiences,
+            self._window.build_on, experiences, self._settings.bans.banned(self._history.attempts, number),
+            recurring_errors(self._history.attempts, number, least=self._settings.recurring_after),
         )  # fmt: skip
 
     def _pend(

@@ -6,6 +6,7 @@ import datetime
 import difflib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from accelopt_core.answers import MalformedAnswer, read_object, text_field
 from accelopt_core.candidate import Candidate, Plan
@@ -75,7 +76,7 @@ def measured_experience(
 ) -> Experience:
     """An experience whose numbers, snippets and provenance come from the measurement, whoever wrote the words."""
     slow, fast = differing_lines(context.parent.source, candidate.source)
-    machine, toolchain = _machine_and_toolchain(result.machine)
+    machine, toolchain = machine_and_toolchain(result.machine)
     operators = {*kernel_operators(context.parent.source), *kernel_operators(candidate.source)}
     return Experience(
         title=title,
@@ -91,6 +92,15 @@ def measured_experience(
         toolchain=toolchain,
         date=today.isoformat(),
     )
+
+
+def measured_rejection(
+    context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision, today: datetime.date
+) -> Experience:
+    """A right kernel that was not faster, in numbers alone."""
+    summary = factual_summary(context, plan, result, decision)
+    filed = measured_experience(context, plan, candidate, result, title=plan.title, summary=summary, today=today)
+    return replace(filed, rejected=True)
 
 
 def factual_summary(context: RoundContext, plan: Plan, result: Measured, decision: Decision) -> str:
@@ -134,7 +144,7 @@ def _read_summary(reply: str) -> tuple[str, str]:
     return title, text_field(answer, "summary", longest=2_000)
 
 
-def _machine_and_toolchain(machine: str) -> tuple[str, str]:
+def machine_and_toolchain(machine: str) -> tuple[str, str]:
     """`simulated trn2 (nki_sim 0.1)` -> its two halves; a text of another form is all machine."""
     match = re.fullmatch(r"(.+?) \((.+)\)", machine)
     return (match.group(1), match.group(2)) if match else (machine, "")

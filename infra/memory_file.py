@@ -53,17 +53,18 @@ class MemoryFile:
         with self._locked():
             return self._read().memory
 
-    def record(self, experience: Experience, token: str) -> OptimizationMemory:
+    def record(self, experience: Experience, token: str, shown: tuple[Experience, ...] = ()) -> OptimizationMemory:
         """Files it beside what other runs filed meanwhile; returns all there is now. Raises JournalError.
 
         `token` names the occasion, e.g. `<run-id>/<candidate-id>`: filed once, however often it is recorded.
+        `shown`: experiences that were known when it was tried; see OptimizationMemory.add.
         """
         make_folder(self.path.parent)
         with self._locked():
             contents = self._read()
             if token in contents.recorded:
                 return contents.memory
-            contents.memory.add(experience)
+            contents.memory.add(experience, shown)
             self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
             return contents.memory
 
@@ -71,12 +72,12 @@ class MemoryFile:
         return FileLock(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s)
 
     def _write(self, memory: OptimizationMemory, recorded: tuple[str, ...]) -> None:
-        document = {
-            "format": FORMAT,
-            "experiences": _EXPERIENCES.dump_python(list(memory.experiences), mode="json"),
-            "recorded": list(recorded),
-        }
-        replace_file(self.path, json.dumps(document, indent=1) + "\n")
+        # One entry per line: quick to write when there are thousands, and a diff shows what is new.
+        entries = ",\n".join(json.dumps(entry) for entry in _EXPERIENCES.dump_python(list(memory.experiences)))
+        replace_file(
+            self.path,
+            f'{{"format": {FORMAT}, "experiences": [\n{entries}\n], "recorded": {json.dumps(list(recorded))}}}\n',
+        )
 
     def _read(self) -> _Contents:
         with explained(self.path, "read"):

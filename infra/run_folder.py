@@ -320,8 +320,8 @@ class RunJournal:
     def best(self, candidate: Candidate, result: Measured) -> None:
         self._folder.best(candidate, result)
 
-    def remember(self, experience: Experience, occasion: str) -> None:
-        self._memory.record(experience, f"{self._folder.run_id}/{occasion}")
+    def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
+        self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()

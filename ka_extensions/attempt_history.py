@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-
 MODEL_FAILED = "model_failed"
 """The outcome of an attempt that ended because a model could not answer at all."""
 

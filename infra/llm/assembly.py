@@ -25,8 +25,8 @@ def models_for_roles(
     """A model for each role; roles with the same model share one connection.
 
     `role_models`: another model's name for some roles. `recorded`: the exchanges of an interrupted run, which
-    are answered from the record and not recorded again; one that the ledger lacks is entered now. Raises a ModelError when a model
-    cannot be built.
+    are answered from the record and not recorded again; one that the ledger lacks is entered now.
+    Raises a ModelError when a model cannot be built.
     """
     kept = list(recorded)
     ledger.catch_up([exchange for _, exchange in kept])

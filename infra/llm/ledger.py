@@ -152,8 +152,9 @@ class Ledger:
         """
         for exchange in exchanges[len(self.entries) :]:
             asked = exchange.model.split(":", 1)[-1]
-            if exchange.reply is not None:
-                self._enter(self._priced(exchange.request.role, exchange.reply.model, exchange.reply.usage, asked=asked))
+            reply = exchange.reply
+            if reply is not None:
+                self._enter(self._priced(exchange.request.role, reply.model, reply.usage, asked=asked))
             else:
                 self._enter(self._priced(exchange.request.role, asked, exchange.lost, failed=True))
 

@@ -117,8 +117,8 @@ class Script:
     def best(self, candidate: Candidate, result: Measured) -> None:
         self.bests.append(candidate.id)
 
-    def remember(self, experience: Experience, occasion: str) -> None:
-        self.memory.add(experience)
+    def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
+        self.memory.add(experience, shown)
 
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         return choose()

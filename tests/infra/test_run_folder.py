@@ -185,9 +185,9 @@ def test_a_journal_files_an_attempt_s_experience_once_however_often_it_is_repeat
     folder = created(tmp_path)
     memory = MemoryFile(tmp_path / "rewrites.json", print)
     experience = Experience("hoist", "s", "hoist", speedup=1.5)
-    RunJournal(folder, memory).remember(experience, "r001t1")
+    RunJournal(folder, memory).remember(experience, "r001t1", ())
     resumed = RunJournal(folder, memory)  # killed before the attempt was written: the round is played again
-    resumed.remember(experience, "r001t1")
+    resumed.remember(experience, "r001t1", ())
     assert [known.confirmed for known in resumed.recall().experiences] == [1]
-    resumed.remember(experience, "r002t1")
+    resumed.remember(experience, "r002t1", ())
     assert [known.confirmed for known in resumed.recall().experiences] == [2]

@@ -19,6 +19,8 @@ from accelopt_core.proposer import Feedback, Proposer, UnusablePlan, UnusableRep
 from infra.llm.registry import ModelSettings, build_model
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.error_patterns import RecurringError
+from ka_extensions.idea_bans import Ban
 from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
 from tests.llm.wire_server import HttpFault, Says, Script, SeenRequest, WireServer
 
@@ -115,6 +117,19 @@ def test_two_malformed_plans_are_unusable() -> None:
         assert len(given.requests) == 2
 
 
+def test_a_banned_technique_is_named_in_the_prompt_and_asked_again_once() -> None:
+    ban = Ban("hoist-invariant-load", 3, 9, "no improvement in 3 rounds in a row (incorrect)")
+    other = GOOD_PLAN.replace("hoist-invariant-load", "widen-dma-rows")
+    with stage([GOOD_PLAN, other]) as given:
+        assert given.proposer.planner.plan(context(banned=(ban,))).technique == "widen-dma-rows"
+    assert (
+        "- hoist-invariant-load: no improvement in 3 rounds in a row (incorrect)" in given.requests[0].last_user_message
+    )
+    assert "not allowed until round 10" in given.requests[1].last_user_message
+    with stage([GOOD_PLAN, GOOD_PLAN]) as given, pytest.raises(UnusablePlan, match="not allowed until round 10"):
+        given.proposer.planner.plan(context(banned=(ban,)))
+
+
 # --- executor -----------------------------------------------------------------------------------------
 
 
@@ -149,6 +164,14 @@ def test_the_same_failure_again_changes_the_instruction() -> None:
     with stage([f"```python\n{BETTER.replace('nl.silu', 'nl.gelu')}```"]) as given:
         given.proposer.executor.execute(context(), PLAN, feedback)
     assert "This same failure has now come 2 times" in given.requests[0].last_user_message
+
+
+def test_an_error_that_keeps_coming_back_changes_the_instruction_from_the_start() -> None:
+    recurring = RecurringError("does not compile (line 7): the tile has 256 partitions", 3, 4)
+    with stage([f"```python\n{BETTER}```"]) as given:
+        given.proposer.executor.execute(context(recurring=(recurring,)), PLAN, ())
+    prompt = given.requests[0].last_user_message
+    assert "- 3 times: does not compile (line 7)" in prompt and "stays clear of each of them" in prompt
 
 
 UNUSABLE = {

@@ -1,0 +1,53 @@
+"""Ideas that failed again and again rest for some rounds, so that a run does not go in circles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ka_extensions.attempt_history import MODEL_FAILED, Attempt
+
+
+@dataclass(frozen=True)
+class Ban:
+    technique: str
+    failures: int
+    """Rounds in a row in which it brought nothing."""
+    last_round: int
+    """The last round in which it may not be used."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class BanRule:
+    """A technique that brought no improvement in `after` rounds in a row rests for the `rounds` that follow.
+
+    Once it is allowed again, one more failure is enough for the next ban; an improvement clears its name.
+    """
+
+    after: int = 3
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        if self.after < 1 or self.rounds < 0:
+            raise ValueError(f"a ban comes after at least one failure and lasts at least no round: {self}")
+
+    def banned(self, attempts: Iterable[Attempt], next_round: int) -> tuple[Ban, ...]:
+        """The techniques that may not be used in `next_round`, in the order of their first failure."""
+        last_of_round = {attempt.round: attempt for attempt in attempts}
+        failed: dict[str, list[Attempt]] = defaultdict(list)
+        for number in sorted(last_of_round):
+            attempt = last_of_round[number]
+            if attempt.outcome == "improved":
+                failed.pop(attempt.technique, None)
+            elif attempt.technique and attempt.outcome != MODEL_FAILED:
+                failed[attempt.technique].append(attempt)
+        bans = []
+        for technique, failures in failed.items():
+            last_round = failures[-1].round + self.rounds
+            if len(failures) >= self.after and next_round <= last_round:
+                outcomes = ", ".join(dict.fromkeys(attempt.outcome for attempt in failures))
+                reason = f"no improvement in {len(failures)} rounds in a row ({outcomes})"
+                bans.append(Ban(technique, len(failures), last_round, reason))
+        return tuple(bans)
