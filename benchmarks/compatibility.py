@@ -133,6 +133,8 @@ def why_not(source: KernelSource) -> str:
     needs = sorted(name for name in TRN3 if f"nki.isa.{name}" in names)
     if needs:
         return f"needs trn3: {', '.join(needs)}"
+    if any("_mx" in name.lower() and "nkilib" not in name for name in source.imports):
+        return "needs trn3: its parts do"
     if any(name.startswith("nki.collectives.") for name in names):
         return "needs collectives between devices"
     return "no case written"

@@ -137,7 +137,7 @@ for _implementation in ("shard_on_block", "shard_on_i"):
     tolerance=3e-2,
 )
 def _(kernel: Any) -> Result:
-    mixture = Mixture(hidden=1024, middle=512, experts=2)
+    mixture = Mixture(hidden=1024, experts=2, block=256)
     arguments = mixture.arguments()
     positions, owner = mixture.blocks()
     x, up, down = (f32(part) for part in mixture.weights())

@@ -79,7 +79,7 @@ for _rows, _columns in ((8, 4096), (4, 16384)):
 for _shape, _cores in (((1, 4, 128, 256, 512), None), ((2, 2, 64, 384, 1024), 2)):
 
     @library(
-        "core/output_projection/output_projection_cte.py",
+        "core/output_projection/output_projection_cte/output_projection_cte.py",
         "output_projection_cte",
         "x".join(map(str, _shape)) + f", {_cores or 1} cores",
     )

@@ -65,10 +65,7 @@ def simulate(kernel: Any) -> Callable[..., Any]:
         meeting = _Meeting(cores) if cores is not None and cores > 1 else None
         shared = SharedMemory(cores) if cores is not None and cores > 1 else None
         machine = target_machine()
-        tracers = [
-            Tracer(machine, True, core, cores, shared, None if meeting is None else meeting.meet)
-            for core in range(cores or 1)
-        ]
+        tracers = [Tracer(machine, True, core, cores, shared, meeting) for core in range(cores or 1)]
         results: list[Any] = [None] * len(tracers)
         if meeting is None:
             results[0] = _call(tracers[0], function, arguments, keywords, schedule)
@@ -221,7 +218,11 @@ def _outputs(tracer: Tracer, result: Any, inputs: Inputs) -> list[NkiTensor]:
 
 
 class _Meeting:
-    """Two cores as two threads of which one runs at a time, handing over where the cores meet."""
+    """Two cores as two threads of which one runs at a time.
+
+    They hand over where they meet, and after each transfer to shared_hbm: kernels that clear a buffer on both cores
+    and then fill it without a barrier count on the cores keeping step, as they do on the device.
+    """
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -258,6 +259,17 @@ class _Meeting:
             self._waiting[core] = exchange
             self._next()
             self._turn.wait_for(lambda: self._runs == core)
+            if self._failure is not None:
+                raise NkiError("stopped: the other core failed")
+
+    def alternate(self, core: int) -> None:
+        """Let the other core run until it has stored something too, unless it waits at a meeting point."""
+        with self._turn:
+            able = [c for c in range(self._cores) if c != core and c not in self._finished and c not in self._waiting]
+            if able:
+                self._runs = able[0]
+                self._turn.notify_all()
+                self._turn.wait_for(lambda: self._runs == core)
             if self._failure is not None:
                 raise NkiError("stopped: the other core failed")
 

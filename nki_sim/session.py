@@ -6,9 +6,9 @@ import os
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,6 +58,16 @@ class Instruction:
         return self
 
 
+class Meeting(Protocol):
+    """How the cores of one kernel take turns."""
+
+    def meet(self, core: int, exchange: Exchange) -> None:
+        """Wait until every core has reached its meeting point."""
+
+    def alternate(self, core: int) -> None:
+        """Let another core run until it comes to the same kind of place."""
+
+
 class SharedMemory:
     """The shared_hbm of a kernel on several cores: the nth buffer that each core asks for is the same one."""
 
@@ -90,7 +100,7 @@ class Tracer:
         core: int = 0,
         cores: int | None = None,
         shared: SharedMemory | None = None,
-        meet: Callable[[int, Exchange], None] | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         self.machine = machine
         self.numbers = numbers
@@ -98,7 +108,7 @@ class Tracer:
         self.cores = cores
         """Size of the launch grid; None when the kernel was called without one."""
         self.shared = shared
-        self.meet = meet
+        self.meeting = meeting
         self.allocations: list[Allocation] = []
         self.constants: dict[int, np.ndarray] = {}
         self.cache: dict[Any, NkiTensor] = {}
@@ -185,10 +195,13 @@ class Tracer:
             storages = [tensor.storage for tensor in operands]
             offsets = [tensor.offset for tensor in operands]
             template = self.templates[number]
-            if opcode.meets is None or self.meet is None:
+            meeting = self.meeting
+            if opcode.meets is None or meeting is None:
                 execute_one(opcode, template, storages, offsets, attrs)
+                if meeting is not None and storages and storages[0].allocation.region is MemoryRegion.shared_hbm:
+                    meeting.alternate(self.core)
             else:
-                self.meet(self.core, exchange(opcode, template, storages, offsets))
+                meeting.meet(self.core, exchange(opcode, template, storages, offsets))
         return Instruction(self, index)
 
     def _add_template(

@@ -388,6 +388,22 @@ def test_two_cores_share_hbm_and_exchange_tiles() -> None:
     np.testing.assert_array_equal(execute(program, [a])[0], expected)
 
 
+def test_two_cores_keep_step_where_they_store() -> None:
+    """Given a buffer that each core clears half of, when each then adds into the other's half, then nothing is lost."""
+
+    @jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+        me, half = nl.program_id(0), a.shape[0] // 2
+        zero, mine = nl.zeros((half, a.shape[1]), a.dtype, buffer=nl.sbuf), nl.load(a[nl.ds(me * half, half), :])
+        nisa.dma_copy(dst=out[nl.ds(me * half, half), :], src=zero)
+        nisa.dma_copy(dst=out[nl.ds((1 - me) * half, half), :], src=mine)
+        return out
+
+    a = ramp(8, 4)
+    np.testing.assert_array_equal(simulate(kernel[2])(a), np.concatenate([a[4:], a[:4]]))
+
+
 def test_a_core_that_waits_for_nobody_is_a_named_deadlock() -> None:
     @jit
     def kernel(a: Any) -> Any:
