@@ -11,6 +11,7 @@ from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
 
 TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantLoads(),
@@ -22,6 +23,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     FillPartitions(),
     RotateBuffers(),
     BlockTiles(),
+    WidenDmaRows(),
 )
 
 
