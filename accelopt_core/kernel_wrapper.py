@@ -7,13 +7,14 @@ users of NKIBench know.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from accelopt_core.bounds import bounds_for, gaps_for
+from accelopt_core.distributions import REFERENCE
 from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
@@ -27,6 +28,7 @@ from accelopt_core.evaluation import (
 )
 from accelopt_core.ports import EvaluationRequest, Progress, Step
 from accelopt_core.side_by_side import side_by_side
+from accelopt_core.static_checks import dialect, forbidden
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import CompileError, Facts, RunError, StepTimeout, Timing, Toolchain
 from accelopt_core.verification import Reference, ReferenceCache, argument_specs, check_output
@@ -59,12 +61,14 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         checks: list[str] = []
         worst = 0.0
         task = request.task
+        _refuse_hostile_text(request, progress)
         for preset in task.presets[:-1]:
-            seeds = task.seeds + request.extra_seeds
-            progress(Step.VERIFY, f"{preset.describe()}: compile, then {len(seeds)} seeds")
-            compiled = _compile(request, toolchain, preset, seeds[0])
+            draws = _draws_at_a_gate(request)
+            progress(Step.VERIFY, f"{preset.describe()}: compile, then {_count(draws)}")
+            compiled = _compile(request, toolchain, preset, task.seeds[0])
             step = "run"
-            worst = max(worst, _verify(request, toolchain, compiled, seeds, cache, checks))
+            _same_bits_twice(request, toolchain, compiled)
+            worst = max(worst, _verify(request, toolchain, compiled, draws, cache, checks))
             step = "compile"
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = _compile(request, toolchain, task.full, task.seeds[0])
@@ -73,9 +77,11 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
-            seeds = _full_seeds(request)
-            progress(Step.VERIFY, f"{task.full.describe()}: {len(seeds)} seeds")
-            worst = max(worst, _verify(request, toolchain, full, seeds, cache, checks))
+            if request.final or len(task.presets) == 1:
+                _same_bits_twice(request, toolchain, full)
+            draws = _draws_at_full_shape(request)
+            progress(Step.VERIFY, f"{task.full.describe()}: {_count(draws)}")
+            worst = max(worst, _verify(request, toolchain, full, draws, cache, checks))
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         step = "benchmark"
@@ -92,12 +98,69 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         return wrong.evaluation
 
 
-def _full_seeds(request: EvaluationRequest) -> tuple[int, ...]:
-    """At the full shape: everything for the final winner or a task of one shape, else one of each kind."""
+def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None:
+    """A proposed kernel that reaches out is not run; the user's own is run as carefully, and the user is told."""
+    found = forbidden(request.candidate.source)
+    if found and request.candidate.parent_id is not None:
+        raise CompileError(found[0].message + f" ({found[0].rule})", found[0].line)
+    for finding in (*found, *dialect(request.candidate.source))[:3]:
+        progress(Step.VERIFY, f"note: {finding.describe()}")
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """One set of inputs."""
+
+    seed: int
+    distribution: str
+
+
+def _count(draws: Sequence[_Draw]) -> str:
+    return f"{len({d.seed for d in draws})} seeds, {len({d.distribution for d in draws})} input distributions"
+
+
+def _draws_at_a_gate(request: EvaluationRequest) -> tuple[_Draw, ...]:
+    """Every seed with the reference's own inputs, every other distribution with one; all with all for the winner.
+
+    Published seeds for the distributions, whose references are then computed once in a session.
+    """
+    seeds = request.task.seeds + request.extra_seeds
+    return _own(seeds) + _others(request, seeds if request.final else request.task.seeds[:1])
+
+
+def _draws_at_full_shape(request: EvaluationRequest) -> tuple[_Draw, ...]:
+    """Everything for the final winner or a task of one shape, else one published and one secret seed."""
     task = request.task
     if request.final or len(task.presets) == 1:
-        return task.seeds + request.extra_seeds
-    return task.seeds[:1] + request.extra_seeds[:1]
+        return _own(task.seeds + request.extra_seeds) + _others(request, (task.seeds + request.extra_seeds)[-1:])
+    return _own(task.seeds[:1] + request.extra_seeds[:1])
+
+
+def _own(seeds: tuple[int, ...]) -> tuple[_Draw, ...]:
+    return tuple(_Draw(seed, REFERENCE) for seed in seeds)
+
+
+def _others(request: EvaluationRequest, seeds: tuple[int, ...]) -> tuple[_Draw, ...]:
+    return tuple(_Draw(seed, name) for name in request.task.distributions[1:] for seed in seeds)
+
+
+def _same_bits_twice(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled) -> None:
+    """Raises _Wrong when two executions of one artifact on the same inputs differ in a bit."""
+    inputs = compiled.reference.inputs(request.task.seeds[0])
+    tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
+    first, second = (toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s) for _ in range(2))
+    for number, (one, other) in enumerate(zip(first, second)):
+        if one.tobytes() != other.tobytes():
+            raise _Wrong(
+                Incorrect(
+                    CheckFailure(
+                        seed=request.task.seeds[0],
+                        preset=compiled.preset.name,
+                        output=number,
+                        reason="two executions on the same inputs give different bits",
+                    )
+                )
+            )
 
 
 def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> _Compiled:
@@ -113,40 +176,76 @@ def _verify(
     request: EvaluationRequest,
     toolchain: Toolchain,
     compiled: _Compiled,
-    seeds: tuple[int, ...],
+    draws: Sequence[_Draw],
     cache: ReferenceCache,
     checks: list[str],
 ) -> float:
-    """Worst relative L2. Raises _Wrong at the first failing check."""
+    """Worst relative L2 on the reference's own inputs. Raises _Wrong at the first failing check."""
 
-    def check(seed: int) -> float | Evaluation:
-        inputs = compiled.reference.inputs(seed)
-        expected = cache.expected(compiled.reference, seed, inputs)
+    def check(number: int) -> float | None | Evaluation:
+        draw = draws[number]
+        inputs = compiled.reference.inputs(draw.seed, draw.distribution)
+        expected = cache.expected(compiled.reference, draw.seed, inputs, draw.distribution)
+        tolerance = request.task.tolerance
+        if draw.distribution != REFERENCE:
+            least = cache.float32_error(compiled.reference, draw.seed, inputs, draw.distribution, expected)
+            if FLOAT32_SLACK * least > WORTHLESS:
+                return None
+            tolerance = max(tolerance, FLOAT32_SLACK * least)
         tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
         raw = toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)
         outputs = compiled.reference.outputs(raw, expected)
         if len(outputs) != len(expected):
             return CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}")
         worst = 0.0
-        for number, (got, want) in enumerate(zip(outputs, expected)):
+        for output, (got, want) in enumerate(zip(outputs, expected)):
             distance, failure = check_output(
-                got, want, seed=seed, preset=compiled.preset.name, output=number, tolerance=request.task.tolerance
+                got,
+                want,
+                seed=draw.seed,
+                preset=compiled.preset.name,
+                output=output,
+                tolerance=tolerance,
+                distribution=draw.distribution,
             )
             if failure is not None:
-                return Incorrect(failure)
+                return _blank(got, want) or Incorrect(failure)
             worst = max(worst, distance)
         return worst
 
     worst = 0.0
-    for verdict in side_by_side(check, seeds, compiled.tensor_bytes, toolchain.parallel_runs):
-        if not isinstance(verdict, float):
+    undefined: list[str] = []
+    verdicts = side_by_side(check, range(len(draws)), compiled.tensor_bytes, toolchain.parallel_runs)
+    for draw, verdict in zip(draws, verdicts):
+        if verdict is None:
+            undefined.append(draw.distribution)
+        elif not isinstance(verdict, float):
             raise _Wrong(verdict)
-        worst = max(worst, verdict)
+        elif draw.distribution == REFERENCE:
+            worst = max(worst, verdict)
     checks.append(
-        f"{compiled.preset.name} ({compiled.preset.describe()}): {len(seeds)} seeds, "
+        f"{compiled.preset.name} ({compiled.preset.describe()}): {_count(draws)}, "
         f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}"
+        + (f"; beyond float32, left out: {', '.join(dict.fromkeys(undefined))}" if undefined else "")
     )
     return worst
+
+
+FLOAT32_SLACK = 8
+"""On changed inputs, the tolerance is at least this many times what NumPy's float32 reaches there itself."""
+
+WORTHLESS = 0.05
+"""A tolerance above this would tell nothing: such inputs are left out, and that is said."""
+
+
+def _blank(got: np.ndarray, expected: np.ndarray) -> Implausible | None:
+    """For an output of one value only where the reference has several."""
+    if got.size < 2 or got.shape != expected.shape or np.ptp(expected) == 0:
+        return None
+    value = got.reshape(-1)[0]
+    if not np.isfinite(value) or not (got == value).all():
+        return None
+    return Implausible(f"every element of the output is {float(value):g}, whatever the inputs are")
 
 
 def _time(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled, progress: Progress) -> Timing:

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from accelopt_core.distributions import DISTRIBUTIONS, REFERENCE
+
 PUBLISHED_SEEDS = (0, 21, 42, 63, 84)
 """The five seeds NKIBench publishes; every candidate must pass all of them."""
 
@@ -74,6 +76,8 @@ class Task:
     tolerance: float = DEFAULT_TOLERANCE
     precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL
     seeds: tuple[int, ...] = PUBLISHED_SEEDS
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Input distributions that this problem is not defined for, each with the reason."""
 
     def __post_init__(self) -> None:
         if not self.presets:
@@ -84,10 +88,21 @@ class Task:
             raise ValueError(f"task {self.name}: tolerance {self.tolerance} is not in (0, 1)")
         if not self.seeds:
             raise ValueError(f"task {self.name}: needs at least one seed")
+        for name, reason in self.left_out:
+            if name not in DISTRIBUTIONS or name == REFERENCE:
+                raise ValueError(f"task {self.name}: cannot leave out {name!r}: one of {', '.join(DISTRIBUTIONS[1:])}")
+            if not reason.strip():
+                raise ValueError(f"task {self.name}: leaving out {name} needs a reason")
 
     @property
     def full(self) -> ShapePreset:
         return self.presets[-1]
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """Of inputs, the reference's own first."""
+        without = {name for name, _ in self.left_out}
+        return tuple(name for name in DISTRIBUTIONS if name not in without)
 
     @property
     def content_hash(self) -> str:

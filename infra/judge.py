@@ -21,7 +21,7 @@ from accelopt_core.kernel_wrapper import judge
 from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
 from accelopt_core.toolchain import ToolchainMissing
 from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
-from infra import wire
+from infra import sandbox, wire
 from infra.toolchains import open_toolchain
 
 
@@ -42,20 +42,23 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.job is None or options.result is None:
         parser.error("--job and --result go together")
-    request, nonce, toolchain_name = wire.decode_job(options.job.read_text(encoding="utf-8"))
+    text = options.job.read_text(encoding="utf-8")
+    request, nonce, toolchain_name = wire.decode_job(text)
     options.job.unlink()  # the nonce and the secret seeds are not for the candidate to find
     if options.cache is not None:
-        options.cache.mkdir(parents=True, exist_ok=True)
+        options.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def progress(step: Step, detail: str) -> None:
         print(json.dumps({"step": step.value, "detail": detail}), flush=True)
 
+    sandbox.adopt_descendants()
     try:
         # The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not.
         toolchain = open_toolchain(toolchain_name, in_order=request.candidate.parent_id is not None)
         try:
             result = wire.encode_evaluation(
-                judge(request, toolchain, progress, ReferenceCache(options.cache)), nonce=nonce
+                judge(request, toolchain, progress, ReferenceCache(options.cache, key=wire.cache_key(text))),
+                nonce=nonce,
             )
         finally:
             toolchain.close()

@@ -38,6 +38,8 @@ class Seed:
     presets: tuple[ShapePreset, ...]
     tolerance: float
     precision: PrecisionPolicy
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Input distributions it is not defined for, and why."""
 
     @property
     def kernel_source(self) -> str:
@@ -45,7 +47,12 @@ class Seed:
 
     def task(self) -> Task:
         return Task(
-            self.name, _read(self.reference_path), self.presets, tolerance=self.tolerance, precision=self.precision
+            self.name,
+            _read(self.reference_path),
+            self.presets,
+            tolerance=self.tolerance,
+            precision=self.precision,
+            left_out=self.left_out,
         )
 
 
@@ -125,7 +132,32 @@ def task_from_files(
                 f"preset {preset.name} sets {', '.join(unknown)}, which {reference_path} does not define as a "
                 f"module-level integer (it has: {', '.join(constants) or 'none'})"
             )
-    return Task(name or reference_path.stem, source, presets, tolerance=tolerance, precision=precision, seeds=seeds)
+    try:
+        return Task(
+            name or reference_path.stem,
+            source,
+            presets,
+            tolerance=tolerance,
+            precision=precision,
+            seeds=seeds,
+            left_out=_left_out(source, str(reference_path)),
+        )
+    except ValueError as error:
+        raise TaskInvalid(f"{reference_path}: {error} (docs/tasks.md)") from error
+
+
+def _left_out(source: str, where: str) -> tuple[tuple[str, str], ...]:
+    """A reference's own `DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "why"}`, read and not run."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "DISTRIBUTIONS_LEFT_OUT" for t in node.targets):
+            try:
+                value = ast.literal_eval(node.value)
+                return tuple((str(name), str(reason)) for name, reason in value.items())
+            except (ValueError, AttributeError):
+                raise TaskInvalid(
+                    f"{where}:{node.lineno}: DISTRIBUTIONS_LEFT_OUT must be a plain dictionary of name: reason"
+                ) from None
+    return ()
 
 
 def shape_constants(source: str, where: str = "reference") -> dict[str, int]:
@@ -186,6 +218,7 @@ def _seed(folder: Path, name: str, entry: Mapping[str, Any]) -> Seed:
         presets,
         float(entry["tolerance"]),
         PrecisionPolicy(entry["precision"]),
+        tuple(entry.get("left_out", {}).items()),
     )
 
 

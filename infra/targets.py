@@ -23,6 +23,7 @@ class LocalTarget:
     def __init__(self, toolchain: str = "simulator") -> None:
         self._toolchain = toolchain
         self._folder = Path(tempfile.mkdtemp(prefix="nki-judge-"))
+        self._cache_key = secrets.token_hex(32)
 
     def describe(self) -> TargetInfo:
         toolchain = open_toolchain(self._toolchain)
@@ -35,7 +36,10 @@ class LocalTarget:
         nonce = secrets.token_hex(16)
         work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
         job, result = work / "job.json", work / "result.json"
-        job.write_text(wire.encode_job(request, nonce=nonce, toolchain=self._toolchain), encoding="utf-8")
+        job.write_text(
+            wire.encode_job(request, nonce=nonce, toolchain=self._toolchain, cache_key=self._cache_key),
+            encoding="utf-8",
+        )
         progress(Step.UPLOAD, "nothing to upload: the simulator is on this machine")
         argv = [
             sys.executable,

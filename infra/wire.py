@@ -37,8 +37,21 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 WIRE_VERSION = 1
 
 
-def encode_job(request: EvaluationRequest, *, nonce: str, toolchain: str) -> str:
-    return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "toolchain": toolchain, "request": asdict(request)})
+def encode_job(request: EvaluationRequest, *, nonce: str, toolchain: str, cache_key: str = "") -> str:
+    """`cache_key`: a session's own, in hexadecimal; references that were not cached under it are not believed."""
+    return json.dumps(
+        {
+            "version": WIRE_VERSION,
+            "nonce": nonce,
+            "toolchain": toolchain,
+            "cache_key": cache_key,
+            "request": asdict(request),
+        }
+    )
+
+
+def cache_key(text: str) -> bytes:
+    return bytes.fromhex(json.loads(text).get("cache_key", ""))
 
 
 def decode_job(text: str) -> tuple[EvaluationRequest, str, str]:
@@ -66,7 +79,13 @@ def _task(data: dict[str, Any]) -> Task:
         for p in data["presets"]
     )
     return Task(
-        **{**data, "presets": presets, "precision": PrecisionPolicy(data["precision"]), "seeds": tuple(data["seeds"])}
+        **{
+            **data,
+            "presets": presets,
+            "precision": PrecisionPolicy(data["precision"]),
+            "seeds": tuple(data["seeds"]),
+            "left_out": tuple((name, reason) for name, reason in data["left_out"]),
+        }
     )
 
 
