@@ -5,6 +5,7 @@ from __future__ import annotations
 from accelopt_core.transforms.base import Transform
 from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.fill_partitions import FillPartitions
+from accelopt_core.transforms.fuse_elementwise import FuseElementwise
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.move_engine import MoveEngine
@@ -19,6 +20,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Retile(),
     MoveEngine(),
     FuseRowSum(),
+    FuseElementwise(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),
