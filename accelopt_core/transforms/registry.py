@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accelopt_core.transforms.accumulate_in_psum import AccumulateInPsum
 from accelopt_core.transforms.base import Transform
 from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.fill_partitions import FillPartitions
@@ -21,6 +22,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     MoveEngine(),
     FuseRowSum(),
     FuseElementwise(),
+    AccumulateInPsum(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),

@@ -1,0 +1,165 @@
+"""Let the Tensor engine add up the products of a loop in PSUM, instead of adding each to a tile in SBUF.
+
+memset(total, 0.0)                              product = ndarray(psum)
+for k in ...:                                   for k in ...:
+    product = ndarray(psum)              ->         nc_matmul(product, ...)
+    nc_matmul(product, ...)                     tensor_copy(dst=total, src=product)
+    tensor_tensor(total, total + product)
+
+nc_matmul adds to what it wrote before (NKI's documentation of nc_matmul, accumulation in PSUM). Both sums are
+made in float32, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+from accelopt_core.transforms.private_tile import is_float32
+
+
+@dataclass(frozen=True)
+class _Sum:
+    memset: Statement
+    loop: Statement
+    allocation: Statement
+    """Of the product, in the loop."""
+    addition: Statement
+    product: str
+
+
+class AccumulateInPsum:
+    name = "accumulate-in-psum"
+
+    def describe(self) -> str:
+        return "Add up the matrix products of a loop in PSUM, where it is free, instead of in SBUF with tensor_tensor."
+
+    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        found = []
+        for total, addition in _additions(code):
+            try:
+                plan = _plan(code, total, addition)
+            except IllegalSite:
+                continue
+            found.append(
+                Site(
+                    self.name,
+                    total,
+                    f"add up {total} in PSUM, in {plan.product}",
+                    addition.line,
+                    f"{total} starts at zero, and the loop only adds to it what one nc_matmul leaves in {plan.product}",
+                    "the Tensor engine adds as it multiplies; the Vector engine copies once and adds nothing",
+                )
+            )
+        return tuple(found)
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        code = read_kernel(module)
+        addition = dict(_additions(code)).get(site.key)
+        if addition is None:
+            raise SiteGone(f"{site.key}: the kernel adds no tile to {site.key}")
+        plan = _plan(code, site.key, addition)
+        assert plan.loop.body is not None and addition.call is not None
+        assert isinstance(addition.call.func, cst.Attribute) and isinstance(plan.loop.node, cst.For)
+        isa = code.module.code_for_node(addition.call.func.value)
+        inside = [n for n in plan.loop.body.node.body if n is not plan.allocation.node and n is not addition.node]
+        loop = plan.loop.node.with_changes(body=plan.loop.body.node.with_changes(body=inside))
+        copy = cst.parse_statement(f"{isa}.tensor_copy(dst={site.key}, src={plan.product})")
+        body: list[cst.BaseStatement] = []
+        for child in plan.loop.block.node.body:
+            if child is plan.loop.node:
+                body += [plan.allocation.node, loop, copy]
+            elif child is not plan.memset.node:
+                body.append(child)
+        block = plan.loop.block.node
+        result = replace_nodes(code.module, {block: block.with_changes(body=body)})
+        assert isinstance(result, cst.Module)
+        return cst.parse_module(result.code)
+
+
+def _additions(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    """Every tensor_tensor that adds to a tile given by its bare name."""
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_tensor":
+            dst = code.argument(statement, "dst", 0)
+            if isinstance(dst, cst.Name) and dst.value in _operands(code, statement):
+                yield dst.value, statement
+
+
+def _operands(code: KernelCode, addition: Statement) -> list[str]:
+    found = [code.argument(addition, keyword) for keyword in ("data1", "data2")]
+    return [value.value for value in found if isinstance(value, cst.Name)]
+
+
+def _plan(code: KernelCode, total: str, addition: Statement) -> _Sum:
+    """Raises IllegalSite."""
+    op = code.argument(addition, "op")
+    if op is None or code.qualified(op) != "nki.language.add":
+        raise IllegalSite("PSUM can only add up")
+    assert addition.call is not None
+    if not isinstance(addition.call.func, cst.Attribute):
+        raise IllegalSite(f"line {addition.line}: the name of nki.isa is not at hand")
+    products = [name for name in _operands(code, addition) if name != total]
+    if len(products) != 1:
+        raise IllegalSite(f"line {addition.line} does not add one whole tile to {total}")
+    (product,) = products
+    if {total, product} & code.captured:
+        raise IllegalSite(f"{total} or {product} is used by a nested function or declared global")
+    loop = addition.block.owner
+    if loop is None or loop.kind is not Kind.LOOP or loop.leaves or loop.body is None:
+        raise IllegalSite(f"{total} is not added up in a loop that runs to its end")
+    allocation = _only_allocation(code, product)
+    if allocation.block is not loop.body or allocation.region != "psum" or not is_float32(code, cst.Name(product)):
+        raise IllegalSite(f"{product} is not a float32 tile of PSUM made in the loop")
+    if loaded_names(allocation.node) & loop.binds:
+        raise IllegalSite(f"the shape of {product} changes from one iteration to the next")
+    writers = [s for s in code.statements() if s.body is None and product in s.uses and s is not addition]
+    if len(writers) != 1 or writers[0].operation != "nc_matmul" or writers[0].block is not loop.body:
+        raise IllegalSite(f"{product} is not written by one nc_matmul and read by this addition alone")
+    matmul = writers[0]
+    dst = code.argument(matmul, "dst", 0)
+    if not isinstance(dst, cst.Name) or dst.value != product:
+        raise IllegalSite(f"the nc_matmul on line {matmul.line} does not write the whole of {product}")
+    if code.argument(matmul, "accumulate") is not None or code.argument(matmul, "is_transpose") is not None:
+        raise IllegalSite(f"the nc_matmul on line {matmul.line} says itself whether it accumulates")
+    order = loop.body.statements
+    if not order.index(allocation) < order.index(matmul) < order.index(addition):
+        raise IllegalSite(f"{product} is added before it is computed")
+    return _Sum(_memset(code, total, product, loop, addition), loop, allocation, addition, product)
+
+
+def _only_allocation(code: KernelCode, name: str) -> Statement:
+    bindings = code.bindings(name)
+    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE:
+        raise IllegalSite(f"{name} is not a tile made once")
+    return bindings[0]
+
+
+def _memset(code: KernelCode, total: str, product: str, loop: Statement, addition: Statement) -> Statement:
+    """What sets the sum to zero, right before the loop."""
+    made, product_made = _only_allocation(code, total), _only_allocation(code, product)
+    if made.block is not loop.block or made.region != "sbuf" or not is_float32(code, cst.Name(total)):
+        raise IllegalSite(f"{total} is not a float32 tile of SBUF made beside the loop")
+    shapes = [code.argument(allocation, "shape", 0) for allocation in (made, product_made)]
+    texts = [code.module.code_for_node(shape) for shape in shapes if shape is not None]
+    if len(texts) != 2 or texts[0] != texts[1]:
+        raise IllegalSite(f"{total} and {product} are not declared with the same shape")
+    order = loop.block.statements
+    before = [s for s in order[: order.index(loop)] if total in s.uses]
+    if len(before) != 1 or before[0].operation != "memset":
+        raise IllegalSite(f"{total} is not just set to zero before the loop")
+    value = code.argument(before[0], "value", 1)
+    if not isinstance(value, (cst.Integer, cst.Float)) or float(value.evaluated_value) != 0.0:
+        raise IllegalSite(f"{total} does not start at zero")
+    whole = code.argument(before[0], "dst", 0)
+    if not isinstance(whole, cst.Name):
+        raise IllegalSite(f"line {before[0].line} sets a part of {total}")
+    users = [s for s in loop.walk() if s.body is None and total in s.uses]
+    if users != [addition]:
+        raise IllegalSite(f"the loop uses {total} otherwise too")
+    return before[0]
