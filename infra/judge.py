@@ -22,7 +22,7 @@ from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
 from accelopt_core.toolchain import ToolchainMissing
 from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
 from infra import sandbox, wire
-from infra.toolchains import open_toolchain
+from infra.toolchains import SimulatorToolchain, open_toolchain
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
                 judge(request, toolchain, progress, ReferenceCache(options.cache, key=wire.cache_key(text))),
                 nonce=nonce,
             )
+            if isinstance(toolchain, SimulatorToolchain) and "no " in toolchain.wall.replace("no new", ""):
+                progress(Step.VERIFY, f"note: this system kept the candidate in with {toolchain.wall}")
         finally:
             toolchain.close()
     except ToolchainMissing as error:

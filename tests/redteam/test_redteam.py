@@ -1,0 +1,137 @@
+"""Hostile candidates against the real judge: none is accepted, and none harms it.
+
+The judge is asked as for the user's own kernel, whose text is not refused: what holds here is the wall.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed, Evaluation, Implausible, Incorrect, Measured, TimedOut, explain
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest
+from accelopt_core.static_checks import forbidden
+from accelopt_core.task import ShapePreset, Task
+from infra.ssh_target import SshTarget
+from infra.targets import LocalTarget
+from infra.toolchains import TREE
+from tests.e2e import kernels
+from tests.redteam.attacks import ATTACKS, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.ssh.server import make_sshd
+
+TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))
+LIMITS = EvaluationLimits(compile_timeout_s=2.5)
+HONEST = kernels.FAST.replace("STEP = 2048", "STEP = 512")
+HARMLESS_TEXT = {"infinite loop", "memory bomb", "endless output", "SystemExit with success", "the success line",
+                 "a spoofed verdict", "the known seeds"}  # fmt: skip
+"""Nothing to refuse in the text of these: they compute, print or end."""
+
+
+def judged(target: LocalTarget | SshTarget, source: str, parent: str | None = None) -> Evaluation:
+    request = EvaluationRequest(TASK, Candidate("c", source, parent), LIMITS, extra_seeds=(7,))
+    return target.evaluate(request, lambda step, detail: None)
+
+
+def running(command: str) -> list[str]:
+    """Process ids of what runs this command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        except OSError:
+            continue
+        if line == command:
+            found.append(path.parent.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[LocalTarget]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANTHROPIC_API_KEY", SECRET)
+        target = LocalTarget()
+        assert isinstance(judged(target, HONEST), Measured)
+        yield target
+        assert isinstance(judged(target, HONEST), Measured), "the judge was harmed"
+        target.close()
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
+    server = make_sshd(tmp_path_factory.mktemp("ssh"))
+    server.trust()
+    server.start()
+    target = SshTarget(
+        server.destination,
+        remote_simulator=True,
+        remote_python=sys.executable,
+        settings=server.settings,
+        root=str(tmp_path_factory.mktemp("far")),
+    )
+    assert isinstance(judged(target, HONEST), Measured)
+    yield target
+    assert isinstance(judged(target, HONEST), Measured), "the judge was harmed"
+    target.close()
+    server.stop()
+
+
+def assert_not_accepted(result: Evaluation) -> None:
+    assert isinstance(result, (CompileFailed, Incorrect, Implausible, TimedOut)), explain(result)
+    assert SECRET not in explain(result) and "\n" not in explain(result)[:20]
+    assert not running(PROGRAM), "a process of the candidate's outlived it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_candidate_is_not_accepted_here(here: LocalTarget, name: str) -> None:
+    assert_not_accepted(judged(here, source_of(name)))
+    assert not (TREE / "nki_sim" / "cost.py").read_text(encoding="utf-8").endswith("raise SystemExit\n")
+
+
+OVER_SSH = (
+    "infinite loop that ignores signals", "fork bomb", "memory bomb", "disk filler", "signal to everybody",
+    "a daemon that stays", "threads left running", "the environment of other processes", "links out of the folder",
+    "a spoofed verdict", "leaving with success", "a program that claims terabytes", "another tracer", "another NumPy",
+    "zeros", "bfloat16 arithmetic",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OVER_SSH)
+def test_a_hostile_candidate_is_not_accepted_over_ssh(far: SshTarget, name: str) -> None:
+    assert_not_accepted(judged(far, source_of(name)))
+
+
+@pytest.mark.parametrize("name", sorted(set(ATTACKS) - HARMLESS_TEXT))
+def test_its_text_alone_gives_it_away(name: str) -> None:
+    assert forbidden(source_of(name))
+
+
+def test_a_proposed_kernel_that_reaches_out_is_not_run(here: LocalTarget) -> None:
+    result = judged(here, "import os\nos.remove('/nowhere')\n" + HONEST, parent="input")
+    assert isinstance(result, CompileFailed) and "os" in result.message and "unusual-import" in result.message
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+def test_one_value_everywhere_is_implausible(here: LocalTarget, name: str) -> None:
+    assert isinstance(judged(here, KERNELS[name]), Implausible)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
+@pytest.mark.parametrize(
+    "name", ["fork bomb", "signal to everybody", "a daemon that stays", "the network", "disk filler"]
+)
+def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelopt_core.toolchain import CandidateFault, TensorArgument
+    from infra import toolchains
+
+    monkeypatch.setattr(toolchains, "DISK_LIMIT", 64 << 20)
+    toolchain = toolchains.SimulatorToolchain("trn2", walls=False)
+    tensor = TensorArgument((128, 512), "float32")
+    with pytest.raises(CandidateFault):
+        toolchain.compile(source_of(name), [tensor, tensor], 3.0)
+    assert "no namespaces" in toolchain.wall and not running(PROGRAM)
+    toolchain.compile(HONEST, [tensor, tensor], 60.0)
+    toolchain.close()
