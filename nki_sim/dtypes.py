@@ -30,6 +30,10 @@ class DType(str):
     def __repr__(self) -> str:
         return str(self)
 
+    def __reduce__(self) -> Any:
+        """A copy, through a pickle too, is the dtype itself."""
+        return as_dtype, (str(self),)
+
 
 bool_ = DType("bool", np.bool_, False)
 int8 = DType("int8", np.int8, False)

@@ -135,12 +135,8 @@ class NkiTensor:
         return f"{self.name or 'tensor'}{list(self.shape)} {self.dtype} in {self.buffer.value}"
 
     def __bool__(self) -> bool:
-        """Of a tensor in HBM: true, for `if bias:` asks whether one was given. Raises for one on the chip."""
-        if not self.buffer.on_chip:
-            return True
-        raise NkiValidationError(
-            f"the truth of {self!r} is only known on the device: a kernel cannot branch on tensor contents in Python"
-        )
+        """True: `if bias:` asks whether a tensor was given, never what it holds, which only the device knows."""
+        return True
 
     def __iter__(self) -> Any:
         raise NkiValidationError(f"cannot iterate over {self!r}: loop over range(n) and slice")

@@ -1,7 +1,8 @@
 """Kernels run as Python with numbers, and as a Program without Python; both give the same."""
 
-from __future__ import annotations
+from __future__ import copy
 
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -359,6 +360,11 @@ def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing
     simulate(kernel)(ramp(4, 8))
     with pytest.raises(NkiValidationError, match="while_loop"):
         nki_sim.trace(kernel, spec(4, 8))
+
+
+def test_a_copy_of_a_dtype_is_the_dtype() -> None:
+    """Given kernels whose options are deep-copied or pickled by their harness, then `is` still finds the dtype."""
+    assert all(copy.deepcopy(d) is d and pickle.loads(pickle.dumps(d)) is d for d in (nl.float32, nl.bfloat16))
 
 
 # --- two cores ----------------------------------------------------------------------------------------
