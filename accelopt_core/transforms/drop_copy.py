@@ -1,0 +1,144 @@
+"""Read a tile where it is, instead of a copy of it.
+
+tensor_copy(dst=copy, src=tile)
+activation(dst=y, op=exp, data=copy)       ->       activation(dst=y, op=exp, data=tile)
+
+A copy of a PSUM tile stays where its reader cannot take it from PSUM: transfers, matmuls, transposes, anything on
+GpSimd, and an instruction that reads another tile from PSUM already (NKI's documentation of each instruction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, read_kernel, replace_nodes
+from accelopt_core.transforms.private_tile import without
+
+READ_PSUM = {
+    "activation": ("data",),
+    "scalar_tensor_tensor": ("data", "operand1"),
+    "tensor_copy": ("src",),
+    "tensor_reduce": ("data",),
+    "tensor_scalar": ("data",),
+    "tensor_tensor": ("data1", "data2"),
+}
+"""Instructions that take a tile from PSUM, and the operands in which they do; of two, one at most."""
+
+
+class DropCopy:
+    name = "drop-copy"
+
+    def describe(self) -> str:
+        return "Read a tile where it is instead of copying it first, also from PSUM where the reader can."
+
+    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        found = []
+        for name, copy in _copies(code):
+            try:
+                source, _, _ = _plan(code, name, copy)
+            except IllegalSite:
+                continue
+            found.append(
+                Site(
+                    self.name,
+                    name,
+                    f"read {source} itself instead of its copy {name}",
+                    copy.line,
+                    f"{name} is a copy of all of {source} in the same dtype, and neither is written afterwards",
+                    "one pass over the tile less",
+                )
+            )
+        return tuple(found)
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        code = read_kernel(module)
+        copy = dict(_copies(code)).get(site.key)
+        if copy is None:
+            raise SiteGone(f"{site.key}: the kernel copies no tile into {site.key}")
+        source, allocation, readers = _plan(code, site.key, copy)
+        changes: dict[cst.CSTNode, cst.CSTNode] = {}
+        for reader in readers:
+            names = [node for node in name_nodes(reader.node) if node.value == site.key]
+            changes[reader.node] = replace_nodes(reader.node, {node: cst.Name(source) for node in names})
+        return without(code, copy.block, [allocation, copy], changes)
+
+
+def _copies(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    """Every tensor_copy of one tile into another, both by their bare names."""
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_copy":
+            dst, src = code.argument(statement, "dst", 0), code.argument(statement, "src", 1)
+            if isinstance(dst, cst.Name) and isinstance(src, cst.Name):
+                yield dst.value, statement
+
+
+def _plan(code: KernelCode, name: str, copy: Statement) -> tuple[str, Statement, list[Statement]]:
+    """The tile that is copied, the copy's allocation, and who reads the copy. Raises IllegalSite."""
+    src = code.argument(copy, "src", 1)
+    assert isinstance(src, cst.Name)
+    source = src.value
+    if {name, source} & code.captured:
+        raise IllegalSite(f"{name} or {source} is used by a nested function or declared global")
+    made, origin = _tile(code, name, copy), _tile(code, source, copy)
+    for keyword, position in (("shape", 0), ("dtype", 1)):
+        texts = [code.argument(allocation, keyword, position) for allocation in (made, origin)]
+        shown = [code.module.code_for_node(text) if text is not None else "" for text in texts]
+        if shown[0] != shown[1] or not shown[0]:
+            raise IllegalSite(f"{name} and {source} are not declared with the same {keyword}")
+    order = copy.block.statements
+    readers = []
+    for statement in code.statements():
+        if statement.body is not None or statement in (made, copy) or name not in statement.uses:
+            continue
+        if statement.block is not copy.block or order.index(statement) < order.index(copy):
+            raise IllegalSite(f"line {statement.line} uses {name} outside the statements that follow its copy")
+        if statement.kind is not Kind.INSTRUCTION or name in code.changed_by(statement):
+            raise IllegalSite(f"line {statement.line} does more with {name} than read it")
+        readers.append(statement)
+    if not readers:
+        raise IllegalSite(f"nothing reads {name}")
+    last = max(order.index(reader) for reader in readers)
+    for between in order[order.index(copy) + 1 : last + 1]:
+        if between.kind is Kind.OPAQUE or source in code.changed_by(between):
+            raise IllegalSite(f"line {between.line} changes {source} while its copy is still read")
+    if "psum" == origin.region != made.region:
+        for reader in readers:
+            _check_reads_psum(code, reader, name)
+    elif origin.region != made.region:
+        raise IllegalSite(f"{source} lies in {origin.region}, its copy in {made.region}")
+    return source, made, readers
+
+
+def _tile(code: KernelCode, name: str, copy: Statement) -> Statement:
+    bindings = code.bindings(name)
+    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or bindings[0].block is not copy.block:
+        raise IllegalSite(f"{name} is not a tile made once, in the block of the copy")
+    return bindings[0]
+
+
+def _check_reads_psum(code: KernelCode, reader: Statement, name: str) -> None:
+    operands = READ_PSUM.get(reader.operation)
+    if operands is None:
+        raise IllegalSite(f"{reader.operation} on line {reader.line} does not read from PSUM")
+    engine = code.argument(reader, "engine")
+    if engine is not None and code.qualified(engine).rpartition(".")[2] not in ("vector", "scalar"):
+        raise IllegalSite(f"line {reader.line} runs on an engine that may have no path to PSUM")
+    from_psum = 0
+    for keyword in operands:
+        value = code.argument(reader, keyword)
+        if value is not None and (name in _loaded(value) or "psum" in code.regions_of(value)):
+            from_psum += 1
+    assert reader.call is not None
+    elsewhere = [a for a in reader.call.args if a.keyword is None or a.keyword.value not in operands]
+    if any(name in _loaded(argument.value) for argument in elsewhere):
+        raise IllegalSite(f"line {reader.line} takes {name} as an operand that must be in SBUF")
+    if from_psum > 1:
+        raise IllegalSite(f"line {reader.line} would read two tiles from PSUM")
+
+
+def _loaded(value: cst.BaseExpression) -> frozenset[str]:
+    return frozenset(node.value for node in name_nodes(value))
