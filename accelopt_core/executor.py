@@ -30,12 +30,13 @@ class ModelExecutor:
     ) -> None:
         self._model = model
         self._api_reference = api_reference
+        self._referenced: tuple[str, str] | None = None
         self._settings = settings
         self._system = render("executor_system.j2", machine=settings.machine)
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
         """A kernel that parses, keeps its interface and is new. Raises UnusableReply or a ModelError."""
-        reference = self._api_reference(context.parent.source)
+        reference = self._reference_for(context.parent.source)
         reply, _ = ask(
             self._model,
             Role.EXECUTOR,
@@ -47,6 +48,12 @@ class ModelExecutor:
         source = extract_kernel(reply.text, bases=[*reversed(tried), context.parent.source], truncated=reply.truncated)
         check_kernel(source, parent=context.parent.source, history=context.history, failed=tried)
         return source
+
+    def _reference_for(self, source: str) -> str:
+        """Made anew only when the parent changed: it takes longer than all the rest of the prompt."""
+        if self._referenced is None or self._referenced[0] != source:
+            self._referenced = (source, self._api_reference(source))
+        return self._referenced[1]
 
 
 def executor_prompt(

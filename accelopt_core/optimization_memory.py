@@ -108,9 +108,13 @@ class OptimizationMemory:
         toolchain.
         """
         wanted = frozenset(operators)
-        scored = [(_score(e, bottleneck, wanted, toolchain), e) for e in self._by_key.values()]
-        best = heapq.nlargest(limit, (pair for pair in scored if pair[1].is_win), key=_first)
-        warnings = heapq.nlargest(limit, (pair for pair in scored if not pair[1].is_win), key=_first)
+        wins: list[tuple[float, Experience]] = []
+        rejections: list[tuple[float, Experience]] = []
+        for experience in self._by_key.values():
+            scored = (_score(experience, bottleneck, wanted, toolchain), experience)
+            (wins if experience.is_win else rejections).append(scored)
+        best = heapq.nlargest(limit, wins, key=_first)
+        warnings = heapq.nlargest(limit, rejections, key=_first)
         room = max(limit - len(best), limit // 2)
         chosen = [*best[: limit - min(room, len(warnings))], *warnings[:room]]
         return tuple(experience for _, experience in sorted(chosen, key=_first, reverse=True))
@@ -121,11 +125,11 @@ def _first(pair: tuple[float, Experience]) -> float:
 
 
 def _score(experience: Experience, bottleneck: str, wanted: frozenset[str], toolchain: str) -> float:
-    shared = len(wanted.intersection(experience.operators)) / len(wanted) if wanted else 0.0
+    shared = len(wanted.intersection(experience.operators)) / (len(wanted) or 1)
     fit = 0.1 + (experience.bottleneck == bottleneck) + shared
     trust = experience.confirmed / (experience.confirmed + 2 * experience.refuted + 1)
     speedup = experience.speedup or 1.0
-    effect = min(1.0, abs(speedup - 1.0) / max(1.0, 1.0 / speedup))
+    effect = min(1.0, speedup - 1.0 if speedup > 1 else 1.0 - speedup)
     return fit * (0.25 + trust * (0.5 + effect)) * _freshness(experience.toolchain, toolchain)
 
 

@@ -75,6 +75,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 def make_folder(path: Path) -> None:
     """Creates it, durably, with its parents; one that is there already is fine."""
     with explained(path, "create"):
+        if path.is_dir():
+            return
         path.mkdir(parents=True, exist_ok=True)
         _folder_to_disk(path.parent)
 
