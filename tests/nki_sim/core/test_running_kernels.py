@@ -1,7 +1,8 @@
 """Kernels run as Python with numbers, and as a Program without Python; both give the same."""
 
-from __future__ import copy
+from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
