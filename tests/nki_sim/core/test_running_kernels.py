@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -365,7 +365,7 @@ def test_branching_on_a_register_works_with_numbers_and_is_refused_while_tracing
 
 def test_a_copy_of_a_dtype_is_the_dtype() -> None:
     """Given kernels whose options are deep-copied or pickled by their harness, then `is` still finds the dtype."""
-    assert all(copy.deepcopy(d) is d and pickle.loads(pickle.dumps(d)) is d for d in (nl.float32, nl.bfloat16))
+    assert all(deepcopy(d) is d and pickle.loads(pickle.dumps(d)) is d for d in (nl.float32, nl.bfloat16))
 
 
 # --- two cores ----------------------------------------------------------------------------------------
