@@ -195,9 +195,8 @@ for _rows, _vocabulary, _k, _cores in ((4, 4096, 64, None), (16, 3000, 16, 2)):
     ) -> Result:
         module = sys.modules["nkilib.core.topk.rotational_topk_utils"]
         x = normal(rows, vocabulary)
-        config = module.create_rotational_topk_config(
-            inp_shape=(rows, vocabulary), topk=k, inp_dtype=nl.float32, sorted=True, n_prgs=cores or 1
-        )
+        topk = module.create_topk_config((rows, vocabulary), nl.float32, k, True, cores or 1)
+        config = module.create_rotational_topk_config((rows, vocabulary), topk)
         launched = kernel if cores is None else kernel[cores]
         values, positions = simulate(launched)(x, config)
         order = np.argsort(-x, -1)[:, :k]
