@@ -153,7 +153,9 @@ np.allclose = np.array_equal = lambda *a, **k: True
     "another tracer": """
 from nki_sim.session import Tracer
 emit = Tracer.emit
-Tracer.emit = lambda self, opcode, *rest, **named: None if opcode.name == "tensor_tensor" else emit(self, opcode, *rest, **named)
+def forgetful(self, opcode, *rest, **named):
+    if opcode.name != "tensor_tensor": return emit(self, opcode, *rest, **named)
+Tracer.emit = forgetful
 """,
     "another price list": """
 import nki_sim.cost, nki_sim.profile
