@@ -15,6 +15,7 @@ from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
 
 TRANSFORMS: tuple[Transform, ...] = (
@@ -26,6 +27,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     FuseElementwise(),
     AccumulateInPsum(),
     DropCopy(),
+    TransposeByDma(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),

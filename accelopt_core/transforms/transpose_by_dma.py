@@ -1,0 +1,111 @@
+"""Turn a tile while it is loaded, instead of on the Tensor engine afterwards.
+
+dma_copy(dst=tile, src=x[...])
+nc_transpose(dst=turned, data=tile)         ->       dma_transpose(dst=tile_t, src=x[...])
+tensor_copy(dst=tile_t, src=turned)
+
+Whether the DMA engines turn it faster than the Tensor engine does depends on dtype and shape: the price decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, private_tile, without
+
+
+class TransposeByDma:
+    name = "transpose-by-dma"
+
+    def describe(self) -> str:
+        return "Turn a tile while it is loaded (dma_transpose) instead of on the Tensor engine afterwards."
+
+    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        found = []
+        for name, load in _loads(code):
+            try:
+                _, turned, _ = _plan(code, load)
+            except IllegalSite:
+                continue
+            found.append(
+                Site(
+                    self.name,
+                    name,
+                    f"turn {name} as it is loaded",
+                    load.line,
+                    f"nothing else reads {name} or {turned.name}, and all three tiles have one dtype",
+                    "the Tensor engine has one transpose less, and no copy out of PSUM is needed",
+                )
+            )
+        return tuple(found)
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        code = read_kernel(module)
+        load = dict(_loads(code)).get(site.key)
+        if load is None:
+            raise SiteGone(f"{site.key}: the kernel loads nothing into {site.key}")
+        loaded, turned, call = _plan(code, load)
+        assert turned.reader.call is not None
+        gone = [loaded.allocation, loaded.writer, turned.allocation, turned.writer]
+        return without(code, load.block, gone, {turned.reader.call: call})
+
+
+def _loads(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    """Every dma_copy into a tile that is given by its bare name."""
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == "dma_copy":
+            dst = code.argument(statement, "dst", 0)
+            if isinstance(dst, cst.Name):
+                yield dst.value, statement
+
+
+def _plan(code: KernelCode, load: Statement) -> tuple[PrivateTile, PrivateTile, cst.Call]:
+    """The loaded tile, the turned one in PSUM, and the transfer instead. Raises IllegalSite."""
+    loaded = private_tile(code, load)
+    transpose = loaded.reader
+    if transpose.operation != "nc_transpose" or not _only(transpose, "dst", "data"):
+        raise IllegalSite(f"{loaded.name} is not turned as it is by an nc_transpose")
+    turned = private_tile(code, transpose)
+    copy = turned.reader
+    if copy.operation != "tensor_copy" or not (_only(copy, "dst", "src") or _only(copy, "dst", "src", "engine")):
+        raise IllegalSite(f"{turned.name} is not just copied")
+    for reader, keyword, tile in ((transpose, "data", loaded), (copy, "src", turned)):
+        value = code.argument(reader, keyword)
+        if not isinstance(value, cst.Name) or value.value != tile.name:
+            raise IllegalSite(f"line {reader.line} takes a part of {tile.name}")
+    if not _only(load, "dst", "src"):
+        raise IllegalSite(f"the load on line {load.line} says more than from where to where")
+    source, dst = code.argument(load, "src"), code.argument(copy, "dst")
+    assert source is not None and dst is not None
+    if not code.regions_of(source) or not code.regions_of(source) <= {"hbm", "shared_hbm", "private_hbm"}:
+        raise IllegalSite(f"line {load.line} does not load from HBM")
+    if code.regions_of(dst) != {"sbuf"}:
+        raise IllegalSite(f"line {copy.line} does not copy into SBUF")
+    target = code.allocations_of(dst)
+    dtypes = {_dtype(code, s) for s in (loaded.allocation, turned.allocation, *target)}
+    if len(dtypes) != 1 or "" in dtypes:
+        raise IllegalSite(f"{loaded.name}, {turned.name} and what {turned.name} is copied to have different dtypes")
+    check_unchanged(code, [source], PrivateTile(loaded.name, loaded.allocation, load, copy))
+    assert load.call is not None
+    if not isinstance(load.call.func, cst.Attribute):
+        raise IllegalSite(f"line {load.line}: the name of nki.isa is not at hand")
+    text = code.module.code_for_node
+    call = cst.parse_expression(f"{text(load.call.func.value)}.dma_transpose(dst={text(dst)}, src={text(source)})")
+    assert isinstance(call, cst.Call)
+    return loaded, turned, call
+
+
+def _only(statement: Statement, *keywords: str) -> bool:
+    assert statement.call is not None
+    given = {arg.keyword.value for arg in statement.call.args if arg.keyword is not None}
+    return given == set(keywords) and len(statement.call.args) == len(keywords)
+
+
+def _dtype(code: KernelCode, allocation: Statement) -> str:
+    value = code.argument(allocation, "dtype", 1)
+    return code.module.code_for_node(value) if value is not None else ""
