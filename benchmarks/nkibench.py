@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--runs", metavar="SUITE-ID", nargs="?", const=LATEST, help="before and after, from a suite's runs [the latest]"
     )
     parser.add_argument("--checkpoints", type=Path, default=ROOT / "checkpoints", help="where those runs are")
+    parser.add_argument("--fill", action="store_true", help="with --runs: time the input kernel of tasks not run yet")
     parser.add_argument("--from", dest="stored", type=Path, metavar="FILE", help="read a table that --json stored")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--svg", type=Path, metavar="FILE")
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.runs is not None:
             suite_id = latest_suite(options.checkpoints, names) if options.runs == LATEST else options.runs
             table = table_of_runs(options.checkpoints, suite_id, names, peaks_of(MACHINE))
+            if options.fill:
+                table = filled(table, seeds)
         else:
             table = measure(seeds, options.preset, verify=options.verify)
         print_suite(Console(), table)
@@ -119,6 +122,14 @@ def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
     return SuiteTable(
         f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
     )  # fmt: skip
+
+
+def filled(table: SuiteTable, seeds: Sequence[Seed]) -> SuiteTable:
+    """With a row for every task that the suite has not come to: its input kernel, timed, at the full shape."""
+    rest = measure([seed for seed in seeds if seed.name in table.missing], "full", verify=False)
+    found = {row.task: row for row in (*table.rows, *(replace(row, note="not run yet") for row in rest.rows))}
+    rows = tuple(found[seed.name] for seed in seeds if seed.name in found)
+    return replace(table, rows=rows, missing=rest.missing)
 
 
 def timed(seed: Seed, preset: str) -> Measured | str:

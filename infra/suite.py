@@ -180,7 +180,7 @@ def markdown(table: SuiteTable) -> str:
         "|---|---|---:|---:|---:|---:|---|---|",
     ]
     for row in table.rows:
-        best = f"{row.after.latency_us:,.0f}" if row.after else "-"
+        best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
         now = row.after or row.before
         lines.append(
             f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
@@ -191,6 +191,12 @@ def markdown(table: SuiteTable) -> str:
         f"| **geometric mean** | {len(table.rows)} tasks | | | **{table.before_percent:.1f}** | "
         f"**{table.after_percent:.1f}** | | |"
     )
+    unrun = sum(row.after is None and bool(row.note) for row in table.rows)
+    if unrun:
+        lines += [
+            "",
+            f"{unrun} of the {len(table.rows)} tasks have no optimized kernel yet and count with their input.",
+        ]
     lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
     lines.append(f"{table.machine}; {table.peaks}.")
     return "\n".join(lines)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import nkibench
 from benchmarks.nkibench import BEGIN, END, NoBlock, main, measure, picture, with_block
 from infra.records import from_document
 from infra.seed_index import load_seed
@@ -38,6 +40,17 @@ def test_a_verified_kernel_is_timed_against_its_declared_work():
     assert row.before.percent_of_peak == pytest.approx(100 * row.bound_us / row.before.latency_us)
     assert row.before.verified == ("small",)
     assert measure([silu], "small", verify=False).rows[0].before.verified == ()
+
+
+def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says_so(monkeypatch):
+    mamba = SuiteRow("mamba", "M7", 10.0, "vector", Standing(20.0, 50.0, {}))
+    monkeypatch.setattr(nkibench, "measure", lambda seeds, preset, verify: replace(TABLE, rows=(mamba,), missing={}))
+
+    table = nkibench.filled(TABLE, [load_seed(name) for name in ("mamba", "matmul", "silu")])
+
+    assert [row.task for row in table.rows] == ["mamba", "matmul", "silu"] and not table.missing
+    assert "| mamba | M7 | 20 | not run yet | 50.0 | 50.0 | vector | not verified |" in markdown(table)
+    assert "1 of the 3 tasks have no optimized kernel yet" in markdown(table)
 
 
 def test_what_cannot_be_measured_is_named_and_the_exit_status_says_so(tmp_path, capsys):
