@@ -185,25 +185,6 @@ for _experts, _tokens, _length in ((8, 1024, 4096), (4, 2048, 6144)):
         return f32(got).ravel(), expected.ravel()
 
 
-for _rows, _vocabulary, _k, _cores in ((4, 4096, 64, None), (16, 3000, 16, 2)):
-
-    @library(
-        "core/topk/rotational_topk.py", "rotational_topk", f"top {_k} of {_rows}x{_vocabulary}, {_cores or 1} cores"
-    )
-    def _(
-        kernel: Any, rows: int = _rows, vocabulary: int = _vocabulary, k: int = _k, cores: int | None = _cores
-    ) -> Result:
-        module = sys.modules["nkilib.core.topk.rotational_topk_utils"]
-        x = normal(rows, vocabulary)
-        topk = module.create_topk_config((rows, vocabulary), nl.float32, k, True, cores or 1)
-        config = module.create_rotational_topk_config((rows, vocabulary), topk)
-        launched = kernel if cores is None else kernel[cores]
-        values, positions = simulate(launched)(x, config)
-        order = np.argsort(-x, -1)[:, :k]
-        expected = np.stack([np.take_along_axis(x, order, -1), f32(order)])
-        return np.stack([values.reshape(rows, k), f32(positions).reshape(rows, k)]), expected
-
-
 @library("experimental/collectives/topk_reduce.py", "topk_reduce", "16 tokens, top 4, 512 columns, 2 cores", 2e-2)
 def _(kernel: Any) -> Result:
     tokens, k, hidden = 16, 4, 512
