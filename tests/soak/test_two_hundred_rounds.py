@@ -1,0 +1,152 @@
+"""200 rounds with a model that misbehaves on purpose: the best kernel is right, the books balance, nothing leaks."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile
+from accelopt_core.events import Event, RoundEnded
+from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo
+from accelopt_core.rounds import Ending, Loop, LoopSettings
+from infra.evaluation_store import EvaluationStore, RememberingTarget
+from infra.llm.assembly import models_for_roles
+from infra.llm.ledger import Ledger
+from infra.llm.prices import load_prices
+from infra.llm.recording import exchange_to_json
+from infra.llm.registry import ModelSettings
+from infra.llm.retry import Patience, RetryPolicy
+from infra.memory_file import MemoryFile
+from infra.run_folder import RunFolder, RunJournal
+from infra.seed_index import task_from_files
+from infra.spending import Spending, TimeLimits
+from infra.targets import LocalTarget
+from tests.e2e.kernels import REFERENCE
+from tests.infra.samples import manifest
+from tests.llm.wire_server import WireServer
+from tests.soak.misbehaving_model import BASELINE_US, HOSTILE, WINS_US, Misbehaving, worth
+
+ROUNDS = 200
+WARM = 60
+"""Rounds after which every cache is filled: from here on, memory must stay flat."""
+MOST_GROWTH_BYTES = 48 << 20
+
+
+class Judge:
+    """Latencies are read from the source; whatever looks hostile is run, for real, by a judge process."""
+
+    def __init__(self) -> None:
+        self._real = LocalTarget("simulator")
+        self.hostile: list[Evaluation] = []
+
+    def describe(self) -> TargetInfo:
+        return TargetInfo("cheap machine", "cheap-1", True)
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        source = request.candidate.source
+        if any(source.startswith(text) for text in HOSTILE.values()):
+            self.hostile.append(self._real.evaluate(request, progress))
+            return self.hostile[-1]
+        progress(Step.VERIFY, "")
+        found = re.search(r"WORTH = (\S+)", source)
+        assert found is not None
+        if "tensor_plus" in source:
+            return CompileFailed("nki.isa has no attribute 'tensor_plus'", 22)
+        if "subtract" in source:
+            return Incorrect(CheckFailure(0, "full", 0, "outputs differ", 1.0, 2e-5, (0, 0), 1.0, 2.0))
+        us = float(found.group(1))
+        return Measured(us, us, us, 1, True, "cheap machine (v1)", Profile({}, Bounds(0.0, 0.0, 20.0, "trace")))
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.rounds: list[RoundEnded] = []
+        self.resident_bytes: dict[int, int] = {}
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, RoundEnded):
+            self.rounds.append(event)
+            self.resident_bytes[len(self.rounds)] = resident_bytes()
+
+
+def resident_bytes() -> int:
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") if status.exists() else 0
+
+
+def open_files() -> int:
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
+    return len(list(folder.iterdir()))
+
+
+@contextmanager
+def no_children_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):  # not even a dead one that nobody waited for
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody pulls the plug here
+    (tmp_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
+    task = task_from_files(tmp_path / "add_reference.py", name="add")
+    folder = RunFolder.create(tmp_path / "checkpoints", manifest("soak", rounds=ROUNDS), {})
+    memory = MemoryFile(tmp_path / "rewrites.json", pytest.fail)
+    watcher, judge, misbehaving, waits = Watcher(), Judge(), Misbehaving(seed=7), list[float]()
+    spending = Spending(TimeLimits(), watcher)
+    ledger = Ledger(load_prices(), on_entry=folder.spend)
+    files_before = open_files()
+
+    with no_children_left(), WireServer(misbehaving) as server:
+        patience = Patience(RetryPolicy(attempts=6), sleep=waits.append, dice=lambda: 0.5)
+        settings = ModelSettings("claude-opus-5-5", server.url, "key", timeout_s=3.0, patience=patience)
+        models = models_for_roles(
+            "anthropic", settings, ledger,
+            lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
+        )  # fmt: skip
+        proposer = proposer_from_model(models, lambda source: "nisa.dma_copy(dst, src)", lambda: datetime.date.min)
+        outcome = Loop(
+            task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(tmp_path / "checkpoints", "soak"),
+            replay=False), proposer, RunJournal(folder, memory), spending, watcher,
+            LoopSettings(rounds=ROUNDS, patience=ROUNDS), lambda: False,
+        ).run()  # fmt: skip
+        judge.close()
+        folder.close()
+
+    assert (outcome.ending, outcome.best_result.latency_us) == (Ending.FINISHED, WINS_US[188])
+    assert folder.best_kernel.read_text(encoding="utf-8") == outcome.best.source
+    assert outcome.best.source.strip() == worth(WINS_US[188]).strip()
+    assert [end.attempt.round for end in watcher.rounds] == list(range(1, ROUNDS + 1))
+    assert [end.attempt.round for end in watcher.rounds if end.decision.improved] == list(WINS_US)
+    assert folder.tries()[-1].round == ROUNDS
+
+    # Every kind of hostility was met with a verdict, and none got a latency.
+    assert len(judge.hostile) >= len(HOSTILE) and not any(isinstance(result, Measured) for result in judge.hostile)
+
+    # The books: every token the server sent is in the ledger, in memory and on disk.
+    spent = ledger.total.usage
+    sent, cut = misbehaving.sent, misbehaving.cut
+    assert 0 <= spent.input_tokens - sent[0] <= 100 * cut
+    assert 0 <= spent.output_tokens - sent[1] <= cut
+    assert (spent.cached_input_tokens, spent.cache_write_tokens) == sent[2:]
+    assert folder.model_calls() == ledger.entries and len(folder.exchanges()) == len(ledger.entries)
+    assert waits and max(waits) >= 7, "the server's retry-after was honoured"
+
+    # What was learned is on file: each win once, and the ideas that failed were banned in between.
+    wins = [known for known in memory.load().experiences if known.is_win]
+    assert sum(known.confirmed for known in wins) >= len(WINS_US)
+    assert {end.attempt.technique.split("-")[0] for end in watcher.rounds} == {"widen", "fresh"}
+
+    assert open_files() <= files_before + 2, "connections the client library keeps alive"
+    growth = watcher.resident_bytes[ROUNDS] - watcher.resident_bytes[WARM]
+    assert growth < MOST_GROWTH_BYTES, f"{growth >> 20} MiB more after {ROUNDS} rounds than after {WARM}"
