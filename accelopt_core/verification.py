@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import hmac
 import types
@@ -262,6 +261,13 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def _read_array(path: Path) -> np.ndarray:
+    """An .npy file and nothing else: np.load would take an archive or a pickle for one."""
+    with open(path, "rb") as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
 class ReferenceCache:
     """Expected outputs per (task, preset, seed, distribution) on disk, within a budget; for a judge that starts afresh.
 
@@ -311,9 +317,7 @@ class ReferenceCache:
         assert self._folder is not None
         try:
             seal = (self._folder / f"{key}.complete").read_text()
-            found = tuple(
-                np.load(path, allow_pickle=False) for path in sorted(self._folder.glob(f"{glob.escape(key)}.*.npy"))
-            )
+            found = tuple(_read_array(path) for path in sorted(self._folder.glob(f"{key}.*.npy")))
         except (OSError, ValueError):
             return None
         return found if hmac.compare_digest(seal, self._seal(key, found)) else None

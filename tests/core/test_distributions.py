@@ -1,0 +1,126 @@
+"""Inputs beside the reference's own: what changes, and what must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accelopt_core.distributions import DISTRIBUTIONS, changed_inputs
+from accelopt_core.evaluation import CheckFailure
+from accelopt_core.task import ShapePreset, Task
+from accelopt_core.verification import ROW_SLACK, Reference, ReferenceCache, check_output, worst_row
+
+SOURCE = """
+import numpy as np
+
+M, N = 14, 32
+
+def get_inputs():
+    return [np.random.normal(size=(M, N)).astype(np.float32), np.arange(M, dtype=np.int32), 1e-5]
+
+def forward(x, index, eps):
+    return x / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + eps * KEPT)
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+def transform_nki_outputs(result, reference):
+    return [result]
+"""
+
+
+def reference(epsilon: bool = True) -> Reference:
+    task = Task("norm", SOURCE + f"\nKEPT = {int(epsilon)}\n", (ShapePreset("full", ()),))
+    return Reference(task, task.full)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_shapes_dtypes_integers_and_numbers_stay(name: str) -> None:
+    own, changed = reference().inputs(3), reference().inputs(3, name)
+    assert changed[0].shape == own[0].shape and changed[0].dtype == own[0].dtype
+    assert np.array_equal(changed[1], own[1]) and changed[2] == own[2]
+    assert np.array_equal(changed[0], own[0]) == (name == "reference")
+    assert np.array_equal(changed[0], reference().inputs(3, name)[0]), "the same seed draws the same inputs"
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_what_is_never_negative_stays_so(name: str) -> None:
+    second_moment = np.abs(np.random.default_rng(1).normal(size=(64, 64))).astype(np.float32)
+    assert (changed_inputs([second_moment], name, 5)[0] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("large", lambda x: np.abs(x).max() > 16),
+        ("small", lambda x: np.abs(x).max() < 1e-2),
+        ("positive", lambda x: (x >= 0).all()),
+        ("heavy-tailed", lambda x: np.abs(x).max() > 12 * np.median(np.abs(x))),
+        ("constant-rows", lambda x: (np.ptp(x, axis=-1) == 0).all()),
+        ("zeros-mixed", lambda x: 0.2 < np.mean(x == 0) < 0.4),
+        ("zero-rows", lambda x: (x[::7] == 0).all() and (x[1] != 0).all()),
+    ],
+)
+def test_each_is_what_its_name_says(name: str, holds: Callable[[np.ndarray], bool]) -> None:
+    assert holds(reference().inputs(0, name)[0])
+
+
+def test_inputs_beyond_float32_or_without_a_finite_answer_are_known() -> None:
+    for epsilon, finite in ((True, True), (False, False)):
+        ref = reference(epsilon)
+        inputs = ref.inputs(0, "zero-rows")
+        assert np.isfinite(ref.float32_error(inputs, ref.expected(inputs))) == finite
+
+
+def test_leaving_out_needs_a_known_name_and_a_reason() -> None:
+    def task(*left_out: tuple[str, str]) -> Task:
+        return Task("t", SOURCE, (ShapePreset("full", ()),), left_out=left_out)
+
+    assert "zero-rows" not in task(("zero-rows", "0/0")).distributions
+    for name, reason in (("zero-rows", " "), ("no-such", "why"), ("reference", "why")):
+        with pytest.raises(ValueError, match="task t"):
+            task((name, reason))
+
+
+def check(got: np.ndarray, expected: np.ndarray) -> CheckFailure | None:
+    return check_output(got, expected, seed=1, preset="p", output=0, tolerance=2e-5, distribution="large")[1]
+
+
+def test_one_wrong_row_of_many_is_found_though_the_whole_is_close() -> None:
+    expected = np.random.default_rng(0).normal(size=(4096, 64))
+    got = expected.copy()
+    got[77] *= 1 + 1.2 * ROW_SLACK * 2e-5
+    failure = check(got, expected)
+    assert failure is not None and failure.reason == "row 77 differs" and failure.distribution == "large"
+    assert failure.worst_index is not None and failure.worst_index[0] == 77
+    assert worst_row(got, expected)[0] == 77
+
+
+def test_small_values_set_to_zero_are_found_though_no_norm_shows_them() -> None:
+    expected = np.random.default_rng(0).lognormal(sigma=6, size=(64, 512)) + 0.0
+    expected /= expected.sum(axis=1, keepdims=True)
+    got = np.where(expected < 1e-6, 0, expected)
+    failure = check(got, expected)
+    assert failure is not None and "dropped" in failure.reason
+    assert check(expected.astype(np.float32), expected) is None
+
+
+@pytest.mark.parametrize("damage", ["another array", "another seal", "no array", "not an array"])
+def test_a_cached_reference_without_its_seal_is_computed_again(tmp_path: Path, damage: str) -> None:
+    ref = reference()
+    inputs = ref.inputs(0)
+    true = ReferenceCache(tmp_path, key=b"k" * 32).expected(ref, 0, inputs)
+    (array,) = tmp_path.glob("*.npy")
+    if damage == "another array":
+        np.save(array, np.zeros_like(true[0]))
+    elif damage == "another seal":
+        next(tmp_path.glob("*.complete")).write_text("0" * 32)
+    elif damage == "no array":
+        array.unlink()
+    else:
+        array.write_bytes(b"PK\x03\x04")
+    again = ReferenceCache(tmp_path, key=b"k" * 32).expected(ref, 0, inputs)
+    assert np.array_equal(again[0], true[0])

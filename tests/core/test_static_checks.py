@@ -1,0 +1,70 @@
+"""What a kernel's text gives away, and what must never be held against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelopt_core.static_checks import RULES, forbidden, lines_with_code
+from infra.seed_index import seed_index
+from tests.e2e import kernels
+
+HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\nimport numpy as np\n"
+
+
+def kernel(statement: str, top: str = "") -> str:
+    body = f"    y = nl.ndarray(x.shape, dtype=x.dtype)\n    {statement}\n    return y\n"
+    return f"{HEAD}{top}\n@nki.jit\ndef kernel(x):\n{body}"
+
+
+FOUND = [
+    ("unusual-import", kernel("nisa.x(os.environ)", "import os")),
+    ("unusual-import", kernel("pass", "from ctypes import *")),
+    ("unusual-import", kernel("nisa.x(t())", "from time import perf_counter as t")),
+    ("unusual-import", kernel("s.Tracer", "import nki_sim.session as s")),
+    ("outside-access", kernel("z = open('x')")),
+    ("outside-access", kernel("z = eval('1')")),
+    ("dunder-tricks", kernel("z = x.__class__.__subclasses__()")),
+    ("dunder-tricks", kernel("z = x.f_back")),
+    ("computed-attribute", kernel("z = getattr(nisa, 'a' + 'b')")),
+    ("computed-attribute", kernel("setattr(np, 'square', None)")),
+    ("patched-module", kernel("pass", "np.square = abs")),
+    ("simulator-internals", kernel("z = np.ctypeslib.ctypes")),
+    ("host-computation", kernel("z = np.matmul(x, x)")),
+    ("file-formats", kernel("pass", "TABLE = np.load('x.npy')")),
+]
+
+
+@pytest.mark.parametrize(("rule", "source"), FOUND)
+def test_each_rule_finds_what_it_is_for(rule: str, source: str) -> None:
+    assert rule in {finding.rule for finding in forbidden(source)}
+
+
+def test_every_rule_is_tried_above() -> None:
+    assert {rule for rule, _ in FOUND} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        kernel("pass", "# open('x'), os.environ and eval in a comment\nTEXT = 'import os; float16'"),
+        kernel("z = getattr(nl, 'add')"),
+        kernel("z = np.prod(x.shape)"),
+        kernel("compile = 3"),
+        kernel("pass", "import os\nimport time")
+        + "if __name__ == '__main__':\n    print(time.time(), open(os.devnull))\n",
+        kernels.SLOW,
+        kernels.FAST,
+        *(seed.kernel_source for seed in seed_index()),
+    ],
+)
+def test_honest_text_is_left_alone(source: str) -> None:
+    assert forbidden(source) == []
+
+
+def test_text_that_is_not_python_is_left_to_the_compiler() -> None:
+    assert forbidden("def kernel(:") == [] and lines_with_code("def kernel(:") == frozenset()
+
+
+def test_comments_docstrings_and_blank_lines_issue_no_instruction() -> None:
+    code = lines_with_code('"""doc"""\n\n# remark\nx = f(\n    1,\n)\n"text"\n')
+    assert code == {4, 5, 6}
