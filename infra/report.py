@@ -135,23 +135,24 @@ def shown_path(path: Path) -> str:
 
 
 def print_rounds(console: Console, tries: Sequence[Try]) -> None:
-    """One line per round: its last try."""
+    """One line per round: its last try, and the kernel it changed."""
     last = {entry.round: entry for entry in tries}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("round", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("latency", justify="right", no_wrap=True)
     table.add_column("tries", justify="right", no_wrap=True)
+    table.add_column("from", no_wrap=True, style="dim")
     table.add_column("change", no_wrap=True)
     ascii_only = console.options.ascii_only
-    room = max(20, min(console.width, 120) - 47)
+    room = max(20, min(console.width, 120) - 55)
     for number, entry in sorted(last.items()):
         words = wording.outcome_words(entry.attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
         change = entry.attempt.title or entry.attempt.summary
         table.add_row(
             str(number), Text(f"{mark} {words.label}", style=words.style), wording.latency(entry.attempt.latency_us),
-            str(entry.number), Text(one_line(change, room, ascii_only=ascii_only)),
+            str(entry.number), entry.attempt.parent_id or "-", Text(one_line(change, room, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
 

@@ -292,3 +292,19 @@ def test_what_a_round_did_is_told_once_it_ended() -> None:
     ended = [e for e in script.events if isinstance(e, RoundEnded)]
     assert [e.attempt.outcome for e in ended] == ["improved"]
     assert sum(isinstance(e, PlanMade) for e in script.events) == 1
+
+
+def test_a_rejection_is_filed_from_the_numbers_without_asking_the_summarizer() -> None:
+    script = Script([measured(100), measured(120)])
+    script.summarize = None  # type: ignore[method-assign,assignment]  # calling it would fail the round
+    script.run()
+    (experience,) = script.memory.experiences
+    assert not experience.is_win and experience.speedup == pytest.approx(100 / 120)
+    assert "120" in experience.summary and experience.technique == "hoist"
+
+
+def test_an_idea_that_failed_three_times_is_banned_in_the_next_round_and_an_error_told() -> None:
+    script = Script([measured(100), BROKEN])
+    script.run(rounds=4, max_repairs=0)
+    assert [[ban.technique for ban in context.banned] for context in script.contexts] == [[], [], [], ["hoist"]]
+    assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [], [3]]

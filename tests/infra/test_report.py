@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from accelopt_core.evaluation import Implausible, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.in_place import KernelChanged, write_back
 from infra.llm.ledger import LedgerEntry
-from infra.report import diff_of, print_diff, print_report, print_runs, summary_of, write_diff
+from infra.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
 from infra.run_folder import RunFolder
 from tests.infra.samples import attempted, manifest, measured
 
@@ -147,3 +148,13 @@ def test_a_kernel_that_was_edited_meanwhile_is_left_alone(tmp_path: Path, edited
     with pytest.raises(KernelChanged, match="left alone"):
         write_back(kernel, BEFORE, AFTER)
     assert kernel.read_text() == edited and [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
+    first = attempted(1, measured(400.0), 500.0)
+    second = attempted(2, measured(300.0), 400.0)
+    second = replace(second, attempt=replace(second.attempt, parent_id="r001t1"))
+    console = Console(width=100, file=io.StringIO())
+    print_rounds(console, [first, second])
+    lines = console.file.getvalue().splitlines()
+    assert "input" in lines[1] and "r001t1" in lines[2]

@@ -191,3 +191,12 @@ def test_a_journal_files_an_attempt_s_experience_once_however_often_it_is_repeat
     assert [known.confirmed for known in resumed.recall().experiences] == [1]
     resumed.remember(experience, "r002t1", ())
     assert [known.confirmed for known in resumed.recall().experiences] == [2]
+
+
+def test_a_run_that_was_killed_before_it_began_can_begin_again(tmp_path: Path) -> None:
+    unborn = created(tmp_path)
+    unborn.close()
+    (unborn.path / "manifest.json").unlink()
+    (unborn.path / ".config.json.1.abcd.tmp").write_text("half")
+    again = created(tmp_path)
+    assert again.manifest().run_id == unborn.run_id and not list(again.path.glob(".*.tmp"))

@@ -206,3 +206,20 @@ def test_secrets_never_reach_a_recording() -> None:
 def test_a_damaged_recording_is_refused(text: str) -> None:
     with pytest.raises(BadRecording):
         exchange_from_json(text)
+
+
+def test_a_call_that_was_recorded_but_not_entered_is_entered_when_the_run_goes_on() -> None:
+    entered: list[LedgerEntry] = []
+    first = LedgerEntry(Role.PLANNER, "m", Usage(1, 1), None)
+    ledger = Ledger(load_prices(), entries=[first], on_entry=entered.append)
+    calls = [
+        Exchange(request(), "a:m", 0.1, reply("m", Usage(1, 1))),
+        Exchange(request(Role.EXECUTOR), "a:m", 0.1, reply("m", Usage(5, 7))),
+        Exchange(request(Role.EXECUTOR), "a:m", 0.1, error="cut", lost=Usage(3, 0)),
+    ]
+    ledger.catch_up(calls)
+    ledger.catch_up(calls)
+    assert [(e.role, e.usage, e.failed) for e in entered] == [
+        (Role.EXECUTOR, Usage(5, 7), False), (Role.EXECUTOR, Usage(3, 0), True),
+    ]  # fmt: skip
+    assert ledger.total.usage == Usage(9, 8)
