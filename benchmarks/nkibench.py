@@ -137,7 +137,7 @@ def timed(seed: Seed, preset: str) -> Measured | str:
     task = replace(seed.task(), presets=tuple(p for p in seed.presets if p.name == preset))
     toolchain = SimulatorToolchain(MACHINE)
     try:
-        artifact = toolchain.compile(seed.kernel_source, kernel_arguments(task), timeout_s=300)
+        artifact = toolchain.compile(seed.kernel_source, kernel_arguments(task)[-1], timeout_s=300)
         facts = toolchain.facts(artifact)
         us = toolchain.estimate_us(artifact)
     except CandidateFault as error:

@@ -88,14 +88,17 @@ def describe(toolchain_name: str) -> str:
 
 
 def arguments(job: str) -> str:
-    """Shapes, dtypes and constants at the job's full shape: the user's reference is run here, not in the client."""
+    """Shapes, dtypes and constants at each of the job's presets: the user's reference is run here, not in the client."""
     request, _, _ = wire.decode_job(job)
+    found = []
     try:
-        reference = Reference(request.task, request.task.full)
-        specs = argument_specs(reference.kernel_arguments(reference.inputs(request.task.seeds[0])))
+        for preset in request.task.presets:
+            reference = Reference(request.task, preset)
+            specs = argument_specs(reference.kernel_arguments(reference.inputs(request.task.seeds[0])))
+            found.append([asdict(spec) for spec in specs])
     except BadReference as error:
         return json.dumps({"target_error": wire.describe_fault(TaskFault(str(error)))})
-    return json.dumps({"arguments": [asdict(spec) for spec in specs]})
+    return json.dumps({"arguments": found})
 
 
 if __name__ == "__main__":

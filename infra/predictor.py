@@ -22,7 +22,7 @@ from infra.toolchains import TREE, SimulatorToolchain
 
 
 class Predictor:
-    """Simulated latency in µs of a source at the task's full shape; None when it does not compile.
+    """Simulated latency in µs of a source at the task's full shape; None when it does not compile at every shape.
 
     Every source is compiled in a sandboxed process of its own, once.
     """
@@ -32,7 +32,7 @@ class Predictor:
         self._toolchain = SimulatorToolchain(machine)
         self._timeout_s = timeout_s
         self._known: dict[str, float | None] = {}
-        self._arguments: tuple[ArgumentSpec, ...] | None = None
+        self._arguments: tuple[tuple[ArgumentSpec, ...], ...] | None = None
 
     def __call__(self, source: str) -> float | None:
         key = source_hash(source)
@@ -44,7 +44,9 @@ class Predictor:
         if self._arguments is None:
             self._arguments = kernel_arguments(self._task)
         try:
-            return self._toolchain.estimate_us(self._toolchain.compile(source, self._arguments, self._timeout_s))
+            for gate in self._arguments[:-1]:
+                self._toolchain.compile(source, gate, self._timeout_s)
+            return self._toolchain.estimate_us(self._toolchain.compile(source, self._arguments[-1], self._timeout_s))
         except CandidateFault:
             return None
 
@@ -52,8 +54,8 @@ class Predictor:
         self._toolchain.close()
 
 
-def kernel_arguments(task: Task) -> tuple[ArgumentSpec, ...]:
-    """Shapes, dtypes and constants of a kernel's arguments at the full shape, asked of a judge process.
+def kernel_arguments(task: Task) -> tuple[tuple[ArgumentSpec, ...], ...]:
+    """Shapes, dtypes and constants of a kernel's arguments at each preset, asked of a judge process.
 
     Raises TaskFault when the reference fails.
     """
@@ -72,7 +74,7 @@ def kernel_arguments(task: Task) -> tuple[ArgumentSpec, ...]:
         raise TargetMisconfigured(f"the reference of {task.name} could not be read: {last[0]}") from None
     if "target_error" in said:
         raise wire.fault_from(said["target_error"])
-    return decode_arguments(said["arguments"])
+    return tuple(decode_arguments(arguments) for arguments in said["arguments"])
 
 
 def decode_arguments(data: Sequence[dict[str, object]]) -> tuple[ArgumentSpec, ...]:
