@@ -88,7 +88,7 @@ def describe(toolchain_name: str) -> str:
 
 
 def arguments(job: str) -> str:
-    """Shapes, dtypes and constants at each of the job's presets: the user's reference is run here, not in the client."""
+    """Shapes, dtypes and constants at each preset of the job; the user's reference is run here, not in the client."""
     request, _, _ = wire.decode_job(job)
     found = []
     try:
