@@ -160,3 +160,95 @@ for _vocabulary, _chunk in ((4096, 2048), (3000, 3000)):
         targets = np.random.default_rng(0).integers(0, vocabulary, 128).astype(np.int32)
         loss = simulate(kernel[2])(x, targets, 32, chunk, nl.float32)[0].ravel()
         return loss, np.log(np.exp(x).sum(-1)) - x[np.arange(128), targets]
+
+
+def narrow(*arrays: np.ndarray) -> list[np.ndarray]:
+    """The arrays as bfloat16; references take f32 of these, so that only the kernel's own rounding counts."""
+    return [array.astype(BF16) for array in arrays]
+
+
+@library("core/cumsum/cumsum.py", "cumsum", "128x1000, bfloat16", tolerance=1e-2)
+def _(kernel: Any) -> Result:
+    (x,) = narrow(normal(128, 1000))
+    return f32(simulate(kernel)(x)), f32(x).cumsum(-1)
+
+
+@library("core/embeddings/rope.py", "RoPE", "128x2x4x128, bfloat16", tolerance=2e-2)
+def _(kernel: Any) -> Result:
+    x, c, s = narrow(normal(128, 2, 4, 128), normal(64, 2, 128), normal(64, 2, 128, seed=1))
+    return f32(simulate(kernel)(x, c, s)), rotated(f32(x), f32(c)[:, :, None], f32(s)[:, :, None])
+
+
+@library("core/embeddings/rope_hf.py", "rope_hf", "4 heads, 128 steps, d 128, bfloat16", tolerance=2e-2)
+def _(kernel: Any) -> Result:
+    q, k, c, s = narrow(
+        normal(1, 4, 128, 128), normal(1, 2, 128, 128), normal(1, 128, 128), normal(1, 128, 128, seed=1)
+    )
+    result = simulate(kernel)(q, k, np.zeros_like(q), np.zeros_like(k), c, s)
+    wide = f32(q)
+    turned = np.concatenate([-wide[..., 64:], wide[..., :64]], -1)
+    return f32(result[0]), wide * f32(c)[:, None] + turned * f32(s)[:, None]
+
+
+@library("core/max/cascaded_max.py", "cascaded_max", "8x4096, values, bfloat16", tolerance=0.0)
+def _(kernel: Any) -> Result:
+    (x,) = narrow(normal(8, 4096))
+    values, _ = simulate(kernel)(x)
+    return f32(values.ravel()), f32(x).max(-1)
+
+
+@library(
+    "core/output_projection/output_projection_cte/output_projection_cte.py",
+    "output_projection_cte",
+    "1x4x128x256x512, bfloat16",
+    tolerance=1e-2,
+)
+def _(kernel: Any) -> Result:
+    a, w, bias = narrow(normal(1, 4, 128, 256), normal(512, 512), normal(1, 512))
+    expected = np.einsum("bns,nh->bsh", f32(a).reshape(1, -1, 256), f32(w)) + f32(bias)
+    return f32(simulate(kernel)(a, w, bias)), expected
+
+
+@library("core/router_topk/router_topk.py", "router_topk", "128 tokens, all affinities of 64, bfloat16", tolerance=3e-2)
+def _(kernel: Any) -> Result:
+    import sys
+
+    kinds = sys.modules["nkilib.core.utils.common_types"]
+    x, w, bias = narrow(normal(128, 256), normal(256, 64) * 0.1, normal(1, 64))
+    outputs = np.zeros((128, 64), BF16), np.zeros((128, 64), BF16), np.zeros((128, 4), np.uint32)
+    out = simulate(kernel)(np.ascontiguousarray(x.T), w, bias, *outputs, kinds.RouterActFnType.SOFTMAX, 4, 0, 0, True)
+    return f32(out[2]), softmax(f32(x) @ f32(w) + f32(bias))
+
+
+@library("experimental/conv/conv1d.py", "conv1d", "64->96 channels, width 3, bfloat16", tolerance=1e-2)
+def _(kernel: Any) -> Result:
+    x, f, bias = narrow(normal(2, 64, 200), normal(3, 64, 96), normal(96))
+    padded = np.pad(f32(x), ((0, 0), (0, 0), (1, 1)))
+    expected = sum(np.einsum("bcl,co->bol", padded[:, :, i : i + 200], f32(f)[i]) for i in range(3))
+    return f32(simulate(kernel)(x, f, bias, 1, (1, 1), 1)), np.asarray(expected + f32(bias)[None, :, None])
+
+
+@library(
+    "experimental/conv/depthwise_conv1d.py",
+    "depthwise_conv1d_implicit_gemm",
+    "256 channels, width 4, bfloat16",
+    tolerance=1e-2,
+)
+def _(kernel: Any) -> Result:
+    x, f = narrow(normal(1, 256, 1, 100), normal(256, 1, 1, 4))
+    windows = np.lib.stride_tricks.sliding_window_view(f32(x)[:, :, 0], 4, -1)
+    expected = np.einsum("ncwk,ck->ncw", windows, f32(f)[:, 0, 0])[:, :, None]
+    return f32(simulate(kernel)(x, f, feature_group_count=256)), expected
+
+
+@library(
+    "experimental/loss/cross_entropy.py",
+    "cross_entropy_forward",
+    "128 positions, vocabulary 4096, bfloat16",
+    tolerance=2e-2,
+)
+def _(kernel: Any) -> Result:
+    (x,) = narrow(normal(128, 4096))
+    targets = np.random.default_rng(0).integers(0, 4096, 128).astype(np.int32)
+    loss = f32(simulate(kernel[2])(x, targets, 32, 2048, nl.bfloat16)[0].ravel())
+    return loss, np.log(np.exp(f32(x)).sum(-1)) - f32(x)[np.arange(128), targets]
