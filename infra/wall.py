@@ -117,6 +117,7 @@ def _own_files(visible: Sequence[Path], work: Path) -> None:
     root = str(work)
     _mount("tmpfs", root, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={SCRATCH_BYTES},mode=755")
     prefixes = {Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    prefixes |= {path.resolve() for path in prefixes}  # a link is shown as a link, so what it points to must be there
     shown = [Path(p) for p in (*_SYSTEM, *_DEVICES)] + sorted(prefixes) + list(visible)
     placed: list[Path] = []
     for path in shown:
