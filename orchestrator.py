@@ -38,8 +38,7 @@ from accelopt_core.proposer import Proposer
 from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome, Past
 from accelopt_core.task import PrecisionPolicy, Task
 from accelopt_core.transforms.catalogue import catalogue_proposer
-from infra import report, suite
-from infra.dashboard import open_view
+from infra import suite
 from infra.evaluation_store import EvaluationStore, RememberingTarget
 from infra.event_log import EventLog, Observers
 from infra.in_place import write_back
@@ -56,9 +55,11 @@ from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_
 from infra.seed_index import TaskInvalid, TaskNotFound, find_task, load_seed, seed_index, task_from_files
 from infra.settings_reader import SettingsError
 from infra.spending import MeteredTarget, Spending, TimeLimits
-from infra.ssh_config import SshSettings
+from infra.ssh.config import SshSettings
 from infra.ssh_target import SshTarget
 from infra.targets import LocalTarget
+from infra.terminal import report
+from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
 from nki_sim.reference import api_reference
 

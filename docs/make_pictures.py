@@ -22,12 +22,12 @@ from rich.terminal_theme import MONOKAI  # noqa: E402
 import config  # noqa: E402
 from accelopt_core.events import Event, RunStarted, StepBegan  # noqa: E402
 from accelopt_core.ports import Step  # noqa: E402
-from infra.dashboard import draw  # noqa: E402
 from infra.journal import JournalError, JsonLines, replace_file  # noqa: E402
 from infra.records import from_document  # noqa: E402
-from infra.report import print_report, summary_of  # noqa: E402
 from infra.run_folder import RunFolder, find_run  # noqa: E402
 from infra.run_state import RunState  # noqa: E402
+from infra.terminal.dashboard import draw  # noqa: E402
+from infra.terminal.report import print_report, summary_of  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH = 100

@@ -28,10 +28,10 @@ from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Step
 from accelopt_core.task import ShapePreset, Task, Work
 from accelopt_core.toolchain import Toolchain, ToolchainMissing
 from accelopt_core.verification import BadReference, ReferenceCache
-from infra.neuron_packages import Device, list_devices, system_versions
-from infra.neuron_toolchains import open_neuron_toolchain
-from infra.toolchain_commands import Installation, find_profiler, this_machine
-from infra.toolchain_routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
+from infra.neuron.commands import Installation, find_profiler, this_machine
+from infra.neuron.packages import Device, list_devices, system_versions
+from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
+from infra.neuron.toolchain import open_neuron_toolchain
 from infra.toolchains import SimulatorToolchain
 
 REPORT_VERSION = 1

@@ -10,8 +10,8 @@ survives the job. Starting a job, following it to its end and fetching its files
         for line in runner.follow(job): print(line)
         runner.remove(job)
 
-Errors: TargetUnreachable when there is no connection (see ssh_connection), JobRefused for what the far side will not
-do. The far side needs a POSIX shell and Python 3.8.
+Errors: TargetUnreachable when there is no connection (see infra.ssh.connection), JobRefused for what the far side
+will not do. The far side needs a POSIX shell and Python 3.8.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any, NoReturn, TypeVar
 import paramiko
 
 from accelopt_core.ports import TargetUnreachable
-from infra.ssh_config import Endpoint, SshSettings, resolve
-from infra.ssh_connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, connect
-from infra.ssh_host_keys import Terminal
-from infra.ssh_stream import JobRefused, Stream, far_side_command, far_side_program
+from infra.ssh.config import Endpoint, SshSettings, resolve
+from infra.ssh.connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, connect
+from infra.ssh.host_keys import Terminal
+from infra.ssh.stream import JobRefused, Stream, far_side_command, far_side_program
 
 JOB_DIR = "{{job-directory}}"
 """Stands for the job's own directory, wherever it occurs in a job's argv or environment."""
@@ -59,7 +59,7 @@ class JobSpec:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Written into the job's directory before it starts."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Beside a short list of harmless variables (ssh_remote._INHERITED) all that the job gets."""
+    """Beside a short list of harmless variables (far_side.processes._INHERITED) all that the job gets."""
     path_first: tuple[str, ...] = ()
     """Directories put in front of PATH."""
     cwd: str | None = None

@@ -27,10 +27,10 @@ from accelopt_core.ports import (
 )
 from infra import doctor, wire
 from infra.shipment import files_to_ship
-from infra.ssh_config import SshSettings
-from infra.ssh_host_keys import Terminal
+from infra.ssh.config import SshSettings
+from infra.ssh.host_keys import Terminal
+from infra.ssh.stream import JobRefused
 from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
-from infra.ssh_stream import JobRefused
 
 NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
 """Where the Neuron DLAMI keeps its virtual environments (AWS Neuron documentation, DLAMI user guide)."""

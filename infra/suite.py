@@ -18,8 +18,8 @@ from rich.text import Text
 
 from accelopt_core.bounds import busy_shares
 from accelopt_core.evaluation import Measured
-from infra import wording
 from infra.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
+from infra.terminal import wording
 from nki_sim.machine import machine
 
 

@@ -57,7 +57,7 @@ def open_toolchain(name: str, *, machine: str = "trn2", in_order: bool = True) -
     if name == "simulator":
         return SimulatorToolchain(machine, in_order=in_order)
     if name == "auto":
-        from infra.neuron_toolchains import open_neuron_toolchain
+        from infra.neuron.toolchain import open_neuron_toolchain
 
         return open_neuron_toolchain()
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")

@@ -14,8 +14,8 @@ from accelopt_core.evaluation import Implausible, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.in_place import KernelChanged, write_back
 from infra.llm.ledger import LedgerEntry
-from infra.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
 from infra.run_folder import RunFolder
+from infra.terminal.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))

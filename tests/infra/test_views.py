@@ -17,11 +17,11 @@ from rich.console import Console
 
 from accelopt_core.events import BudgetUpdate, Event, Notice, PlanMade, RoundStarted, RunEnded, StepBegan, StepNote
 from accelopt_core.ports import Step, Usage
-from infra import wording
-from infra.dashboard import LiveDashboard, draw, open_view
 from infra.event_log import EventLog
-from infra.plain_progress import PlainProgress
 from infra.run_state import RunState
+from infra.terminal import wording
+from infra.terminal.dashboard import LiveDashboard, draw, open_view
+from infra.terminal.plain_progress import PlainProgress
 from tests.infra.samples import PLAN, run_events
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ LIVE = """
 import os, sys, time
 from rich.console import Console
 from accelopt_core.events import Notice
-from infra.dashboard import open_view
+from infra.terminal.dashboard import open_view
 from tests.infra.samples import run_events
 console = Console()
 view = open_view("auto", console, {})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.ssh_config import SshSettings
+from infra.ssh.config import SshSettings
 
 
 def _sshd_program() -> str | None:

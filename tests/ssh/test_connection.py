@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import TargetUnreachable
-from infra.ssh_config import SshSettings, resolve
-from infra.ssh_host_keys import HostKeyRejected
+from infra.ssh.config import SshSettings, resolve
+from infra.ssh.host_keys import HostKeyRejected
 from infra.ssh_runner import SshRunner
 from tests.ssh.server import Sshd, free_port, make_sshd, processes_mentioning, wait_until
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.ssh.stream import JobRefused, Stream
 from infra.ssh_runner import JobSpec, RemoteJob, SshRunner
-from infra.ssh_stream import JobRefused, Stream
 from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
 
 # --- round trips ----------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
         textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from infra.ssh_config import SshSettings
+        from infra.ssh.config import SshSettings
         from infra.ssh_runner import JobSpec, SshRunner
         runner = SshRunner({sshd.destination!r}, SshSettings(config_file=Path({str(sshd.home / "config")!r})),
                            root={str(work)!r})

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import TargetUnreachable
+from infra.ssh.stream import JobRefused
 from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
-from infra.ssh_stream import JobRefused
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 
 ODD_NAMES = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from infra.toolchain_commands import Installation
+from infra.neuron.commands import Installation
 
 FIXTURES = Path(__file__).with_name("fixtures")
 PROJECT = Path(__file__).resolve().parents[2]

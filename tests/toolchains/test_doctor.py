@@ -10,7 +10,7 @@ import pytest
 
 from infra import doctor
 from infra.doctor import examine, from_json, render, to_json
-from infra.toolchain_commands import Installation
+from infra.neuron.commands import Installation
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import CompileError, ConstantArgument, TensorArgument
-from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
+from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.toolchains.pretend_sdk import FIXTURES, PretendSdk, shadow
 
 A = TensorArgument((4, 3), "float32")

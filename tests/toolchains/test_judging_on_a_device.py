@@ -17,7 +17,7 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Incorrect, Measu
 from accelopt_core.kernel_wrapper import judge
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.verification import ReferenceCache
-from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
+from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.seed_index import load_seed
 from infra.toolchains import SimulatorToolchain
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.toolchain_neff import NeffTensor, NeffUnreadable, match_inputs, match_outputs, read_neff
+from infra.neuron.neff import NeffTensor, NeffUnreadable, match_inputs, match_outputs, read_neff
 
 VARIABLES = {
     "b": {"type": "input", "var_id": 7, "size": 48},

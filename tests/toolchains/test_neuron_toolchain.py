@@ -21,8 +21,8 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.neuron_compiling import Neff
-from infra.neuron_toolchains import NeuronToolchain, open_neuron_toolchain
+from infra.neuron.compiling import Neff
+from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.toolchains.pretend_sdk import PretendSdk
 
 A = TensorArgument((4, 3), "float32")
@@ -114,7 +114,7 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     reading = toolchain._summary
     clock = {"now": 0.0}
-    monkeypatch.setattr("infra.neuron_toolchains.time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    monkeypatch.setattr("infra.neuron.toolchain.time", SimpleNamespace(monotonic=lambda: clock["now"]))
 
     def slowly(neff: Neff, session: Path, deadline: float) -> dict[str, float]:
         clock["now"] += 90

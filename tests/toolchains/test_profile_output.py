@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from infra.toolchain_profile import (
+from infra.neuron.profile import (
     ProfileUnreadable,
     narrow_matmuls,
     parse_instructions,

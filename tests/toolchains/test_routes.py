@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
-from infra.neuron_toolchains import open_neuron_toolchain
-from infra.toolchain_routes import ROUTES, instance_type, nki_release, probe_all
+from infra.neuron.routes import ROUTES, instance_type, nki_release, probe_all
+from infra.neuron.toolchain import open_neuron_toolchain
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
 
 ERAS = {

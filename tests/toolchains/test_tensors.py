@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import RunError, TensorArgument
-from infra.toolchain_tensors import read_output, size_bytes, write_input
+from infra.neuron.tensors import read_output, size_bytes, write_input
 
 BF16 = np.array([[1.0, -2.5, 3.0e38], [0.0, 1e-40, np.inf]], dtype=ml_dtypes.bfloat16)
 

@@ -14,7 +14,7 @@ import paramiko
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra import far_side
-from infra.ssh_connection import LinkDropped
+from infra.ssh.connection import LinkDropped
 
 _NOISE_LIMIT_BYTES = 65536
 """What a log-in script may print before the far side's own first line."""

@@ -26,11 +26,11 @@ from accelopt_core.toolchain import (
     ToolchainMissing,
 )
 from infra import sandbox
-from infra.toolchain_commands import Installation
-from infra.toolchain_faults import compile_error, neffs_in, read_report
-from infra.toolchain_neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
-from infra.toolchain_routes import CHILD, DOCTOR, Route, ask_interpreter, search_path
-from infra.toolchain_tensors import size_bytes
+from infra.neuron.commands import Installation
+from infra.neuron.faults import compile_error, neffs_in, read_report
+from infra.neuron.neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
+from infra.neuron.routes import CHILD, DOCTOR, Route, ask_interpreter, search_path
+from infra.neuron.tensors import size_bytes
 
 log = logging.getLogger(__name__)
 

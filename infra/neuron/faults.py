@@ -13,9 +13,9 @@ from typing import Any
 
 from accelopt_core.toolchain import CompileError, RunError, TensorArgument, ToolchainMissing
 from infra import sandbox
-from infra.toolchain_commands import ToolRun
-from infra.toolchain_neff import NEFF_LIMIT
-from infra.toolchain_routes import DOCTOR
+from infra.neuron.commands import ToolRun
+from infra.neuron.neff import NEFF_LIMIT
+from infra.neuron.routes import DOCTOR
 
 _SAID_LIMIT = 1 << 20
 _NCC_CODE = re.compile(r"\[?(NCC_[A-Z]{3,5}\d{3})\]?:?\s*([^\n]*)")

@@ -23,10 +23,10 @@ from rich.text import Text
 from accelopt_core.evaluation import Measured
 from accelopt_core.events import BASELINE_ROUND, Event, Notice, RunObserver
 from accelopt_core.ports import Step
-from infra import wording
-from infra.plain_progress import PlainProgress
 from infra.run_state import RunState
-from infra.wording import LatencyRow, latency_table, one_line
+from infra.terminal import wording
+from infra.terminal.plain_progress import PlainProgress
+from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 STEPS = tuple(Step)
 WIDEST = 100

@@ -1,7 +1,7 @@
 """The ways from a kernel's source to a NEFF, one per SDK era, and which of them this machine has. Shipped.
 
 Routes are data; what each does in the candidate's process is a function of the same name in
-`neuron_compile_worker.py`. Nothing here imports a candidate.
+`compile_worker.py`. Nothing here imports a candidate.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra import sandbox
-from infra.toolchain_commands import Installation, run_tool, this_machine
+from infra.neuron.commands import Installation, run_tool, this_machine
 
-CHILD = Path(__file__).with_name("neuron_compile_worker.py")
+CHILD = Path(__file__).with_name("compile_worker.py")
 
 DOCTOR = "run `orchestrator.py doctor`"
 

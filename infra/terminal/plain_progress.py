@@ -25,8 +25,8 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.ports import Step
-from infra import wording
 from infra.run_state import RunState
+from infra.terminal import wording
 
 STEPS = tuple(Step)
 

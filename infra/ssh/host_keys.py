@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from accelopt_core.ports import TargetUnreachable
-from infra.ssh_config import Endpoint
+from infra.ssh.config import Endpoint
 
 
 class HostKeyRejected(TargetUnreachable):

@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.ports import Try
-from infra import wording
 from infra.journal import JournalError
 from infra.llm.ledger import Totals
 from infra.run_folder import Manifest, Measurement, RunFolder, run_ids
-from infra.wording import LatencyRow, latency_table, one_line
+from infra.terminal import wording
+from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 DIFF_LINES_SHOWN = 60
 

@@ -3,7 +3,7 @@
 Whatever the era, a candidate's process leaves a NEFF and nothing else that counts. The profiler's
 command line then runs that NEFF on inputs the candidate never saw, saves its outputs and times it on the
 device's clock. Routes differ only in how the NEFF comes about, so they are data here and one function
-each in `neuron_compile_worker.py`.
+each in `compile_worker.py`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from accelopt_core.toolchain import (
     Timing,
     ToolchainMissing,
 )
-from infra.neuron_compiling import Neff, NeffCompiler
-from infra.neuron_packages import system_versions
-from infra.toolchain_commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
-from infra.toolchain_faults import run_fault
-from infra.toolchain_profile import (
+from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
+from infra.neuron.compiling import Neff, NeffCompiler
+from infra.neuron.faults import run_fault
+from infra.neuron.packages import system_versions
+from infra.neuron.profile import (
     InstructionFacts,
     ProfileUnreadable,
     narrow_matmuls,
@@ -45,7 +45,7 @@ from infra.toolchain_profile import (
     parse_summary,
     resource_bound_us,
 )
-from infra.toolchain_routes import (
+from infra.neuron.routes import (
     DOCTOR,
     ROUTES,
     ProbeResult,
@@ -53,7 +53,7 @@ from infra.toolchain_routes import (
     instance_type,
     probe_routes,
 )
-from infra.toolchain_tensors import read_output, write_input
+from infra.neuron.tensors import read_output, write_input
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
-from infra.toolchain_commands import Installation, ToolRun, run_tool
+from infra.neuron.commands import Installation, ToolRun, run_tool
 
 PACKAGES = ("aws-neuronx-tools", "aws-neuronx-runtime-lib", "aws-neuronx-dkms", "aws-neuronx-collectives")
 

@@ -22,9 +22,9 @@ import paramiko
 from paramiko.pkey import PublicBlob
 
 from accelopt_core.ports import TargetUnreachable
-from infra import ssh_host_keys
-from infra.ssh_config import Endpoint, SshSettings, resolve
-from infra.ssh_host_keys import Terminal
+from infra.ssh import host_keys
+from infra.ssh.config import Endpoint, SshSettings, resolve
+from infra.ssh.host_keys import Terminal
 
 # Without a handler of its own, paramiko's reports of a broken link reach stderr as tracebacks.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -257,7 +257,7 @@ def _connect(
     connection = Connection(transport, endpoint, settings, route)
     try:
         _greet(transport, endpoint, settings)
-        ssh_host_keys.check(
+        host_keys.check(
             endpoint, transport.get_remote_server_key(), accept_new=settings.accept_new_host_key, terminal=terminal
         )
         _log_in(transport, endpoint, keyring)
@@ -314,7 +314,7 @@ def _greet(transport: paramiko.Transport, endpoint: Endpoint, settings: SshSetti
     transport.auth_timeout = settings.connect_timeout_s
     transport.channel_timeout = settings.connect_timeout_s
     options = transport.get_security_options()
-    known = {entry.key_type for entry in ssh_host_keys.known_keys(endpoint)}
+    known = {entry.key_type for entry in host_keys.known_keys(endpoint)}
     options.key_types = tuple(sorted(options.key_types, key=lambda name: _blob_type(name) not in known))
     timer = threading.Timer(settings.connect_timeout_s * 2, transport.close)
     timer.daemon = True
