@@ -2,6 +2,7 @@
 
     python benchmarks/nkibench.py                       the shipped kernels, timed (about a minute)
     python benchmarks/nkibench.py --verify              the same, and checked against their references
+    python benchmarks/nkibench.py --every-tier          checked as a winner is: every seed, every distribution (an hour)
     python benchmarks/nkibench.py --runs SUITE-ID       before and after a run of `orchestrator.py --suite nkibench`
     python benchmarks/nkibench.py --from FILE.json --readme    the README's table and picture, from stored results
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +54,18 @@ PICTURE = ROOT / "docs" / "pictures" / "nkibench.svg"
 LATEST = "latest"
 
 
+class Depth(Enum):
+    """How closely a kernel is looked at before its latency is believed."""
+
+    TIMED = "no output is looked at"
+    CANDIDATE = "as a candidate: every seed at the small shape, one published and one secret seed at the full"
+    WINNER = "as a run's winner: every tier, with every seed and every input distribution"
+
+    @classmethod
+    def of(cls, verify: bool, every_tier: bool) -> Depth:
+        return cls.WINNER if every_tier else cls.CANDIDATE if verify else cls.TIMED
+
+
 class NoBlock(Exception):
     """The README has no place for the table."""
 
@@ -60,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", metavar="NAME,...", help="only these")
     parser.add_argument("--preset", default="full", help="shape preset to time [full]")
     parser.add_argument("--verify", action="store_true", help="also check every kernel against its reference")
+    parser.add_argument(
+        "--every-tier", action="store_true", help="check as a run's winner is checked, the full shape with every seed"
+    )
     parser.add_argument(
         "--runs", metavar="SUITE-ID", nargs="?", const=LATEST, help="before and after, from a suite's runs [the latest]"
     )
@@ -83,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.fill:
                 table = filled(table, seeds)
         else:
-            table = measure(seeds, options.preset, verify=options.verify)
+            table = measure(seeds, options.preset, Depth.of(options.verify, options.every_tier))
         print_suite(Console(), table)
         print_engines(table)
         if options.json is not None:
@@ -102,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
+def measure(seeds: Sequence[Seed], preset: str, depth: Depth) -> SuiteTable:
     """The shipped kernels, one after the other; a task whose kernel fails is in `missing`, with the reason."""
     began = time.monotonic()
     rows, missing = [], {}
@@ -111,7 +129,7 @@ def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
         if preset not in presets:
             missing[seed.name] = f"has no preset {preset!r}, only {', '.join(presets)}"
             continue
-        result = verified(seed, preset) if verify else timed(seed, preset)
+        result = timed(seed, preset) if depth is Depth.TIMED else verified(seed, preset, depth)
         if isinstance(result, str):
             missing[seed.name] = result
             continue
@@ -119,6 +137,8 @@ def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
         shape = presets[preset].describe()
         rows.append(SuiteRow(seed.name, shape, bounds.peak_us, bounds.limiter, standing_of(result)))
         print(f"{seed.name:24}{result.latency_us:>12,.1f} µs {result.percent_of_peak:>6.1f} %", file=sys.stderr)
+        for check in result.checks:
+            print(f"{'':24}  {check}", file=sys.stderr)
     return SuiteTable(
         f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
     )  # fmt: skip
@@ -126,7 +146,7 @@ def measure(seeds: Sequence[Seed], preset: str, *, verify: bool) -> SuiteTable:
 
 def filled(table: SuiteTable, seeds: Sequence[Seed]) -> SuiteTable:
     """With a row for every task that the suite has not come to: its input kernel, timed, at the full shape."""
-    rest = measure([seed for seed in seeds if seed.name in table.missing], "full", verify=False)
+    rest = measure([seed for seed in seeds if seed.name in table.missing], "full", Depth.TIMED)
     found = {row.task: row for row in (*table.rows, *(replace(row, note="not run yet") for row in rest.rows))}
     rows = tuple(found[seed.name] for seed in seeds if seed.name in found)
     return replace(table, rows=rows, missing=rest.missing)
@@ -148,13 +168,18 @@ def timed(seed: Seed, preset: str) -> Measured | str:
     return Measured(us, us, us, 1, True, toolchain.name, profile, verified_full=False)
 
 
-def verified(seed: Seed, preset: str) -> Measured | str:
-    """Judged like a candidate: every seed at the small shape, one published and one secret seed at this one."""
+def verified(seed: Seed, preset: str, depth: Depth) -> Measured | str:
+    """Judged by the judge of a run, at the small shape and at this one."""
     small, chosen = seed.presets[0], next(p for p in seed.presets if p.name == preset)
     task = replace(seed.task(), presets=(small,) if small is chosen else (small, chosen))
     target = LocalTarget("simulator")
     try:
-        request = EvaluationRequest(task, Candidate("input", seed.kernel_source), extra_seeds=(1 << 30,))
+        request = EvaluationRequest(
+            task,
+            Candidate("input", seed.kernel_source),
+            extra_seeds=tuple(secrets.randbelow(1 << 31) for _ in range(2)),
+            final=depth is Depth.WINNER,
+        )
         result = target.evaluate(request, lambda step, detail: None)
     finally:
         target.close()

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import nkibench
-from benchmarks.nkibench import BEGIN, END, NoBlock, main, measure, picture, with_block
+from benchmarks.nkibench import BEGIN, END, Depth, NoBlock, main, measure, picture, with_block
 from infra.records import from_document
 from infra.seed_index import load_seed
 from infra.suite import Standing, SuiteRow, SuiteTable, markdown
@@ -31,7 +31,7 @@ TABLE = SuiteTable(
 def test_a_verified_kernel_is_timed_against_its_declared_work():
     silu = load_seed("silu")
 
-    table = measure([silu], "small", verify=True)
+    table = measure([silu], "small", Depth.CANDIDATE)
 
     (row,) = table.rows
     work = silu.presets[0].work
@@ -39,12 +39,12 @@ def test_a_verified_kernel_is_timed_against_its_declared_work():
     assert row.bound_us == pytest.approx(work.hbm_bytes / TRN2.dma_bytes_per_ns / 1e3)
     assert row.before.percent_of_peak == pytest.approx(100 * row.bound_us / row.before.latency_us)
     assert row.before.verified == ("small",)
-    assert measure([silu], "small", verify=False).rows[0].before.verified == ()
+    assert measure([silu], "small", Depth.TIMED).rows[0].before.verified == ()
 
 
 def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says_so(monkeypatch):
     mamba = SuiteRow("mamba", "M7", 10.0, "vector", Standing(20.0, 50.0, {}))
-    monkeypatch.setattr(nkibench, "measure", lambda seeds, preset, verify: replace(TABLE, rows=(mamba,), missing={}))
+    monkeypatch.setattr(nkibench, "measure", lambda seeds, preset, depth: replace(TABLE, rows=(mamba,), missing={}))
 
     table = nkibench.filled(TABLE, [load_seed(name) for name in ("mamba", "matmul", "silu")])
 
