@@ -131,6 +131,23 @@ class Crashed:
 
 
 @dataclass(frozen=True)
+class RivalTiming:
+    """The kernel to beat, timed by the same judge and, on a device, in turns with the candidate."""
+
+    content_hash: str
+    """`Candidate.content_hash` of the rival: which kernel this is a latency of."""
+    latency_us: float
+    noise: float
+    """Fraction of `latency_us` by which the candidate must be faster to count; 0 where timing is exact."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.latency_us) and self.latency_us > 0):
+            raise ValueError(f"a rival's latency must be a positive number of µs, not {self.latency_us}")
+        if not (math.isfinite(self.noise) and self.noise >= 0):
+            raise ValueError(f"a noise band must be a fraction >= 0, not {self.noise}")
+
+
+@dataclass(frozen=True)
 class Measured:
     """A right answer with a latency. Simulated latencies say so, always."""
 
@@ -147,6 +164,8 @@ class Measured:
     verified_full: bool = True
     """False when the full shape was not checked because the candidate was slower than the best."""
     worst_rel_l2: float = 0.0
+    rival: RivalTiming | None = None
+    """The request's rival as it was timed beside this kernel; None where none was asked for or its time is exact."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:

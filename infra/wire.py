@@ -22,6 +22,7 @@ from accelopt_core.evaluation import (
     Incorrect,
     Measured,
     Profile,
+    RivalTiming,
     TimedOut,
 )
 from accelopt_core.ports import (
@@ -69,6 +70,7 @@ def decode_job(text: str) -> tuple[EvaluationRequest, str, str]:
         verify_full_below_us=data["verify_full_below_us"],
         extra_seeds=tuple(data["extra_seeds"]),
         final=data["final"],
+        rival=None if data.get("rival") is None else Candidate(**data["rival"]),
     )
     return request, job["nonce"], job["toolchain"]
 
@@ -158,5 +160,7 @@ def evaluation_from(data: dict[str, Any]) -> Evaluation:
             gaps=tuple(Gap(**gap) for gap in profile["gaps"]),
         )
         fields["checks"] = tuple(fields["checks"])
+        rival = fields.pop("rival", None)
+        fields["rival"] = None if rival is None else RivalTiming(**rival)
         return Measured(**fields)
     raise ValueError(f"unknown evaluation kind {kind!r}")

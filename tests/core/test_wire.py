@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -19,6 +20,7 @@ from accelopt_core.evaluation import (
     Incorrect,
     Measured,
     Profile,
+    RivalTiming,
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
@@ -32,6 +34,7 @@ TASK = Task(
 PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (HotLine(3, "tensor", 9.0, 4),),
                   (Gap("reloads", 3.0, "hoist", "x is read 4 times"),))  # fmt: skip
 MEASURED = Measured(15.0, 14.0, 16.0, 10, True, "simulated trn2", PROFILE, ("small: 5 seeds",), False, 1e-6)
+BESIDE_A_RIVAL = replace(MEASURED, rival=RivalTiming("8f3a", 15.5, 0.004))
 OUTCOMES: list[Evaluation] = [
     CompileFailed("no such name", 3),
     Incorrect(CheckFailure(0, "small", 1, "outputs differ", 0.5, 2e-5, (1, 2), 1.0, 2.0)),
@@ -39,18 +42,26 @@ OUTCOMES: list[Evaluation] = [
     TimedOut("compile", 300.0),
     Crashed("run", "index 9 is out of bounds", None),
     MEASURED,
+    BESIDE_A_RIVAL,
 ]
 
 
 def test_a_job_arrives_as_it_was_sent() -> None:
     candidate = Candidate("c1", "def kernel(): pass\n", "input", "p1")
-    request = EvaluationRequest(TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5)
+    rival = Candidate("input", "def kernel(): return 0\n")
+    request = EvaluationRequest(TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, rival=rival)
     assert wire.decode_job(wire.encode_job(request, nonce="n", toolchain="auto")) == (request, "n", "auto")
 
 
 @pytest.mark.parametrize("evaluation", OUTCOMES, ids=lambda e: e.kind)
 def test_every_evaluation_arrives_as_it_was_sent(evaluation: Evaluation) -> None:
     assert wire.decode_result(wire.encode_evaluation(evaluation, nonce="n"), nonce="n") == evaluation
+
+
+def test_a_measurement_of_a_release_that_knew_no_rival_is_one_without() -> None:
+    result = json.loads(wire.encode_evaluation(MEASURED, nonce="n"))
+    del result["evaluation"]["rival"]
+    assert wire.decode_result(json.dumps(result), nonce="n") == MEASURED
 
 
 @pytest.mark.parametrize(
@@ -65,6 +76,8 @@ def test_every_evaluation_arrives_as_it_was_sent(evaluation: Evaluation) -> None
         json.dumps({"nonce": "n", "evaluation": {"kind": "excellent"}}),
         wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": -1'),
         wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": NaN'),
+        wire.encode_evaluation(BESIDE_A_RIVAL, nonce="n").replace('"noise": 0.004', '"noise": -1'),
+        wire.encode_evaluation(BESIDE_A_RIVAL, nonce="n").replace('"latency_us": 15.5', '"latency_us": 0'),
     ],
 )
 def test_what_is_no_result_of_this_job_is_never_believed(text: str) -> None:
