@@ -31,6 +31,8 @@ class Plan:
     rationale: str
     details: str = ""
     """What the executor needs to carry it out."""
+    parent_id: str | None = None
+    """The measured candidate it changes; None: the one that the round starts from."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():

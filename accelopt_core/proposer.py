@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from accelopt_core.candidate import Candidate, Plan
@@ -74,6 +74,18 @@ class RoundContext:
     tries one site twice, need not ask."""
     recurring: tuple[RecurringError, ...] = ()
     """Errors that came again and again in the last rounds; how an executor is told to write changes with them."""
+    measured: tuple[tuple[Candidate, Measured], ...] = ()
+    """Every right kernel of this run with its result, the input first: a plan may start from any (Plan.parent_id)."""
+
+    def started_from(self, parent_id: str | None) -> RoundContext:
+        """The same knowledge, with another measured candidate as the parent. Raises UnusablePlan for an unknown one."""
+        if parent_id is None or parent_id == self.parent.id:
+            return self
+        for candidate, result in self.measured:
+            if candidate.id == parent_id:
+                return replace(self, parent=candidate, parent_result=result)
+        known = ", ".join(candidate.id for candidate, _ in self.measured)
+        raise UnusablePlan(f"it starts from {parent_id!r}, which is none of this run's right kernels ({known})")
 
 
 class Planner(Protocol):

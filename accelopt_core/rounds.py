@@ -167,6 +167,7 @@ class Loop:
         self._baseline = self._best_result = self._parent_result = baseline
         self._best = self._parent = self._input
         self._ranking: list[tuple[Candidate, Measured]] = [(self._input, baseline)]
+        self._measured = [(self._input, baseline)]
         self._tell(BaselineMeasured(baseline))
         if self._past is None:
             self._journal.best(self._input, baseline)
@@ -229,6 +230,7 @@ class Loop:
         self._step(number, Step.PLAN)
         try:
             plan = self._proposer.planner.plan(context)
+            context = context.started_from(plan.parent_id)
         except BudgetExhausted:
             raise
         except (UnusablePlan, ModelError) as error:
@@ -261,7 +263,7 @@ class Loop:
                 elif self._pending is None:
                     self._pend(number, tries, plan, None, None, "no_kernel", str(error))
                 break
-            candidate = Candidate(f"r{number:03d}t{tries}", source, self._parent.id, plan.id)
+            candidate = Candidate(f"r{number:03d}t{tries}", source, context.parent.id, plan.id)
             result = self._evaluate(number, candidate, verify_full_below_us=self._best_result.latency_us)
             message = explain(result)
             self._pend(number, tries, plan, candidate, result, result.kind, message)
@@ -303,6 +305,7 @@ class Loop:
         self._tell(RoundEnded(pending.attempt, decision, result))
 
     def _adopt(self, decision: Decision, candidate: Candidate, measured: Measured) -> None:
+        self._measured.append((candidate, measured))
         if decision.verdict is Verdict.IMPROVED:
             self._best, self._best_result = candidate, measured
             self._parent, self._parent_result = candidate, measured
@@ -402,6 +405,7 @@ class Loop:
             self._baseline.latency_us, self._history.attempts, self._window.entries, self._window.avoid,
             self._window.build_on, experiences, self._settings.bans.banned(self._history.attempts, number),
             recurring_errors(self._history.attempts, number, least=self._settings.recurring_after),
+            tuple(self._measured),
         )  # fmt: skip
 
     def _pend(
@@ -414,7 +418,7 @@ class Loop:
             round=number,
             candidate_id=candidate.id if candidate else f"r{number:03d}t{tries}",
             content_hash=candidate.content_hash if candidate else source_hash(summary),
-            parent_id=self._parent.id,
+            parent_id=(plan.parent_id if plan else None) or self._parent.id,
             technique=plan.technique if plan else "",
             title=plan.title if plan else "",
             outcome=outcome,

@@ -52,6 +52,8 @@ class Script:
     results: list[Evaluation]
     replies: list[str | Exception] = field(default_factory=list)
     plans: list[Exception] = field(default_factory=list)
+    parents: dict[int, str] = field(default_factory=dict)
+    """By round: the measured candidate that the plan starts from."""
     final: dict[str, Evaluation] = field(default_factory=dict)
     exhausted_after: int | None = None
     interrupt_at: Step | None = None
@@ -61,6 +63,8 @@ class Script:
     bests: list[str] = field(default_factory=list)
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
     contexts: list[RoundContext] = field(default_factory=list)
+    written_for: list[RoundContext] = field(default_factory=list)
+    reviewed: list[RoundContext] = field(default_factory=list)
     feedbacks: list[tuple[Feedback, ...]] = field(default_factory=list)
     written: int = 0
     interrupted: bool = False
@@ -88,9 +92,11 @@ class Script:
         self.contexts.append(context)
         if self.plans:
             raise self.plans.pop(0)
-        return Plan(f"p{context.round}", "hoist x", "hoist", Bottleneck.MEMORY_BOUND, 5.0, "because")
+        parent = self.parents.get(context.round)
+        return Plan(f"p{context.round}", "hoist x", "hoist", Bottleneck.MEMORY_BOUND, 5.0, "because", "", parent)
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        self.written_for.append(context)
         self.feedbacks.append(feedback)
         self.written += 1
         if self.replies:
@@ -107,6 +113,7 @@ class Script:
 
     def reflect(self, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None,
                 decision: Decision) -> Reflexion:  # fmt: skip
+        self.reviewed.append(context)
         return Reflexion(context.round, plan.title, plan.technique, 5.0, None, decision.verdict.value, True, "learned",
                          avoid=(f"avoid {context.round}",))  # fmt: skip
 
@@ -244,6 +251,27 @@ def test_it_stops_at_the_bound_and_only_there() -> None:
 def test_it_stops_when_the_planner_has_nothing_left() -> None:
     outcome = Script([measured(100)], plans=[NothingToPlan("every site was tried")]).run(rounds=50)
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
+
+
+def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:
+    script = Script([measured(100), measured(80), WRONG, measured(90), measured(70)], parents={3: "input", 4: "r003t1"})
+    outcome = script.run(rounds=4, max_repairs=0)
+    assert [[c.id for c, _ in context.measured] for context in script.contexts] == [
+        ["input"], ["input", "r001t1"], ["input", "r001t1"], ["input", "r001t1", "r003t1"]
+    ]  # fmt: skip
+    assert [t.attempt.parent_id for t in script.tries] == ["input", "r001t1", "input", "r003t1"]
+    assert outcome.best.parent_id == "r003t1"
+    written = script.written_for
+    assert [(c.parent.id, c.parent_result.latency_us) for c in written][2:] == [("input", 100), ("r003t1", 90)]
+    reviewed = script.reviewed
+    assert [c.parent.id for c in reviewed] == ["input", "r001t1", "input", "r003t1"]
+
+
+def test_a_plan_that_starts_from_a_kernel_that_is_none_is_unusable() -> None:
+    script = Script([measured(100), measured(80)], parents={1: "r009t1"})
+    script.run(rounds=1)
+    assert script.written == 0 and script.tries[0].attempt.outcome == "no_plan"
+    assert "'r009t1'" in script.tries[0].attempt.summary and "input" in script.tries[0].attempt.summary
 
 
 def test_a_budget_that_runs_out_stops_it_between_steps_and_keeps_the_best() -> None:
