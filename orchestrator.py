@@ -51,8 +51,9 @@ from infra.llm.registry import UnknownProvider, provider_from_environment, setti
 from infra.llm.retry import Patience
 from infra.memory_file import MemoryFile
 from infra.predictor import Predictor
+from infra.reference_reader import TaskInvalid
 from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
-from infra.seed_index import TaskInvalid, TaskNotFound, find_task, load_seed, seed_index, task_from_files
+from infra.seed_index import TaskNotFound, find_task, load_seed, seed_index, task_from_files
 from infra.settings_reader import SettingsError
 from infra.spending import MeteredTarget, Spending, TimeLimits
 from infra.ssh.config import SshSettings
@@ -331,10 +332,10 @@ def _adjusted(task: Task, settings: config.Settings) -> Task:
     chosen = settings.run.preset or task.full.name
     if chosen not in presets:
         raise SettingsError(f"preset: {task.name} has no {chosen!r}, only {', '.join(presets)}")
-    gate = task.presets[0]
+    last = list(presets).index(chosen)
     return replace(
         task,
-        presets=(gate,) if gate.name == chosen else (gate, presets[chosen]),
+        presets=task.presets[: last + 1],
         seeds=wanted.seeds or task.seeds,
         tolerance=wanted.tolerance or task.tolerance,
         precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,

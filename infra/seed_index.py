@@ -5,7 +5,6 @@ A reference is read as text here and never executed; only the judge runs it, in 
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,18 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.candidate import source_hash
-from accelopt_core.task import DEFAULT_TOLERANCE, PUBLISHED_SEEDS, PrecisionPolicy, ShapePreset, Task, Work
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from infra.reference_reader import TaskInvalid, read_reference
 
 SEEDS = Path(__file__).resolve().parent.parent / "nkibench_seeds"
-REQUIRED_FUNCTIONS = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 
 
 class TaskNotFound(Exception):
     """No reference for a kernel, or no seed of that name; the message lists every place looked at."""
-
-
-class TaskInvalid(Exception):
-    """A reference or the seed index is there and cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -109,100 +104,28 @@ def find_task(kernel_path: Path, folder: Path = SEEDS) -> Task:
     )
 
 
-def task_from_files(
-    reference_path: Path,
-    name: str | None = None,
-    presets: tuple[ShapePreset, ...] = (),
-    tolerance: float = DEFAULT_TOLERANCE,
-    precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL,
-    seeds: tuple[int, ...] = PUBLISHED_SEEDS,
-) -> Task:
-    """A task from a reference file; without presets, one named `full` with the file's own constants."""
+def task_from_files(reference_path: Path, name: str | None = None) -> Task:
+    """A task from a reference file and what it declares (docs/tasks.md); for a shipped reference, that seed's task.
+
+    Raises TaskNotFound, or TaskInvalid when it declares what cannot be.
+    """
     reference_path = Path(reference_path)
     for seed in seed_index():
-        if not presets and _same_file(seed.reference_path, reference_path):
+        if _same_file(seed.reference_path, reference_path):
             return seed.task()
     source = _read(reference_path)
-    constants = shape_constants(source, str(reference_path))
-    presets = presets or (ShapePreset("full", tuple(constants.items())),)
-    for preset in presets:
-        unknown = [key for key, _ in preset.values if key not in constants]
-        if unknown:
-            raise TaskInvalid(
-                f"preset {preset.name} sets {', '.join(unknown)}, which {reference_path} does not define as a "
-                f"module-level integer (it has: {', '.join(constants) or 'none'})"
-            )
+    declared = read_reference(source, str(reference_path))
     try:
         return Task(
             name or reference_path.stem,
             source,
-            presets,
-            tolerance=tolerance,
-            precision=precision,
-            seeds=seeds,
-            left_out=_left_out(source, str(reference_path)),
+            declared.presets,
+            tolerance=declared.tolerance,
+            precision=declared.precision,
+            left_out=declared.left_out,
         )
     except ValueError as error:
         raise TaskInvalid(f"{reference_path}: {error} (docs/tasks.md)") from error
-
-
-def _left_out(source: str, where: str) -> tuple[tuple[str, str], ...]:
-    """A reference's own `DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "why"}`, read and not run."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "DISTRIBUTIONS_LEFT_OUT" for t in node.targets):
-            try:
-                value = ast.literal_eval(node.value)
-                return tuple((str(name), str(reason)) for name, reason in value.items())
-            except (ValueError, AttributeError):
-                raise TaskInvalid(
-                    f"{where}:{node.lineno}: DISTRIBUTIONS_LEFT_OUT must be a plain dictionary of name: reason"
-                ) from None
-    return ()
-
-
-def shape_constants(source: str, where: str = "reference") -> dict[str, int]:
-    """Module-level `NAME = positive integer` lines of a reference, which presets may override.
-
-    Raises TaskInvalid when the text is not Python or lacks a function of the protocol.
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise TaskInvalid(f"{where}{f':{line}' if line else ''}: not Python: {error}") from error
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    missing = [name for name in REQUIRED_FUNCTIONS if name not in functions]
-    if missing:
-        raise TaskInvalid(f"{where}: a reference must define {' and '.join(missing)} (docs/tasks.md)")
-    constants: dict[str, int] = {}
-    for node in tree.body:
-        for target, value in _assignments(node):
-            if type(value) is int and value > 0:
-                constants[target] = value
-            else:
-                constants.pop(target, None)
-    return constants
-
-
-def _assignments(node: ast.stmt) -> Iterator[tuple[str, Any]]:
-    """Names a top-level statement binds, each with its literal value or None."""
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, _literal(node.value)
-    elif isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                yield target.id, _literal(node.value)
-            elif isinstance(target, ast.Tuple) and all(isinstance(name, ast.Name) for name in target.elts):
-                values: list[Any] = [None] * len(target.elts)
-                if isinstance(node.value, ast.Tuple) and len(node.value.elts) == len(target.elts):
-                    values = [_literal(value) for value in node.value.elts]
-                for name, value in zip(target.elts, values):
-                    assert isinstance(name, ast.Name)
-                    yield name.id, value
-
-
-def _literal(node: ast.expr | None) -> Any:
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 def _seed(folder: Path, name: str, entry: Mapping[str, Any]) -> Seed:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import nki_sim
+from accelopt_core.task import PrecisionPolicy, Work
+from infra.reference_reader import TaskInvalid
 from infra.seed_index import (
     SEEDS,
-    TaskInvalid,
     TaskNotFound,
     find_task,
     load_seed,
@@ -184,6 +185,61 @@ def test_a_reference_is_read_and_never_executed(tmp_path):
 )
 def test_an_unusable_reference_is_refused_by_name(tmp_path, text, reason):
     (tmp_path / "ref.py").write_text(text)
+
+    with pytest.raises(TaskInvalid, match=reason):
+        task_from_files(tmp_path / "ref.py")
+
+
+DECLARING = (
+    REFERENCE
+    + """
+PRESETS = {"small": {"M": 2}}
+TOLERANCE = 1e-4
+PRECISION = "bf16-allowed"
+WORK = {"matmul_flops": 2 * M * N, "vector_ops": M * N // 2, "hbm_bytes": 4 * (M + N)}
+DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "0/0"}
+"""
+)
+
+
+def test_a_reference_declares_gates_tolerance_precision_and_work(tmp_path):
+    (tmp_path / "ref.py").write_text(DECLARING)
+
+    task = task_from_files(tmp_path / "ref.py")
+
+    small, full = task.presets
+    assert (small.name, dict(small.values), small.work) == ("small", {"M": 2, "N": 8}, Work(32, 8, 40))
+    assert (full.name, dict(full.values), full.work) == ("full", {"M": 4, "N": 8}, Work(64, 16, 48))
+    assert (task.tolerance, task.precision) == (1e-4, PrecisionPolicy.BF16_ALLOWED)
+    assert "zero-rows" not in task.distributions
+
+
+@pytest.mark.parametrize(
+    ("declaration", "reason"),
+    [
+        (
+            'PRESETS = {"small": {"K": 2}}',
+            "sets K, which the file does not define as a .* .it has: M, N",
+        ),
+        ('PRESETS = {"full": {"M": 2}}', "full is the name of the file's own constants"),
+        ('PRESETS = {"small": {"M": 2.5}}', "not a whole number"),
+        ('PRESETS = {"small": {"M": -2}}', "need an identifier and a positive size"),
+        ("PRESETS = make()", "ref.py:24: PRESETS must be written out"),
+        ("PRESETS = 5", "must be a plain dictionary"),
+        ('TOLERANCE = "2"', "tolerance 2.0 is not in"),
+        ('TOLERANCE = "close"', "could not convert"),
+        ('PRECISION = "fast"', "'fast' is not a valid PrecisionPolicy"),
+        ('WORK = {"matmul_flops": 2 * Q}', "'Q' is not made of whole numbers and shape constants"),
+        ('WORK = {"matmul_flops": len("x")}', "is not made of whole numbers"),
+        ('WORK = {"matmul_flops": M // 0}', "divides by zero"),
+        ('WORK = {"matmul_flops": M}', "it needs matmul_flops, vector_ops, hbm_bytes"),
+        ('WORK = {"matmul_flops": 0, "vector_ops": 0, "hbm_bytes": 0}', "every kernel reads and writes something"),
+        ('WORK = {"matmul_flops": 9 ** 9, "vector_ops": 0, "hbm_bytes": 1}', "is not made of whole numbers"),
+        ('DISTRIBUTIONS_LEFT_OUT = {"tiny": "x"}', "cannot leave out 'tiny'"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused_by_name(tmp_path, declaration, reason):
+    (tmp_path / "ref.py").write_text(f"{REFERENCE}\n{declaration}\n")
 
     with pytest.raises(TaskInvalid, match=reason):
         task_from_files(tmp_path / "ref.py")
