@@ -95,6 +95,13 @@ class TargetInfo:
 
 
 class Target(Protocol):
+    """`evaluate` may be called from `width` threads at once."""
+
+    @property
+    def width(self) -> int:
+        """How many candidates it evaluates at once without one waiting for, or disturbing, another."""
+        ...
+
     def describe(self) -> TargetInfo:
         """Raises TargetError when it cannot be reached or used."""
         ...

@@ -104,6 +104,10 @@ class RememberingTarget:
         self._replay = replay
         self._clock = clock
 
+    @property
+    def width(self) -> int:
+        return self._target.width
+
     def describe(self) -> TargetInfo:
         return self._target.describe()
 

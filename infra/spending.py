@@ -64,6 +64,10 @@ class MeteredTarget:
         self._target = target
         self._used = used
 
+    @property
+    def width(self) -> int:
+        return self._target.width
+
     def describe(self) -> TargetInfo:
         return self._target.describe()
 

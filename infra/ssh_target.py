@@ -81,6 +81,10 @@ class SshTarget:
         self.clock_skew_s: float | None = None
         """How far ahead the other machine's clock is, as of the last `examine`; the way back counts as nothing."""
 
+    @property
+    def width(self) -> int:
+        return 1
+
     def describe(self) -> TargetInfo:
         if self._info is None:
             self._info = self._ask_judge(self._set_up())

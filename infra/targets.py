@@ -28,6 +28,10 @@ class LocalTarget:
         self._folder = Path(tempfile.mkdtemp(prefix="nki-judge-"))
         self._cache_key = secrets.token_hex(32)
 
+    @property
+    def width(self) -> int:
+        return 1
+
     def describe(self) -> TargetInfo:
         toolchain = open_toolchain(self._toolchain)
         try:
