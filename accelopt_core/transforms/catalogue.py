@@ -1,20 +1,18 @@
 """The four roles played by the built-in catalogue: no language model, the same round.
 
 The planner lists every legal site of every transform, prices each by simulating the result, and takes
-the one that gains most, weighed by what memory says of it. All else follows from the numbers.
+the one that gains most, weighed by what memory says of it; when there is none, it looks further (`search.py`).
+All else follows from the numbers.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import libcst as cst
-
 from accelopt_core.bounds import bottleneck_of
-from accelopt_core.candidate import Bottleneck, Candidate, Plan, source_hash
+from accelopt_core.candidate import Bottleneck, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, explain
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import (
@@ -27,27 +25,26 @@ from accelopt_core.proposer import (
 )
 from accelopt_core.reflector import actual_gain_us, outcome_of
 from accelopt_core.summarizer import factual_summary, measured_experience
-from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, TransformError, parse_kernel
-from accelopt_core.transforms.registry import TRANSFORMS, transform_named
+from accelopt_core.transforms.base import NotAKernel, Site, Transform, TransformError
+from accelopt_core.transforms.registry import TRANSFORMS
+from accelopt_core.transforms.search import Idea, LookAhead, Search
+from accelopt_core.transforms.steps import LEAST_GAIN, NotSteps, Predict, as_details, carried_out, steps_in
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.reflexion import Reflexion
-
-Predict = Callable[[str], "float | None"]
-"""Simulated latency in µs of a kernel source at the task's full shape; None when it does not compile."""
-
-LEAST_GAIN = 0.01
-"""Of the latency: the divergence guard takes less than this for noise, so it is not worth a round."""
 
 AGREEMENT = 0.25
 """A gain within this of the expected one means that the machine model saw the cause."""
 
 
 def catalogue_proposer(
-    predict: Predict, today: Callable[[], datetime.date], transforms: tuple[Transform, ...] = TRANSFORMS
+    predict: Predict,
+    today: Callable[[], datetime.date],
+    transforms: tuple[Transform, ...] = TRANSFORMS,
+    look_ahead: LookAhead | None = None,
 ) -> Proposer:
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead()),
         CatalogueExecutor(),
         CatalogueSummarizer(today),
         CatalogueReflector(),
@@ -55,91 +52,84 @@ def catalogue_proposer(
 
 
 @dataclass(frozen=True)
-class _Idea:
-    site: Site
-    """Priced."""
+class _Weighed:
+    idea: Idea
     weight: float
     memory: str
     """What memory says of it, as a sentence; may be empty."""
 
     @property
-    def gain_us(self) -> float:
-        assert self.site.predicted_gain_us is not None
-        return self.site.predicted_gain_us
+    def order(self) -> tuple[float, str]:
+        return -self.weight * self.idea.gain_us, self.idea.title
 
 
 class CataloguePlanner:
-    def __init__(self, predict: Predict, transforms: tuple[Transform, ...] = TRANSFORMS) -> None:
-        self._predict = predict
-        self._transforms = transforms
+    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+        self._search = Search(predict, transforms, look_ahead)
 
     def plan(self, context: RoundContext) -> Plan:
-        """Raises NothingToPlan when no untried site promises a gain worth a round."""
-        source = context.parent.source
+        """Raises NothingToPlan when no untried way promises a gain worth a round."""
         try:
-            module = parse_kernel(source)
-            before_us = self._predict(source)
-            if before_us is None:
+            if self._search.price_us(context.parent.source) is None:
                 raise NothingToPlan(
                     "the catalogue prices its ideas on the simulated machine, which cannot compile this kernel; "
                     "use a language model instead"
                 )
-            bottleneck = bottleneck_of(context.parent_result.profile, context.parent_result.latency_us)
-            sites = list(self._untried(module, context, bottleneck))
+            sites, ideas = self._search.single_steps(context)
         except NotAKernel as error:
             raise NothingToPlan(
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
-        ideas = []
-        for site, child in sites:
-            after_us = self._predict(child)
-            if after_us is not None and before_us - after_us >= LEAST_GAIN * before_us:
-                weight, memory = _weigh(site, bottleneck, context)
-                ideas.append(_Idea(site.priced(before_us - after_us), weight, memory))
+        seen = f"of {sites} untried sites"
+        if not ideas:
+            kernels, ideas = self._search.further(context)
+            seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
         if not ideas:
             raise NothingToPlan(
-                f"the catalogue has no idea left: {len(sites)} untried sites, none with a predicted gain of "
-                f"{100 * LEAST_GAIN:g} %"
+                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
+                f"{100 * LEAST_GAIN:g} %, and none of {kernels} kernels further on either"
             )
-        ideas.sort(key=lambda idea: (-idea.weight * idea.gain_us, idea.site.transform, idea.site.key))
-        return _plan(context, ideas, bottleneck, before_us, priced=len(sites))
-
-    def _untried(self, module: cst.Module, context: RoundContext, bottleneck: Bottleneck) -> Iterator[tuple[Site, str]]:
-        """Legal sites with the kernels they lead to, less those that this run has seen."""
-        profile = context.parent_result.profile
-        analysis = AnalysisContext(bottleneck, profile.fields)
-        seen = {attempt.content_hash for attempt in context.history} | {context.parent.content_hash}
-        titles = {attempt.title for attempt in context.history if attempt.parent_id == context.parent.id}
-        for transform in self._transforms:
-            for site in transform.analyze(module, analysis):
-                child = transform.apply(module, site).code
-                key = source_hash(child)
-                if key not in seen and site.what not in titles:
-                    seen.add(key)
-                    yield site, child
+        bottleneck = bottleneck_of(context.parent_result.profile, context.parent_result.latency_us)
+        weighed = [_Weighed(idea, *_weigh(idea.path[-1], bottleneck, context)) for idea in ideas]
+        return _plan(context, sorted(weighed, key=lambda each: each.order), bottleneck, seen)
 
 
-def _plan(context: RoundContext, ideas: list[_Idea], bottleneck: Bottleneck, before_us: float, priced: int) -> Plan:
-    chosen = ideas[0]
-    site = chosen.site
-    ranked = "; ".join(f"{idea.site.what}: {idea.gain_us:,.1f} µs" for idea in ideas[1:4])
-    rationale = [
-        f"Legal because {site.why_legal}.",
-        f"Faster because {site.why_faster}: simulated at the full shape, {before_us:,.1f} µs become "
-        f"{before_us - chosen.gain_us:,.1f} µs.",
-    ]
-    if chosen.memory:
-        rationale.append(chosen.memory)
-    rationale.append(f"Of {priced} untried sites, {len(ideas)} promise a gain{f'; next: {ranked}' if ranked else ''}.")
+def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, seen: str) -> Plan:
+    idea = ideas[0].idea
+    rationale = [*_steps_explained(idea)]
+    if ideas[0].memory:
+        rationale.append(ideas[0].memory)
+    ranked = "; ".join(f"{other.idea.title}: {other.idea.gain_us:,.1f} µs" for other in ideas[1:4])
+    rationale.append(
+        f"{seen[0].upper()}{seen[1:]}, {len(ideas)} promise a gain{f'; next: {ranked}' if ranked else ''}."
+    )
     return Plan(
         id=f"plan-{context.round:03d}",
-        title=site.what,
-        technique=site.transform,
+        title=idea.title,
+        technique=idea.path[-1].transform,
         bottleneck=bottleneck,
-        expected_gain_us=chosen.gain_us,
+        expected_gain_us=max(0.0, idea.gain_us),
         rationale=" ".join(rationale),
-        details=json.dumps({"transform": site.transform, "key": site.key}),
+        details=as_details(idea.names),
+        parent_id=None if idea.root.id == context.parent.id else idea.root.id,
     )
+
+
+def _steps_explained(idea: Idea) -> list[str]:
+    """A sentence for each step: why it is legal, which cost it takes away, and what that comes to."""
+    sentences = []
+    before_us = idea.root_us
+    for number, site in enumerate(idea.path, 1):
+        assert site.predicted_gain_us is not None
+        after_us = before_us - site.predicted_gain_us
+        which = f"Step {number}, {site.what}: legal" if len(idea.path) > 1 else "Legal"
+        opens = " (by itself this does not pay; it opens the next step)" if number < len(idea.path) else ""
+        sentences.append(
+            f"{which} because {site.why_legal}. Faster because {site.why_faster}: simulated at the full shape, "
+            f"{before_us:,.1f} µs become {after_us:,.1f} µs{opens}."
+        )
+        before_us = after_us
+    return sentences
 
 
 def _weigh(site: Site, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str]:
@@ -180,13 +170,9 @@ class CatalogueExecutor:
         if feedback:
             raise CannotRepair(f"the catalogue has no second version of {plan.technique}: {feedback[-1].message}")
         try:
-            details = json.loads(plan.details)
-            transform = transform_named(details["transform"])
-            site = Site(details["transform"], details["key"], plan.title, 0, "", "")
-        except (ValueError, KeyError, TypeError) as error:
+            return carried_out(context.parent.source, steps_in(plan.details))
+        except (NotSteps, KeyError) as error:
             raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
-        try:
-            return transform.apply(parse_kernel(context.parent.source), site).code
         except TransformError as error:
             raise UnusableReply(f"{plan.technique} cannot be applied: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import types
 
@@ -61,12 +62,13 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def predictor(*arrays):
-    """Simulated µs of a source on these arguments, as the catalogue is handed it; None when it cannot run."""
+    """Simulated µs of sources on these arguments, as the catalogue is handed it; None when one cannot run."""
     from nki_sim.capacity import check_capacity
     from nki_sim.errors import NkiError
     from nki_sim.profile import measure
 
-    def predict(source: str) -> float | None:
+    @functools.cache
+    def price(source: str) -> float | None:
         try:
             program = trace(source, *arrays)
             check_capacity(program)
@@ -74,4 +76,9 @@ def predictor(*arrays):
             return None
         return measure(program).latency_us
 
-    return predict
+    return priced_by(price)
+
+
+def priced_by(price):
+    """A crystal ball that asks a function about one source after the other, and has all the time there is."""
+    return lambda sources, limit_s=0.0: {source: price(source) for source in sources}

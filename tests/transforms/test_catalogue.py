@@ -18,11 +18,15 @@ from accelopt_core.transforms.registry import TRANSFORMS
 from infra.seed_index import load_seed
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
-from tests.transforms.running import predictor, random, run
+from tests.transforms.running import predictor, priced_by, random, run
 
 TODAY = lambda: datetime.date(2026, 11, 20)  # noqa: E731  # a clock, not a function worth a name
 LHS, RHS = random(256, 256), random(256, 2048, seed=1)
 MATMUL = load_seed("matmul")
+
+
+def price(predict, source: str) -> float:
+    return predict([source])[source]
 
 
 def measured(latency_us: float, **fields: float) -> Measured:
@@ -43,15 +47,7 @@ def attempt(candidate: Candidate, title: str = "x", parent_id: str = "base") -> 
 
 @pytest.fixture(scope="module")
 def predict():
-    known: dict[str, float | None] = {}
-    real = predictor(LHS, RHS)
-
-    def remembering(source: str) -> float | None:
-        if source not in known:
-            known[source] = real(source)
-        return known[source]
-
-    return remembering
+    return predictor(LHS, RHS)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def test_the_first_plan_is_the_largest_predicted_gain_and_comes_true(catalogue, 
     source = catalogue.executor.execute(context, plan, ())
 
     assert plan.technique == "block-tiles"
-    assert plan.expected_gain_us == pytest.approx(predict(MATMUL.kernel_source) - predict(source))
+    assert plan.expected_gain_us == pytest.approx(price(predict, MATMUL.kernel_source) - price(predict, source))
     assert plan.expected_gain_us > 0
     assert "Legal because" in plan.rationale and "Faster because" in plan.rationale
     np.testing.assert_array_equal(run(source, LHS, RHS), run(MATMUL.kernel_source, LHS, RHS))
@@ -87,7 +83,7 @@ def test_what_was_tried_is_not_planned_again(catalogue):
 def test_rounds_end_by_themselves_and_every_step_is_faster_and_right(catalogue, predict):
     source, history = MATMUL.kernel_source, ()
     expected = run(source, LHS, RHS)
-    latencies = [predict(source)]
+    latencies = [price(predict, source)]
     with pytest.raises(NothingToPlan, match="no idea left"):
         for _ in range(10):
             context = context_for(source, history=history)
@@ -95,7 +91,7 @@ def test_rounds_end_by_themselves_and_every_step_is_faster_and_right(catalogue, 
             source = catalogue.executor.execute(context, plan, ())
             np.testing.assert_array_equal(run(source, LHS, RHS), expected)
             history += (attempt(Candidate("c", source), plan.title),)
-            latencies.append(predict(source))
+            latencies.append(price(predict, source))
     assert latencies == sorted(latencies, reverse=True)
     assert len(latencies) > 1
 
@@ -133,9 +129,9 @@ def test_a_failed_kernel_is_not_repaired(catalogue):
     [
         ("", "not made by the catalogue"),
         ("{}", "not made by the catalogue"),
-        ('{"transform": "none", "key": "a"}', "not made by the catalogue"),
-        ('{"transform": "hoist-invariant-load", "key": "nowhere/m"}', "cannot be applied"),
-        ('{"transform": "hoist-invariant-load", "key": "rhs_tile/k"}', "cannot be applied"),
+        ('{"steps": [{"transform": "none", "site": "a"}]}', "not made by the catalogue"),
+        ('{"steps": [{"transform": "hoist-invariant-load", "site": "nowhere/m"}]}', "cannot be applied"),
+        ('{"steps": [{"transform": "hoist-invariant-load", "site": "rhs_tile/k"}]}', "cannot be applied"),
     ],
 )
 def test_a_plan_it_cannot_carry_out_is_refused_by_name(catalogue, details, reason):
@@ -147,14 +143,14 @@ def test_a_plan_it_cannot_carry_out_is_refused_by_name(catalogue, details, reaso
 
 @pytest.mark.parametrize("source", ["def kernel(:\n", "x = 1\n"])
 def test_a_kernel_it_cannot_read_ends_the_run_with_a_reason(source):
-    proposer = catalogue_proposer(lambda text: 1.0, TODAY)
+    proposer = catalogue_proposer(priced_by(lambda text: 1.0), TODAY)
 
     with pytest.raises(NothingToPlan, match="cannot read this kernel"):
         proposer.planner.plan(context_for(source))
 
 
 def test_a_kernel_that_cannot_be_simulated_ends_the_run_with_a_reason():
-    proposer = catalogue_proposer(lambda text: None, TODAY)
+    proposer = catalogue_proposer(priced_by(lambda text: None), TODAY)
 
     with pytest.raises(NothingToPlan, match="cannot compile this kernel"):
         proposer.planner.plan(context_for(MATMUL.kernel_source))
@@ -162,7 +158,7 @@ def test_a_kernel_that_cannot_be_simulated_ends_the_run_with_a_reason():
 
 def test_sites_that_do_not_compile_or_gain_too_little_are_not_planned():
     prices = itertools.chain([1000.0], itertools.cycle([None, 995.0, 1200.0, 1000.0]))
-    proposer = catalogue_proposer(lambda text: next(prices), TODAY)
+    proposer = catalogue_proposer(priced_by(lambda text: next(prices)), TODAY)
 
     with pytest.raises(NothingToPlan, match="no idea left"):
         proposer.planner.plan(context_for(MATMUL.kernel_source))

@@ -64,7 +64,7 @@ def test_the_predicted_gain_is_the_simulated_one_within_a_quarter(technique):
     changed = applied(transform_named(technique), source, key)
     predictor = Predictor(task_of(name), "trn2")
     try:
-        before_us, after_us = predictor(source), predictor(changed)
+        before_us, after_us = predictor([source, changed]).values()
     finally:
         predictor.close()
     assert before_us is not None and after_us is not None
