@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.bounds import bounds_for, gaps_for
+from accelopt_core.candidate import Candidate
 from accelopt_core.distributions import REFERENCE
 from accelopt_core.evaluation import (
     CheckFailure,
@@ -24,20 +25,33 @@ from accelopt_core.evaluation import (
     Incorrect,
     Measured,
     Profile,
+    RivalTiming,
     TimedOut,
 )
+from accelopt_core.plausibility import contradiction, one_value, same_bits
 from accelopt_core.ports import EvaluationRequest, Progress, Step
 from accelopt_core.side_by_side import side_by_side
 from accelopt_core.static_checks import dialect, forbidden
 from accelopt_core.task import PrecisionPolicy, ShapePreset
-from accelopt_core.toolchain import CompileError, Facts, RunError, StepTimeout, Timing, Toolchain
-from accelopt_core.verification import Reference, ReferenceCache, argument_specs, check_output
+from accelopt_core.timing import time_alone, time_in_turns
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CandidateFault,
+    CompileError,
+    Facts,
+    RunError,
+    StepTimeout,
+    Timing,
+    Toolchain,
+)
+from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs, check_output
 
 
 @dataclass(frozen=True)
 class _Compiled:
     preset: ShapePreset
     reference: Reference
+    specs: tuple[ArgumentSpec, ...]
     artifact: Any
     tensor_bytes: int
     """Of the arguments together."""
@@ -86,8 +100,9 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         step = "benchmark"
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
-        timing = _time(request, toolchain, full, progress)
-        return _measured(request, toolchain, timing, toolchain.facts(full.artifact), tuple(checks), verify_full, worst)
+        timing, rival = _time(request, toolchain, full, progress, checks)
+        facts = toolchain.facts(full.artifact)
+        return _measured(request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, rival)
     except CompileError as error:
         return CompileFailed(error.message, error.line)
     except StepTimeout as error:
@@ -168,8 +183,16 @@ def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePres
     arguments = reference.kernel_arguments(reference.inputs(seed))
     specs = argument_specs(arguments)
     tensor_bytes = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
-    artifact = toolchain.compile(request.candidate.source, specs, request.limits.compile_timeout_s)
-    return _Compiled(preset, reference, artifact, tensor_bytes)
+    artifact = _artifact(request, toolchain, request.candidate, specs)
+    return _Compiled(preset, reference, specs, artifact, tensor_bytes)
+
+
+def _artifact(
+    request: EvaluationRequest, toolchain: Toolchain, candidate: Candidate, specs: tuple[ArgumentSpec, ...]
+) -> Any:
+    """The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not."""
+    proposed = candidate.parent_id is not None
+    return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, in_order=proposed)
 
 
 def _verify(
@@ -186,6 +209,11 @@ def _verify(
         draw = draws[number]
         inputs = compiled.reference.inputs(draw.seed, draw.distribution)
         expected = cache.expected(compiled.reference, draw.seed, inputs, draw.distribution)
+        if draw.distribution == REFERENCE and not all(np.isfinite(e).any() for e in expected if e.size):
+            raise BadReference(
+                f"forward() of {request.task.name} gives no finite value at {compiled.preset.describe()} with seed "
+                f"{draw.seed}: nothing can be compared with that (docs/tasks.md)"
+            )
         tolerance = request.task.tolerance
         if draw.distribution != REFERENCE:
             least = cache.float32_error(compiled.reference, draw.seed, inputs, draw.distribution, expected)
@@ -209,9 +237,23 @@ def _verify(
                 distribution=draw.distribution,
             )
             if failure is not None:
-                return _blank(got, want) or Incorrect(failure)
+                blank = one_value(got, want)
+                return Implausible(blank) if blank else ignores_inputs(draw, raw, expected) or Incorrect(failure)
             worst = max(worst, distance)
         return worst
+
+    def ignores_inputs(draw: _Draw, raw: Sequence[np.ndarray], expected: tuple[np.ndarray, ...]) -> Implausible | None:
+        """Other inputs, the same bits, where the reference says something else."""
+        other = compiled.reference.inputs(draw.seed + 1, draw.distribution)
+        tensors = [a for a in compiled.reference.kernel_arguments(other) if isinstance(a, np.ndarray)]
+        if not same_bits(raw, toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)):
+            return None
+        if same_bits(expected, compiled.reference.expected(other)):
+            return None
+        return Implausible(
+            f"the outputs for seeds {draw.seed} and {draw.seed + 1} are the same bits at {compiled.preset.name}, "
+            f"where the reference differs: they do not depend on the inputs"
+        )
 
     worst = 0.0
     undefined: list[str] = []
@@ -238,66 +280,88 @@ WORTHLESS = 0.05
 """A tolerance above this would tell nothing: such inputs are left out, and that is said."""
 
 
-def _blank(got: np.ndarray, expected: np.ndarray) -> Implausible | None:
-    """For an output of one value only where the reference has several."""
-    if got.size < 2 or got.shape != expected.shape or np.ptp(expected) == 0:
-        return None
-    value = got.reshape(-1)[0]
-    if not np.isfinite(value) or not (got == value).all():
-        return None
-    return Implausible(f"every element of the output is {float(value):g}, whatever the inputs are")
+class _RivalFault(Exception):
+    """The rival, not the candidate, does not compile or run any more."""
 
 
-def _time(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled, progress: Progress) -> Timing:
-    """Measure; measure again while the spread is too wide, at most `remeasure` times; keep the calmest."""
+def _time(
+    request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled, progress: Progress, checks: list[str]
+) -> tuple[Timing, RivalTiming | None]:
+    """On inputs that were verified and, where there is one, of a secret seed: a kernel cannot know them by heart."""
+    tensors: list[np.ndarray] = []
+    if not toolchain.simulated:
+        inputs = compiled.reference.inputs((request.extra_seeds or request.task.seeds)[0])
+        tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
+    rival = request.rival if request.final or not toolchain.exact_timing else None
+    if rival is not None:
+        progress(Step.BENCHMARK, f"against {rival.id}: {'once each' if toolchain.exact_timing else 'in turns'}")
+        try:
+            return _time_beside(rival, request, toolchain, compiled, tensors, progress)
+        except _RivalFault as fault:
+            checks.append(f"{rival.id} could not be timed beside it: {fault}")
+            progress(Step.BENCHMARK, checks[-1])
+    return time_alone(toolchain, compiled.artifact, tensors, request.limits, progress), None
+
+
+def _time_beside(
+    rival: Candidate,
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    compiled: _Compiled,
+    tensors: Sequence[np.ndarray],
+    progress: Progress,
+) -> tuple[Timing, RivalTiming]:
+    """The rival's latency is given as the device was when it ran the candidate: by the ratio of the two."""
     limits = request.limits
-    inputs = compiled.reference.inputs(request.task.seeds[0]) if not toolchain.simulated else []
-    tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)] if inputs else []
-    best: Timing | None = None
-    for attempt in range(1 + limits.remeasure):
-        timing = toolchain.time(compiled.artifact, tensors, limits.warmup, limits.iterations, limits.run_timeout_s)
-        if best is None or _spread(timing) < _spread(best):
-            best = timing
-        if _spread(best) <= limits.max_spread:
-            break
-        if attempt < limits.remeasure:
-            progress(
-                Step.BENCHMARK, f"spread {100 * _spread(timing):.1f} % is above {100 * limits.max_spread:g} %: again"
-            )
-    assert best is not None
-    return best
+    try:
+        artifact = _artifact(request, toolchain, rival, compiled.specs)
+    except CandidateFault as fault:
+        raise _RivalFault(str(fault)) from None
 
+    def rival_block(count: int, left_s: float) -> Sequence[float]:
+        try:
+            return toolchain.time(artifact, tensors, limits.warmup, count, left_s).samples_us
+        except CandidateFault as fault:
+            raise _RivalFault(str(fault)) from None
 
-def _spread(timing: Timing) -> float:
-    low = min(timing.samples_us)
-    return (max(timing.samples_us) - low) / low if low > 0 else 0.0
+    if toolchain.exact_timing:
+        latency_us = statistics.median(rival_block(limits.iterations, limits.run_timeout_s))
+        timing = time_alone(toolchain, compiled.artifact, tensors, limits, progress)
+        return timing, RivalTiming(rival.content_hash, latency_us, 0.0)
+    contest = time_in_turns(
+        lambda count, left_s: toolchain.time(compiled.artifact, tensors, limits.warmup, count, left_s).samples_us,
+        rival_block,
+        limits,
+        progress,
+    )
+    latency_us = statistics.median(contest.candidate.samples_us) / contest.ratio
+    if not latency_us > 0:
+        raise _RivalFault("a latency of 0 µs was measured")
+    return contest.candidate, RivalTiming(rival.content_hash, latency_us, contest.noise)
 
 
 def _measured(
     request: EvaluationRequest,
     toolchain: Toolchain,
+    compiled: _Compiled,
     timing: Timing,
     facts: Facts,
     checks: tuple[str, ...],
     verified_full: bool,
     worst: float,
+    rival: RivalTiming | None,
 ) -> Evaluation:
+    task = request.task
     latency = statistics.median(timing.samples_us)
-    if not latency > 0:
-        return Implausible(f"a latency of {latency} µs: nothing was executed", latency)
-    if facts.low_precision and request.task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
-        reason = f"the task is float32-faithful, but instructions compute in {', '.join(facts.low_precision)}"
-        return Incorrect(
-            CheckFailure(seed=request.task.seeds[0], preset=request.task.full.name, output=0, reason=reason)
-        )
-    floor = facts.resource_bound_us
-    if floor is not None and latency < 0.999 * floor:
-        return Implausible(
-            f"{latency:,.1f} µs is below the {floor:,.1f} µs that its own instructions need at least "
-            f"on {toolchain.machine}",
-            latency,
-        )
-    bounds = bounds_for(request.task, facts, toolchain.machine)
+    traced = toolchain.traced(request.candidate.source, compiled.specs, request.limits.compile_timeout_s)
+    narrow = dict.fromkeys(facts.low_precision + (traced.low_precision if traced is not None else ()))
+    if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
+        reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"
+        return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
+    why = contradiction(task, facts, traced, latency, toolchain.machine)
+    if why is not None:
+        return Implausible(why, latency)
+    bounds = bounds_for(task, facts, toolchain.machine)
     profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps_for(facts, bounds, latency, toolchain.machine))
     return Measured(
         latency,
@@ -310,6 +374,7 @@ def _measured(
         checks,
         verified_full,
         worst,
+        rival,
     )
 
 

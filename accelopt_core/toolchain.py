@@ -85,6 +85,18 @@ class Facts:
     """No machine of this kind can run this instruction stream faster; None where unknown."""
     low_precision: tuple[str, ...] = ()
     """Dtypes below float32 that arithmetic instructions really read or wrote, e.g. `bfloat16`."""
+    counted_flops: int | None = None
+    """Of all matrix products that the device's profiler saw, transposes included; None where nothing is counted."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the simulator counts in a source that a device runs; a second opinion on what was executed."""
+
+    matmul_flops: int
+    """Without transposes."""
+    low_precision: tuple[str, ...]
+    """As `Facts.low_precision`."""
 
 
 class Toolchain(Protocol):
@@ -107,12 +119,32 @@ class Toolchain(Protocol):
     def simulated(self) -> bool: ...
 
     @property
+    def exact_timing(self) -> bool:
+        """True where the same artifact always takes the same time: nothing is timed twice to be sure."""
+        ...
+
+    @property
+    def wall(self) -> str:
+        """What kept the last candidate in while it was compiled, for people; empty before the first."""
+        ...
+
+    @property
     def parallel_runs(self) -> int:
         """How many runs may go on at once in forked processes; 1 for a device."""
         ...
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Any:
-        """An artifact. Raises CompileError, StepTimeout or RunError (the compiler itself died)."""
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
+    ) -> Any:
+        """An artifact. Raises CompileError, StepTimeout, RunError (the compiler itself died) or ToolchainMissing.
+
+        `in_order`: the kernel must fit on chip as it is written; False leaves room for a compiler that reorders, as
+        the user's own kernel may (AWS's tutorials do). A device's compiler decides that by itself.
+        """
+        ...
+
+    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
+        """What the simulator makes of the source; None where this is the simulator, or it does not trace there."""
         ...
 
     def run(self, artifact: Any, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:

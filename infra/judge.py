@@ -22,7 +22,7 @@ from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
 from accelopt_core.toolchain import ToolchainMissing
 from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
 from infra import sandbox, wire
-from infra.toolchains import SimulatorToolchain, open_toolchain
+from infra.toolchains import open_toolchain
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,14 +53,13 @@ def main(argv: list[str] | None = None) -> int:
 
     sandbox.adopt_descendants()
     try:
-        # The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not.
-        toolchain = open_toolchain(toolchain_name, in_order=request.candidate.parent_id is not None)
+        toolchain = open_toolchain(toolchain_name)
         try:
             result = wire.encode_evaluation(
                 judge(request, toolchain, progress, ReferenceCache(options.cache, key=wire.cache_key(text))),
                 nonce=nonce,
             )
-            if isinstance(toolchain, SimulatorToolchain) and "no " in toolchain.wall.replace("no new", ""):
+            if not toolchain.simulated or "no " in toolchain.wall.replace("no new", ""):
                 progress(Step.VERIFY, f"note: this system kept the candidate in with {toolchain.wall}")
         finally:
             toolchain.close()

@@ -306,7 +306,9 @@ def judge_limit_s(request: EvaluationRequest) -> float:
     """After this long the judge itself hangs: more than it takes when every step uses its own limit up."""
     limits = request.limits
     return (
-        limits.compile_timeout_s * len(request.task.presets) + limits.run_timeout_s * (2 + limits.remeasure) + _SPARE_S
+        limits.compile_timeout_s * (len(request.task.presets) + (request.rival is not None))
+        + limits.run_timeout_s * (2 + limits.remeasure)
+        + _SPARE_S
     )
 
 

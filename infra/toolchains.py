@@ -49,13 +49,10 @@ TREE = Path(__file__).resolve().parent.parent
 """Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
 
 
-def open_toolchain(name: str, *, machine: str = "trn2", in_order: bool = True) -> Toolchain:
-    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing.
-
-    `in_order`: of the simulator; a kernel must fit on chip without the compiler reordering it.
-    """
+def open_toolchain(name: str, *, machine: str = "trn2") -> Toolchain:
+    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing."""
     if name == "simulator":
-        return SimulatorToolchain(machine, in_order=in_order)
+        return SimulatorToolchain(machine)
     if name == "auto":
         from infra.neuron.toolchain import open_neuron_toolchain
 
@@ -82,16 +79,15 @@ class SimulatorToolchain:
     """
 
     simulated = True
+    exact_timing = True
     parallel_runs = 64
 
-    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, in_order: bool = True, walls: bool = True) -> None:
+    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, walls: bool = True) -> None:
         """`walls`: False leaves namespaces out even where they are to be had."""
         self.machine = machine
-        self._in_order = in_order
         self._memory_bytes = min(memory_bytes, _half_of_memory())
         self._walls = walls
         self.wall = ""
-        """What kept the last candidate in, as its worker said before it read the candidate."""
         self._folder = Path(tempfile.mkdtemp(prefix="nki-sim-"))
         self._count = 0
 
@@ -107,7 +103,12 @@ class SimulatorToolchain:
             digest.update(path.read_bytes())
         return f"sim-{self.machine}-{digest.hexdigest()[:12]}"
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
+    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> None:
+        """There is no second opinion: what is measured here is the trace."""
+
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
+    ) -> Simulated:
         self._count += 1
         work = self._folder / f"compile-{self._count}"
         work.mkdir()
@@ -147,7 +148,7 @@ class SimulatorToolchain:
                 if finished.status != 0:
                     raise _compile_error(_beginning(failure, 64 << 10), finished)
                 traced = _beginning(program, PROGRAM_LIMIT)
-            return Simulated(_checked(traced, source, self._in_order), self.machine)
+            return Simulated(_checked(traced, source, in_order), self.machine)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

@@ -65,6 +65,8 @@ class NeffCompiler:
         self._folder = folder
         self._runtime_saves = False
         """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
+        self.wall = ""
+        """What kept the last candidate in."""
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""

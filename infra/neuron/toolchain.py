@@ -24,14 +24,17 @@ from pathlib import Path
 
 import numpy as np
 
+from accelopt_core.bounds import work_from_program
 from accelopt_core.evaluation import HotLine
 from accelopt_core.toolchain import (
     ArgumentSpec,
+    CandidateFault,
     Facts,
     RunError,
     StepTimeout,
     Timing,
     ToolchainMissing,
+    Traced,
 )
 from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
@@ -54,6 +57,8 @@ from infra.neuron.routes import (
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
+from infra.toolchains import SimulatorToolchain
+from nki_sim.profile import low_precision
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +99,7 @@ class NeuronToolchain:
     """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
 
     simulated = False
+    exact_timing = False
     parallel_runs = 1
 
     def __init__(
@@ -145,9 +151,30 @@ class NeuronToolchain:
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
-        """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
+    @property
+    def wall(self) -> str:
+        return self._compiler.wall
+
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
+    ) -> Neff:
+        """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work.
+
+        The order of instructions on chip is the compiler's business, whatever `in_order` says.
+        """
         return self._compiler.compile(source, arguments, timeout_s)
+
+    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
+        """None for a source that the simulator does not trace: of another dialect, or with what it does not know."""
+        simulator = SimulatorToolchain(self.machine)
+        try:
+            program = simulator.compile(source, arguments, timeout_s, in_order=False).program
+        except (CandidateFault, ToolchainMissing) as fault:
+            log.info("no second opinion from the simulator: %s", fault)
+            return None
+        finally:
+            simulator.close()
+        return Traced(work_from_program(program).matmul_flops, low_precision(program))
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""
@@ -248,6 +275,7 @@ class NeuronToolchain:
             hot_lines=lines,
             low_precision=tuple(sorted(narrow)),
             matmul_flops=None if flops is None else int(flops - summary.get("transpose_flops", 0.0)),
+            counted_flops=None if flops is None else int(flops),
             vector_ops=0,  # no profiler counts them; a bound by the other two resources is still a bound
             hbm_bytes=artifact.io_bytes,
             resource_bound_us=resource_bound_us(summary, self.machine),
