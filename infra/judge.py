@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 
     sandbox.adopt_descendants()
     try:
-        toolchain = open_toolchain(toolchain_name)
+        toolchain = open_toolchain(toolchain_name, told=lambda line: progress(Step.VERIFY, line))
         try:
             result = wire.encode_evaluation(
                 judge(request, toolchain, progress, ReferenceCache(options.cache, key=wire.cache_key(text))),

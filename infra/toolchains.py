@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
@@ -49,14 +49,17 @@ TREE = Path(__file__).resolve().parent.parent
 """Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
 
 
-def open_toolchain(name: str, *, machine: str = "trn2") -> Toolchain:
-    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing."""
+def open_toolchain(name: str, *, machine: str = "trn2", told: Callable[[str], object] = lambda line: None) -> Toolchain:
+    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing.
+
+    `told`: of a device; who is waited for while others use it.
+    """
     if name == "simulator":
         return SimulatorToolchain(machine)
     if name == "auto":
         from infra.neuron.toolchain import open_neuron_toolchain
 
-        return open_neuron_toolchain()
+        return open_neuron_toolchain(told=told)
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
 
 

@@ -38,7 +38,9 @@ from accelopt_core.toolchain import (
 )
 from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
+from infra.neuron.cores import CoreShare, share_of_this_host
 from infra.neuron.faults import run_fault
+from infra.neuron.leases import Told
 from infra.neuron.packages import system_versions
 from infra.neuron.profile import (
     InstructionFacts,
@@ -64,9 +66,15 @@ log = logging.getLogger(__name__)
 
 
 def open_neuron_toolchain(
-    route: str | None = None, installation: Installation | None = None, core: str | None = None
+    route: str | None = None,
+    installation: Installation | None = None,
+    core: str | None = None,
+    told: Told = lambda line: None,
 ) -> NeuronToolchain:
-    """The first route that works here, or the named one. Raises ToolchainMissing, naming all that was looked for."""
+    """The first route that works here, or the named one. Raises ToolchainMissing, naming all that was looked for.
+
+    `core`: for NEURON_RT_VISIBLE_CORES; without it one is leased when the first kernel is compiled, which `told` tells.
+    """
     where = installation or this_machine()
     if where.devices() == 0:
         raise ToolchainMissing(
@@ -86,7 +94,10 @@ def open_neuron_toolchain(
             continue
         if result.available:
             chosen = next(known for known in ROUTES if known.name == result.route)
-            return NeuronToolchain(chosen, result, where, profiler, generation.group(0), kind or "", core)
+            share = share_of_this_host(generation.group(0), where.devices(), told)
+            if core is not None:
+                share = CoreShare((), chosen=core, told=told)
+            return NeuronToolchain(chosen, result, where, profiler, generation.group(0), kind or "", share)
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
@@ -110,7 +121,7 @@ class NeuronToolchain:
         profiler: Profiler,
         machine: str,
         kind: str,
-        core: str | None,
+        share: CoreShare,
     ) -> None:
         self.route = route
         self.machine = machine
@@ -118,13 +129,17 @@ class NeuronToolchain:
         self._where = installation
         self._profiler = profiler
         self._kind = kind
-        self._core = core or os.environ.get("NEURON_RT_VISIBLE_CORES") or "0"
+        self._share = share
         self._folder = Path(tempfile.mkdtemp(prefix="nki-trn-"))
         self._count = 0
-        self._compiler = NeffCompiler(route, Path(str(probe.python)), installation, machine, self._core, self._folder)
         self._last: dict[str, tuple[dict[str, float], Path]] = {}
         self._verified: dict[tuple[str, str], str] = {}
         """By NEFF and inputs: the digest of the outputs that `run` handed out."""
+
+    @cached_property
+    def _compiler(self) -> NeffCompiler:
+        python = Path(str(self._probe.python))
+        return NeffCompiler(self.route, python, self._where, self.machine, self._share.core, self._folder)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -149,6 +164,7 @@ class NeuronToolchain:
         return f"{self.machine}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
     def close(self) -> None:
+        self._share.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -207,7 +223,6 @@ class NeuronToolchain:
         At least one execution is left out, because the first loads the GpSimd program (about 1 ms). Reading
         the profile of a long kernel takes long: after half of `timeout_s`, three samples are enough.
         """
-        started = time.monotonic()
         work = self._new_folder("time")
         skipped = max(1, warmup)
         total = skipped + iterations
@@ -217,7 +232,9 @@ class NeuronToolchain:
         saves = {"--save-nth-output", "--save-output-npy"} <= known
         if saves:
             flags += ["--save-output-npy", f"--save-nth-output={total}"]
-        said = self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
+        with self._share.timing():
+            started = time.monotonic()
+            said = self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
         if saves:
             self._check_timed_outputs(artifact, tensors, work, said)
         sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, total + 1)]
@@ -358,7 +375,7 @@ class NeuronToolchain:
     def _run_environment(self) -> dict[str, str]:
         return {
             "PATH": self._where.path_variable,
-            "NEURON_RT_VISIBLE_CORES": self._core,
+            "NEURON_RT_VISIBLE_CORES": self._share.core,
             "NEURON_LOGICAL_NC_CONFIG": "1",
             "NEURON_RT_ENABLE_DGE_NOTIFICATIONS": "0",  # their queue can overflow (nrt-troubleshoot.rst)
         }
