@@ -1,6 +1,7 @@
 """What happens in a run, in the order it happens: told to whoever watches, never asked back.
 
-A view or a log is a `RunObserver`; it must not raise and must not block, because the run waits for it.
+A view or a log is a `RunObserver`; it must not raise and must not block, because the run waits for it. Rounds that try
+several candidates side by side tell from several threads; `infra.event_log.Observers` lets one in at a time.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class RunStarted:
     experiences: int = 0
     """What optimization memory held at the start."""
     max_hours: float | None = None
+    hours_before: float = 0.0
+    """What a resumed run had used of them."""
+    width: int = 1
+    """Candidates that a round tries side by side."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class RoundStarted:
 class StepBegan:
     round: int
     step: Step
+    lane: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,35 @@ class StepNote:
     round: int
     step: Step
     detail: str
+    lane: str = ""
 
 
 @dataclass(frozen=True)
 class PlanMade:
     round: int
     plan: Plan
+    lane: str = ""
 
 
 @dataclass(frozen=True)
 class RoundEnded:
+    """Of one lane; told once for each, in their order, where a round tries several candidates side by side."""
+
     attempt: Attempt
     decision: Decision
     evaluation: Evaluation | None = None
     """None: no usable kernel was written."""
+
+
+@dataclass(frozen=True)
+class LastCheck:
+    """The winner, verified on every seed at every shape and timed beside the input kernel."""
+
+    candidate_id: str
+    evaluation: Evaluation
+    passed: bool
+    reason: str = ""
+    """Why it did not pass."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +132,7 @@ Event = Union[
     StepNote,
     PlanMade,
     RoundEnded,
+    LastCheck,
     BudgetUpdate,
     Notice,
     RunEnded,

@@ -234,9 +234,14 @@ class Try:
     evaluation: Evaluation | None
     attempt: Attempt
     decision: Decision | None = None
-    """Of the round; on its last try only."""
+    """On the last try of its lane only."""
     reflexion: Reflexion | None = None
-    note: str = ""
+    lane: str = ""
+    """Which of the candidates that the round tried side by side; empty where it tried one."""
+    lanes: int = 1
+    """How many there were: the round is complete when each has its decision."""
+    last_check: Evaluation | None = None
+    """Of a winner that failed it: what the check came to, written on the same line once more."""
 
 
 class Journal(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from accelopt_core.candidate import Candidate, Plan
-from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.evaluation import Evaluation, Measured, RivalTiming
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import Attempt
@@ -77,6 +77,9 @@ class RoundContext:
     measured: tuple[tuple[Candidate, Measured], ...] = ()
     """Every right kernel of this run with its result, the input first: a plan may start from any (Plan.parent_id)."""
 
+    planned: tuple[Plan, ...] = ()
+    """What is being tried side by side in this very round: the next plan must be another one."""
+
     def started_from(self, parent_id: str | None) -> RoundContext:
         """The same knowledge, with another measured candidate as the parent. Raises UnusablePlan for an unknown one."""
         if parent_id is None or parent_id == self.parent.id:
@@ -86,6 +89,14 @@ class RoundContext:
                 return replace(self, parent=candidate, parent_result=result)
         known = ", ".join(candidate.id for candidate, _ in self.measured)
         raise UnusablePlan(f"it starts from {parent_id!r}, which is none of this run's right kernels ({known})")
+
+    def with_parent_timed(self, rival: RivalTiming | None) -> RoundContext:
+        """The parent's latency as it was measured beside the candidate, where it was: what a gain is a gain over."""
+        if rival is None or rival.content_hash != self.parent.content_hash:
+            return self
+        old, us = self.parent_result, rival.latency_us
+        timed = replace(old, latency_us=us, min_us=min(old.min_us, us), max_us=max(old.max_us, us))
+        return replace(self, parent_result=timed)
 
 
 class Planner(Protocol):

@@ -1,6 +1,9 @@
 """The loop: nine steps a round, and the rules by which it goes on or stops.
 
 profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
+
+A round may try several candidates side by side: each is planned in turn, knowing the plans before it, then all are
+written and evaluated at once (`lane.py`), and decided one after the other. A round with one lane is the plain case.
 """
 
 from __future__ import annotations
@@ -9,22 +12,21 @@ import datetime
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from accelopt_core.bounds import bottleneck_of
-from accelopt_core.candidate import Candidate, Plan, source_hash
-from accelopt_core.evaluation import Evaluation, Implausible, Measured, explain
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured, explain
 from accelopt_core.events import (
     BASELINE_ROUND,
     BaselineMeasured,
+    LastCheck,
     Notice,
     PlanMade,
     RoundEnded,
     RoundStarted,
     RunObserver,
-    StepBegan,
-    StepNote,
 )
+from accelopt_core.lane import LETTERS, MOST_LANES, Lane, run_side_by_side
 from accelopt_core.operators import kernel_operators
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
@@ -34,30 +36,21 @@ from accelopt_core.ports import (
     EvaluationRequest,
     Journal,
     ModelError,
-    Progress,
     Step,
     Target,
     Try,
 )
-from accelopt_core.proposer import (
-    CannotRepair,
-    Feedback,
-    NothingToPlan,
-    Proposer,
-    RoundContext,
-    UnusablePlan,
-    UnusableReply,
-)
-from accelopt_core.summarizer import machine_and_toolchain, measured_rejection
+from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
+from accelopt_core.standing import Standing
+from accelopt_core.steps import Ending as Ending
+from accelopt_core.steps import Place, Steps, Stop
+from accelopt_core.summarizer import machine_and_toolchain, measured_rejection, refutation
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
-from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict
+from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.reflexion import ReflexionWindow
-
-MODEL_FAILURES_IN_A_ROW = 2
-"""After this many rounds that a model could not answer at all, the run stops."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +58,15 @@ class LoopSettings:
     rounds: int = 10
     patience: int = 5
     """Stop after this many rounds without improvement."""
+    width: int = 1
+    """Candidates that a round tries side by side."""
     max_repairs: int = 3
     guard: DivergenceGuard = field(default_factory=DivergenceGuard)
     bans: BanRule = field(default_factory=BanRule)
     recurring_after: int = 3
     """An error that came so often changes how the executor is instructed."""
+    model_failures: int = 2
+    """Stop after this many rounds in a row that a model could not answer at all."""
     reflexion_window: int = 5
     experiences: int = 6
     """How many of memory's experiences a proposer is shown."""
@@ -79,12 +76,9 @@ class LoopSettings:
     """Stop when the best reaches this percent of peak; only where the task declares its work."""
     limits: EvaluationLimits = field(default_factory=EvaluationLimits)
 
-
-class Ending(str, Enum):
-    FINISHED = "finished"
-    INTERRUPTED = "interrupted"
-    BUDGET = "budget"
-    FAILED = "failed"
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MOST_LANES:
+            raise ValueError(f"a round tries 1 to {MOST_LANES} candidates, not {self.width}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Past:
-    """What an interrupted run has already done; a round without a decision is gone through again."""
+    """What an interrupted run has already done; a round without all its decisions is gone through again."""
 
     baseline: Measured
     tries: tuple[Try, ...]
@@ -113,15 +107,6 @@ class BaselineRejected(Exception):
     def __init__(self, evaluation: Evaluation) -> None:
         super().__init__(explain(evaluation))
         self.evaluation = evaluation
-
-
-class Stop(Exception):
-    """Ends the run from inside a round, between two steps."""
-
-    def __init__(self, ending: Ending, reason: str) -> None:
-        super().__init__(reason)
-        self.ending = ending
-        self.reason = reason
 
 
 class Loop:
@@ -145,55 +130,65 @@ class Loop:
         self._target = target
         self._proposer = proposer
         self._journal = journal
-        self._budget = budget
         self._tell = observer.tell
+        self._steps = Steps(observer, budget, interrupted)
         self._settings = settings
-        self._interrupted = interrupted
         self._history = AttemptHistory()
         self._window = ReflexionWindow(settings.reflexion_window)
-        self._machine = target.describe()
         self._input = Candidate("input", source)
-        self._pending: Try | None = None
+        self._tries: dict[str, Try] = {}
+        """By candidate, those that were measured: a winner that fails its last check is written once more."""
         self._past = past
         self._today = today
 
     def run(self) -> Outcome:
-        if self._past is not None:
-            baseline: Evaluation = self._past.baseline
-        else:
-            baseline = self._evaluate(BASELINE_ROUND, self._input, verify_full_below_us=None)
+        past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
         if not isinstance(baseline, Measured):
             raise BaselineRejected(baseline)
-        self._baseline = self._best_result = self._parent_result = baseline
-        self._best = self._parent = self._input
-        self._ranking: list[tuple[Candidate, Measured]] = [(self._input, baseline)]
-        self._measured = [(self._input, baseline)]
+        self._standing = standing = Standing(self._input, baseline, self._settings.guard)
         self._tell(BaselineMeasured(baseline))
-        if self._past is None:
-            self._journal.best(self._input, baseline)
-            first = 1
-        else:
-            first = self._restore(self._past.tries)
+        first = 1 if past is None else self._restore(past.tries)
+        # A resumed run writes it too: it may have been killed between two of its files.
+        self._journal.best(standing.best, standing.best_result)
         ending, reason = self._rounds(first)
-        if self._best is not self._input and ending is not Ending.FAILED:
+        if ending is not Ending.FAILED:
             self._confirm_winner()
-        return Outcome(ending, reason, self._baseline, self._best, self._best_result, self._history.attempts)
+        return Outcome(
+            ending, reason, standing.baseline, standing.best, standing.best_result, self._history.attempts
+        )  # fmt: skip
 
     def _restore(self, tries: tuple[Try, ...]) -> int:
         """Bring the state to where the last complete round left it; the number of the round to go on with."""
-        done = {entry.round for entry in tries if entry.decision is not None}
+        rounds: dict[int, list[Try]] = {}
         for entry in tries:
-            if entry.round not in done:
+            rounds.setdefault(entry.round, []).append(entry)
+        done = 0
+        dropped = []
+        for number, entries in sorted(rounds.items()):
+            decided = [entry for entry in entries if entry.decision is not None]
+            if not decided or len(decided) < decided[0].lanes:
                 continue
-            self._history.add(entry.attempt)
-            if entry.reflexion is not None:
-                self._window.add(entry.reflexion)
-            if entry.decision is not None:
-                if entry.candidate is not None and isinstance(entry.evaluation, Measured):
-                    self._adopt(entry.decision, entry.candidate, entry.evaluation)
+            done = number
+            ended: list[tuple[Candidate | None, Measured | None, Decision]] = []
+            for entry in entries:
+                self._history.add(entry.attempt)
+                if entry.decision is None:
+                    continue
+                measured = entry.evaluation if isinstance(entry.evaluation, Measured) else None
+                if measured is not None and entry.candidate is not None:
+                    self._standing.adopt(entry.candidate, measured, entry.decision)
+                    self._tries[entry.candidate.id] = entry
+                if entry.reflexion is not None:
+                    self._window.add(entry.reflexion)
+                ended.append((entry.candidate, measured, entry.decision))
                 self._tell(RoundEnded(entry.attempt, entry.decision, entry.evaluation))
-        self._journal.best(self._best, self._best_result)  # the run may have been killed between two of its files
-        return max(done, default=0) + 1
+                if entry.candidate is not None and entry.last_check is not None:
+                    dropped.append((entry.candidate.id, entry.last_check, entry.attempt.summary))
+            self._standing.end_round(ended)
+        for candidate_id, evaluation, reason in dropped:
+            self._standing.drop(candidate_id)
+            self._tell(LastCheck(candidate_id, evaluation, False, reason))
+        return done + 1
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
@@ -201,15 +196,12 @@ class Loop:
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
-            bounds = self._best_result.profile.bounds
-            percent = bounds.percent_of_peak(self._best_result.latency_us)
-            if bounds.source == "declared" and percent >= settings.bound_percent:
+            best = self._standing.best_result
+            percent = best.percent_of_peak
+            if best.profile.bounds.source == "declared" and percent >= settings.bound_percent:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
             try:
-                try:
-                    self._round(number)
-                finally:
-                    self._flush()  # a round that is stopped midway keeps what it tried
+                self._round(number)
             except NothingToPlan as done:
                 return Ending.FINISHED, str(done)
             except Stop as stop:
@@ -217,240 +209,244 @@ class Loop:
             except BudgetExhausted as exhausted:
                 return Ending.BUDGET, str(exhausted)
             failures = self._history.model_failures_in_a_row()
-            if failures >= MODEL_FAILURES_IN_A_ROW:
+            if failures >= settings.model_failures:
                 return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"
         return Ending.FINISHED, f"all {settings.rounds} rounds are done"
 
     # --- one round --------------------------------------------------------------------------------
 
     def _round(self, number: int) -> None:
-        self._tell(RoundStarted(number, self._parent.id, self._parent_result.latency_us))
-        context = self._context(number)
-        self._step(number, Step.PROFILE, _describe_profile(self._parent_result))
-        self._step(number, Step.PLAN)
+        standing = self._standing
+        self._tell(RoundStarted(number, standing.parent.id, standing.parent_result.latency_us))
+        self._of_round: list[Try] = []
+        lanes: list[Lane] = []
         try:
-            plan = self._proposer.planner.plan(context)
-            context = context.started_from(plan.parent_id)
-        except BudgetExhausted:
-            raise
-        except (UnusablePlan, ModelError) as error:
-            self._no_plan(number, MODEL_FAILED if isinstance(error, ModelError) else "no_plan", f"no plan: {error}")
-            return
-        self._tell(PlanMade(number, plan))
-        self._note(number, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+            context = self._context(number)
+            self._steps.begin(Place(number), Step.PROFILE, _describe_profile(standing.parent_result))
+            lanes = self._planned(number, context)
+            stopped_by = self._carry_out([lane for lane in lanes if lane.plan is not None])
+            # What was measured is decided first, in the lanes' order: a new best is on disk whatever comes then.
+            decisions = [self._decide(lane) for lane in lanes if lane.measured is not None or stopped_by is None]
+            if stopped_by is not None:
+                raise stopped_by
+            for lane, decision in zip(lanes, decisions):
+                self._conclude(lane, decision)
+            standing.end_round([(lane.candidate, lane.measured, decision) for lane, decision in zip(lanes, decisions)])
+        finally:  # a round that is stopped midway keeps what it tried
+            for lane in lanes:
+                self._file_last(lane)
+            for entry in sorted(self._of_round, key=lambda entry: (entry.lane, entry.number)):
+                self._history.add(entry.attempt)
 
-        candidate: Candidate | None = None
-        result: Evaluation | None = None
-        feedback: tuple[Feedback, ...] = ()
-        tries = 0
-        while tries <= self._settings.max_repairs:
-            tries += 1
-            self._step(number, Step.EXECUTE, f"repair {tries - 1} of {self._settings.max_repairs}" if tries > 1 else "")
+    def _planned(self, number: int, context: RoundContext) -> list[Lane]:
+        """The lanes of a round, each with a plan of its own; one whose planner gave none has no plan."""
+        wide = self._settings.width > 1
+        lanes: list[Lane] = []
+        plans: tuple[Plan, ...] = ()
+        for letter in LETTERS[: self._settings.width]:
+            place = Place(number, letter if wide else "")
+            self._steps.begin(place, Step.PLAN)
+            known = replace(context, planned=plans) if plans else context
             try:
-                source = self._proposer.executor.execute(context, plan, feedback)
-            except UnusableReply as unusable:
-                message = f"no kernel in the reply: {unusable}"
-                self._note(number, Step.EXECUTE, message)
-                self._pend(number, tries, plan, None, None, "no_kernel", message)
-                feedback += (Feedback(unusable.reply, str(unusable)),)
-                continue
+                plan = self._proposer.planner.plan(known)
+                parted = known.started_from(plan.parent_id)
+            except NothingToPlan as nothing:
+                if not lanes:
+                    raise
+                self._steps.note(place, Step.PLAN, f"no further plan: {nothing}")
+                break
             except BudgetExhausted:
                 raise
-            except (CannotRepair, ModelError) as error:
-                self._note(number, Step.EXECUTE, str(error))
+            except (UnusablePlan, ModelError) as error:
+                lane = Lane(place, context, None)
+                lane.last = lane.tried(
+                    1, MODEL_FAILED if isinstance(error, ModelError) else "no_plan", f"no plan: {error}"
+                )  # fmt: skip
+                lanes.append(lane)
+                self._steps.note(place, Step.PLAN, f"no plan: {error}")
                 if isinstance(error, ModelError):
-                    self._pend(number, tries, plan, None, None, MODEL_FAILED, str(error))
-                elif self._pending is None:
-                    self._pend(number, tries, plan, None, None, "no_kernel", str(error))
+                    break  # it would not answer the next question either
+                continue
+            if any(_same_change(parted, plan, lane) for lane in lanes):
+                self._steps.note(place, Step.PLAN, f"the same plan again is not tried twice: {plan.title}")
                 break
-            candidate = Candidate(f"r{number:03d}t{tries}", source, context.parent.id, plan.id)
-            result = self._evaluate(number, candidate, verify_full_below_us=self._best_result.latency_us)
-            message = explain(result)
-            self._pend(number, tries, plan, candidate, result, result.kind, message)
-            if isinstance(result, (Measured, Implausible)):
-                break
-            self._note(number, Step.VERIFY, message)
-            feedback += (Feedback(source, message),)
-        self._finish_round(number, context, plan, candidate, result)
+            plans += (plan,)
+            plan = replace(plan, id=f"{plan.id}{place.lane}")
+            self._tell(PlanMade(number, plan, place.lane))
+            self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+            lanes.append(Lane(place, parted, plan))
+        for lane in lanes:
+            lane.lanes = len(lanes)
+            if lane.last is not None:
+                lane.last = replace(lane.last, lanes=len(lanes))
+        return lanes
 
-    def _finish_round(
-        self, number: int, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None
-    ) -> None:
-        self._step(number, Step.DECIDE)
-        measured = result if isinstance(result, Measured) else None
-        spread = max(measured.spread if measured else 0.0, self._best_result.spread)
-        decision = self._settings.guard.decide(
-            measured.latency_us if measured else None, self._best_result.latency_us, spread
-        )
-        self._note(number, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}")
-        pending = self._pending
-        assert pending is not None, "a round that came this far has tried something"
-        if measured is not None and candidate is not None:
-            pending = replace(pending, attempt=replace(pending.attempt, outcome=decision.verdict.value))
-            self._adopt(decision, candidate, measured)
-        self._pending = pending
-        if measured is not None and candidate is not None:
-            self._step(number, Step.SUMMARIZE)
-            self._summarize(number, context, plan, candidate, measured, decision)
-        self._step(number, Step.REFLECT)
+    def _carry_out(self, lanes: list[Lane]) -> BaseException | None:
+        """Writes and evaluates the lanes' candidates, all at once where there are several.
+
+        Returns what stopped some of several, when the others are through; what stops a single one it raises.
+        """
+        best, below_us = self._standing.best, self._standing.best_result.latency_us
+
+        def evaluate(place: Place, candidate: Candidate) -> Evaluation:
+            return self._target.evaluate(
+                self._request(candidate, rival=best, below_us=below_us), self._steps.progress(place)
+            )
+
+        def run(lane: Lane, file: Callable[[Try], None]) -> None:
+            lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
+
+        if len(lanes) == 1:
+            run(lanes[0], self._file)
+        elif lanes:
+            run_side_by_side(lanes, run, self._steps, self._file)
+        errors = [lane.stopped_by for lane in lanes if lane.stopped_by is not None]
+        grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
+        return next(iter([*grave, *errors]), None)
+
+    def _conclude(self, lane: Lane, decision: Decision) -> None:
+        """Summarize, reflect; then, and only then, the lane has its decision on file."""
+        place, plan, candidate, measured = lane.place, lane.plan, lane.candidate, lane.measured
         reflexion = None
-        try:
-            reflexion = self._proposer.reflector.reflect(context, plan, candidate, result, decision)
-            self._window.add(reflexion)
-            self._note(number, Step.REFLECT, reflexion.lesson)
-        except ModelError as error:
-            self._note(number, Step.REFLECT, f"no reflexion: {error}")
-        self._pending = replace(pending, decision=decision, reflexion=reflexion)  # only now the round is complete
-        self._flush()
-        self._tell(RoundEnded(pending.attempt, decision, result))
+        if plan is not None:
+            context = lane.context.with_parent_timed(measured.rival if measured is not None else None)
+            if measured is not None and candidate is not None:
+                self._steps.begin(place, Step.SUMMARIZE)
+                self._summarize(place, context, plan, candidate, measured, decision)
+            self._steps.begin(place, Step.REFLECT)
+            try:
+                reflexion = self._proposer.reflector.reflect(context, plan, candidate, lane.result, decision)
+                self._window.add(reflexion)
+                self._steps.note(place, Step.REFLECT, reflexion.lesson)
+            except ModelError as error:
+                self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+        assert lane.last is not None, "a lane that came this far has tried something"
+        entry = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
+        if candidate is not None and measured is not None:
+            self._tries[candidate.id] = entry
+        self._file_last(lane)
+        self._tell(RoundEnded(entry.attempt, decision, lane.result))
 
-    def _adopt(self, decision: Decision, candidate: Candidate, measured: Measured) -> None:
-        self._measured.append((candidate, measured))
-        if decision.verdict is Verdict.IMPROVED:
-            self._best, self._best_result = candidate, measured
-            self._parent, self._parent_result = candidate, measured
-            self._ranking.append((candidate, measured))
-            self._journal.best(candidate, measured)
-        elif decision.verdict is Verdict.REVERTED:
-            self._parent, self._parent_result = self._best, self._best_result
+    def _decide(self, lane: Lane) -> Decision:
+        """Spends nothing, so it is done even where the run must stop."""
+        decision, measured = self._standing.judge(lane.measured), lane.measured
+        if lane.plan is not None:
+            self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
+        if measured is not None and lane.candidate is not None and lane.last is not None:
+            lane.last = replace(lane.last, attempt=replace(lane.last.attempt, outcome=decision.verdict.value))
+            self._standing.adopt(lane.candidate, measured, decision)
+            if decision.improved:
+                self._journal.best(lane.candidate, measured)
+        return decision
 
     def _summarize(
-        self, number: int, context: RoundContext, plan: Plan, candidate: Candidate, measured: Measured,
+        self, place: Place, context: RoundContext, plan: Plan, candidate: Candidate, measured: Measured,
         decision: Decision,
     ) -> None:  # fmt: skip
         if decision.improved:
             try:
                 experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
             except ModelError as error:
-                self._note(number, Step.SUMMARIZE, f"not remembered: {error}")
+                self._steps.note(place, Step.SUMMARIZE, f"not remembered: {error}")
                 return
         else:  # the numbers say it all: no model is paid for it
-            experience = measured_rejection(context, plan, candidate, measured, decision, self._today())
+            before, guard = context.parent_result, self._settings.guard
+            noise = max(measured.spread, before.spread)
+            faster = guard.decide(measured.latency_us, before.latency_us, noise).improved
+            experience = measured_rejection(
+                context, plan, candidate, measured, decision, self._today(), rejected=not faster
+            )  # fmt: skip
         self._journal.remember(experience, candidate.id, context.experiences)
-        self._note(number, Step.SUMMARIZE, f"remembered: {experience.title}")
-
-    def _no_plan(self, number: int, outcome: str, summary: str) -> None:
-        self._note(number, Step.PLAN, summary)
-        self._pend(number, 1, None, None, None, outcome, summary)
-        decision = self._settings.guard.decide(None, self._best_result.latency_us)
-        assert self._pending is not None
-        self._pending = replace(self._pending, decision=decision)
-        attempt = self._pending.attempt
-        self._flush()
-        self._tell(RoundEnded(attempt, decision, None))
+        self._steps.note(place, Step.SUMMARIZE, f"remembered: {experience.title}")
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def _evaluate(
-        self, number: int, candidate: Candidate, *, verify_full_below_us: float | None, final: bool = False
-    ) -> Evaluation:
-        request = EvaluationRequest(
-            self._task,
-            candidate,
-            self._settings.limits,
-            verify_full_below_us,
-            tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds)),
-            final,
-        )
-        self._between_steps(number)
-        return self._target.evaluate(request, self._relay(number))
+    def _measure_input(self) -> Evaluation:
+        return self._target.evaluate(self._request(self._input), self._steps.progress(Place(BASELINE_ROUND)))
 
-    def _relay(self, number: int) -> Progress:
-        seen: list[Step] = []
-
-        def progress(step: Step, detail: str) -> None:
-            if seen[-1:] != [step]:
-                seen.append(step)
-                self._tell(StepBegan(number, step))
-            if detail:
-                self._note(number, step, detail)
-
-        return progress
+    def _request(
+        self, candidate: Candidate, *, rival: Candidate | None = None, below_us: float | None = None,
+        final: bool = False,
+    ) -> EvaluationRequest:  # fmt: skip
+        seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
+        return EvaluationRequest(self._task, candidate, self._settings.limits, below_us, seeds, final, rival)
 
     def _confirm_winner(self) -> None:
-        """Every seed at every shape, and fresh ones; a winner that fails gives way to the one before it."""
-        while len(self._ranking) > 1:
-            candidate, measured = self._ranking[-1]
-            self._tell(Notice(f"checking the winner {candidate.id} on every seed at every shape"))
-            number = self._settings.rounds + 1
-            request = EvaluationRequest(
-                self._task, candidate, self._settings.limits, None,
-                tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds)), True,
-            )  # fmt: skip
-            result = self._target.evaluate(request, self._relay(number))
-            if isinstance(result, Measured):
-                self._best, self._best_result = candidate, result
-                self._journal.best(candidate, result)
-                return
-            self._tell(Notice(f"{candidate.id} failed its last check and is dropped: {explain(result)}", "warning"))
-            self._ranking.pop()
-        self._best, self._best_result = self._ranking[0]
-        self._journal.best(self._best, self._best_result)
+        """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.
 
-    # --- what is known and what is told -----------------------------------------------------------
+        It stays out for good: the journal says so, and a resumed run does not start from it again.
+        """
+        standing = self._standing
+        while (candidate := standing.best) is not self._input:
+            self._tell(Notice(f"checking the winner {candidate.id} on every seed at every shape"))
+            request = self._request(candidate, rival=self._input, final=True)
+            result = self._target.evaluate(request, self._steps.progress(Place(self._settings.rounds + 1)))
+            if not isinstance(result, Measured):
+                self._drop(candidate, result, result.kind, explain(result))
+                continue
+            decision = standing.against_input(result)
+            if decision.improved:
+                self._tell(LastCheck(candidate.id, result, True))
+                standing.best_result = result
+                break
+            self._drop(candidate, result, decision.verdict.value, f"beside the input kernel, {decision.reason}")
+        self._journal.best(standing.best, standing.best_result)
+
+    def _drop(self, candidate: Candidate, result: Evaluation, outcome: str, reason: str) -> None:
+        self._tell(LastCheck(candidate.id, result, False, reason))
+        self._tell(Notice(f"{candidate.id} failed its last check and is dropped: {reason}", "warning"))
+        summary = f"failed its last check: {reason}"
+        entry, measured = self._tries[candidate.id], dict(self._named_results())
+        parent_us = measured.get(entry.attempt.parent_id or "", self._standing.baseline).latency_us
+        if entry.plan is not None:
+            taken_for, refuted = refutation(
+                self._task.name, entry.plan, candidate, parent_us, measured[candidate.id], summary, self._today()
+            )  # fmt: skip
+            self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
+        self._standing.drop(candidate.id)
+        self._history.drop(candidate.id, outcome, summary)
+        attempt = replace(entry.attempt, outcome=outcome, summary=summary)
+        self._journal.attempt(replace(entry, attempt=attempt, last_check=result))
+
+    def _named_results(self) -> list[tuple[str, Measured]]:
+        return [(candidate.id, measured) for candidate, measured in self._standing.measured]
+
+    # --- what is known, and what is filed ---------------------------------------------------------
 
     def _context(self, number: int) -> RoundContext:
+        standing, settings, history = self._standing, self._settings, self._history.attempts
+        result = standing.parent_result
 
         def choose() -> tuple[Experience, ...]:
             return self._journal.recall().retrieve(
-                bottleneck=bottleneck_of(self._parent_result.profile, self._parent_result.latency_us).value,
-                operators=kernel_operators(self._parent.source),
-                limit=self._settings.experiences,
-                toolchain=machine_and_toolchain(self._parent_result.machine)[1],
+                bottleneck=bottleneck_of(result.profile, result.latency_us).value,
+                operators=kernel_operators(standing.parent.source),
+                limit=settings.experiences,
+                toolchain=machine_and_toolchain(result.machine)[1],
             )
 
-        experiences = self._journal.shown(number, choose)
         return RoundContext(
-            number, self._task, self._parent, self._parent_result, self._best, self._best_result,
-            self._baseline.latency_us, self._history.attempts, self._window.entries, self._window.avoid,
-            self._window.build_on, experiences, self._settings.bans.banned(self._history.attempts, number),
-            recurring_errors(self._history.attempts, number, least=self._settings.recurring_after),
-            tuple(self._measured),
+            number, self._task, standing.parent, result, standing.best, standing.best_result,
+            standing.baseline.latency_us, history, self._window.entries, self._window.avoid, self._window.build_on,
+            self._journal.shown(number, choose), settings.bans.banned(history, number),
+            recurring_errors(history, number, least=settings.recurring_after), standing.measured,
         )  # fmt: skip
 
-    def _pend(
-        self, number: int, tries: int, plan: Plan | None, candidate: Candidate | None, result: Evaluation | None,
-        outcome: str, summary: str,
-    ) -> None:  # fmt: skip
-        """The try that is being worked on; an earlier one of the round is complete now."""
-        self._flush()
-        attempt = Attempt(
-            round=number,
-            candidate_id=candidate.id if candidate else f"r{number:03d}t{tries}",
-            content_hash=candidate.content_hash if candidate else source_hash(summary),
-            parent_id=(plan.parent_id if plan else None) or self._parent.id,
-            technique=plan.technique if plan else "",
-            title=plan.title if plan else "",
-            outcome=outcome,
-            latency_us=result.latency_us if isinstance(result, Measured) else None,
-            summary=summary,
-        )
-        self._pending = Try(number, tries, plan, candidate, result, attempt)
+    def _file(self, entry: Try) -> None:
+        self._of_round.append(entry)
+        self._journal.attempt(entry)
 
-    def _flush(self) -> None:
-        if self._pending is not None:
-            entry, self._pending = self._pending, None
-            self._history.add(entry.attempt)
-            self._journal.attempt(entry)
+    def _file_last(self, lane: Lane) -> None:
+        if lane.last is not None:
+            entry, lane.last = lane.last, None
+            self._file(entry)
 
-    def _step(self, number: int, step: Step, detail: str = "") -> None:
-        self._between_steps(number)
-        self._tell(StepBegan(number, step))
-        if detail:
-            self._note(number, step, detail)
 
-    def _note(self, number: int, step: Step, detail: str) -> None:
-        self._tell(StepNote(number, step, detail))
-
-    def _between_steps(self, number: int) -> None:
-        """Where a run may stop. What a round has already earned (a new best) is on disk by then."""
-        if number == BASELINE_ROUND:
-            return
-        if self._interrupted():
-            raise Stop(Ending.INTERRUPTED, "interrupted")
-        exhausted = self._budget.exhausted()
-        if exhausted is not None:
-            raise Stop(Ending.BUDGET, exhausted)
+def _same_change(context: RoundContext, plan: Plan, lane: Lane) -> bool:
+    other = lane.plan
+    return other is not None and (context.parent.id, plan.technique, plan.title, plan.details) == (
+        lane.context.parent.id, other.technique, other.title, other.details
+    )  # fmt: skip
 
 
 def _describe_profile(result: Measured) -> str:

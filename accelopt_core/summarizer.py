@@ -95,12 +95,42 @@ def measured_experience(
 
 
 def measured_rejection(
-    context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision, today: datetime.date
+    context: RoundContext,
+    plan: Plan,
+    candidate: Candidate,
+    result: Measured,
+    decision: Decision,
+    today: datetime.date,
+    *,
+    rejected: bool = True,
 ) -> Experience:
-    """A right kernel that was not faster, in numbers alone."""
+    """A right kernel that is no new best, in numbers alone.
+
+    `rejected` is false where it is faster than the kernel it changed, on a detour: the change is a win all the same.
+    """
     summary = factual_summary(context, plan, result, decision)
     filed = measured_experience(context, plan, candidate, result, title=plan.title, summary=summary, today=today)
-    return replace(filed, rejected=True)
+    return replace(filed, rejected=rejected)
+
+
+def refutation(
+    task: str, plan: Plan, candidate: Candidate, parent_us: float, result: Measured, summary: str, today: datetime.date
+) -> tuple[Experience, Experience]:
+    """What a winner that failed its last check was taken for, and what memory is to hold against it."""
+    machine, toolchain = machine_and_toolchain(result.machine)
+    taken_for = Experience(
+        title=plan.title,
+        summary=summary,
+        technique=plan.technique,
+        bottleneck=plan.bottleneck.value,
+        operators=kernel_operators(candidate.source),
+        speedup=parent_us / result.latency_us,
+        kernel=task,
+        machine=machine,
+        toolchain=toolchain,
+        date=today.isoformat(),
+    )
+    return taken_for, replace(taken_for, rejected=True)
 
 
 def factual_summary(context: RoundContext, plan: Plan, result: Measured, decision: Decision) -> str:

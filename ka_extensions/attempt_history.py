@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MODEL_FAILED = "model_failed"
 """The outcome of an attempt that ended because a model could not answer at all."""
@@ -22,6 +22,8 @@ class Attempt:
     latency_us: float | None
     summary: str
     """One line a person or a planner can read."""
+    lane: str = ""
+    """Which of the candidates that a round tried side by side; empty where it tried one."""
 
 
 class AttemptHistory:
@@ -42,21 +44,31 @@ class AttemptHistory:
         """The earlier attempt with the same code, if there was one."""
         return next((a for a in self._attempts if a.content_hash == content_hash), None)
 
+    def drop(self, candidate_id: str, outcome: str, summary: str) -> None:
+        """What was taken for right was not: from now on its attempt says so."""
+        self._attempts = [
+            replace(attempt, outcome=outcome, summary=summary) if attempt.candidate_id == candidate_id else attempt
+            for attempt in self._attempts
+        ]
+
     def model_failures_in_a_row(self) -> int:
-        """How many of the latest rounds ended because a model could not answer."""
-        last = {attempt.round: attempt.outcome for attempt in self._attempts}
+        """How many of the latest rounds ended, in every lane, because a model could not answer."""
         count = 0
-        for number in sorted(last, reverse=True):
-            if last[number] != MODEL_FAILED:
+        for attempts in reversed(last_of_rounds(self._attempts)):
+            if any(attempt.outcome != MODEL_FAILED for attempt in attempts):
                 break
             count += 1
         return count
 
     def rounds_without_improvement(self) -> int:
         """Rounds since the last improvement; several attempts in one round count once."""
-        since: set[int] = set()
-        for attempt in reversed(self._attempts):
-            if attempt.outcome == "improved":
-                break
-            since.add(attempt.round)
-        return len(since)
+        won = max((attempt.round for attempt in self._attempts if attempt.outcome == "improved"), default=0)
+        return len({attempt.round for attempt in self._attempts if attempt.round > won})
+
+
+def last_of_rounds(attempts: Iterable[Attempt]) -> list[tuple[Attempt, ...]]:
+    """Of each round, oldest first, the last attempt of each lane: what the round came to."""
+    rounds: dict[int, dict[str, Attempt]] = {}
+    for attempt in attempts:
+        rounds.setdefault(attempt.round, {})[attempt.lane] = attempt
+    return [tuple(rounds[number].values()) for number in sorted(rounds)]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ka_extensions.attempt_history import MODEL_FAILED, Attempt
+from ka_extensions.attempt_history import MODEL_FAILED, Attempt, last_of_rounds
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class BanRule:
 
     def banned(self, attempts: Iterable[Attempt], next_round: int) -> tuple[Ban, ...]:
         """The techniques that may not be used in `next_round`, in the order of their first failure."""
-        last_of_round = {attempt.round: attempt for attempt in attempts}
         failed: dict[str, list[Attempt]] = defaultdict(list)
-        for number in sorted(last_of_round):
-            attempt = last_of_round[number]
-            if attempt.outcome == "improved":
-                failed.pop(attempt.technique, None)
-            elif attempt.technique and attempt.outcome != MODEL_FAILED:
-                failed[attempt.technique].append(attempt)
+        for lanes in last_of_rounds(attempts):
+            won = {attempt.technique for attempt in lanes if attempt.outcome == "improved"}
+            lost = {a.technique: a for a in lanes if a.technique and a.outcome != MODEL_FAILED}
+            for technique in won:
+                failed.pop(technique, None)
+            for technique in lost.keys() - won:
+                failed[technique].append(lost[technique])
         bans = []
         for technique, failures in failed.items():
             last_round = failures[-1].round + self.rounds

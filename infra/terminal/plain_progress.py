@@ -15,6 +15,7 @@ from accelopt_core.events import (
     BaselineMeasured,
     BudgetUpdate,
     Event,
+    LastCheck,
     Notice,
     PlanMade,
     RoundEnded,
@@ -80,6 +81,10 @@ class PlainProgress:
                     standing += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
                 measured = f" at {self._label()}{wording.latency(attempt.latency_us)}" if attempt.latency_us else ""
                 return f"{self._where(attempt.round)}: {label}{measured}{standing}"
+            case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
+                return f"{winner} passed its last check: {explain(evaluation)}"
+            case LastCheck():
+                return None  # a warning says it
             case BudgetUpdate(usage=usage) if usage.total_tokens or event.unpriced_calls:
                 return f"tokens {wording.tokens(usage)}; cost {wording.cost(event.cost_usd, event.unpriced_calls)}"
             case BudgetUpdate():

@@ -30,7 +30,8 @@ from accelopt_core.ports import (
     Try,
 )
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
-from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome
+from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome
+from accelopt_core.steps import Ending
 from accelopt_core.task import ShapePreset, Task
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.reflexion import Reflexion

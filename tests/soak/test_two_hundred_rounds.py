@@ -15,7 +15,8 @@ from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evalua
 from accelopt_core.events import Event, RoundEnded
 from accelopt_core.model_proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo
-from accelopt_core.rounds import Ending, Loop, LoopSettings
+from accelopt_core.rounds import Loop, LoopSettings
+from accelopt_core.steps import Ending
 from infra.evaluation_store import EvaluationStore, RememberingTarget
 from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Ledger
