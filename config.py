@@ -179,6 +179,14 @@ class Model(Group):
     replies: Path | None = setting(
         None, "For provider replay: the run folder, or a folder of recorded exchanges.", metavar="DIR"
     )
+    menu_s: float = setting(
+        20.0,
+        "Most seconds for pricing the built-in catalogue's changes to a kernel, which the planner may take by name; "
+        "0: it is offered none.",
+        name="menu-seconds",
+        metavar="S",
+        legal=_WHOLE,
+    )
     prices: Path | None = setting(None, "Price file to use instead of the shipped one.", metavar="FILE")
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from rich.console import Console
 
 import config
 from accelopt_core import events
+from accelopt_core.menu import Menu
 from accelopt_core.model_proposer import proposer_from_model
 from accelopt_core.ports import (
     EvaluationLimits,
@@ -35,7 +36,8 @@ from accelopt_core.ports import (
 )
 from accelopt_core.prompting import PromptSettings
 from accelopt_core.proposer import Proposer
-from accelopt_core.rounds import BaselineRejected, Ending, Loop, LoopSettings, Outcome, Past
+from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
+from accelopt_core.steps import Ending
 from accelopt_core.task import PrecisionPolicy, Task
 from accelopt_core.transforms.catalogue import catalogue_proposer
 from infra import suite
@@ -51,6 +53,7 @@ from infra.llm.registry import UnknownProvider, provider_from_environment, setti
 from infra.llm.retry import Patience
 from infra.memory_file import MemoryFile
 from infra.predictor import Predictor
+from infra.price_book import PriceBookFile
 from infra.reference_reader import TaskInvalid
 from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.seed_index import TaskNotFound, find_task, load_seed, seed_index, task_from_files
@@ -412,9 +415,9 @@ def _proposer(
     observer: Observers,
     stack: ExitStack,
 ) -> Proposer:
+    predictor = Predictor(task, settings.target.machine, settings.target.compile_timeout_s)
+    stack.callback(predictor.close)
     if provider == "catalogue":
-        predictor = Predictor(task, settings.target.machine, settings.target.compile_timeout_s)
-        stack.callback(predictor.close)
         return catalogue_proposer(predictor, datetime.date.today)
 
     def spent(entry: LedgerEntry) -> None:
@@ -457,7 +460,11 @@ def _proposer(
         role_models={role: name for role, name in role_models.items() if name},
         recorded=folder.exchanges(),
     )
-    return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings))
+    menu = None
+    if wanted.menu_s > 0:
+        folders = [folder.path, *([wanted.replies] if provider == "replay" and wanted.replies else [])]
+        menu = Menu(predictor, wanted.menu_s, PriceBookFile(folders))
+    return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings), menu)
 
 
 def _prompt_settings(settings: config.Settings) -> PromptSettings:

@@ -15,27 +15,39 @@ from accelopt_core.prompting import (
     ask,
     render,
 )
-from accelopt_core.proposer import Feedback, RoundContext
+from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
+from accelopt_core.transforms.base import TransformError
+from accelopt_core.transforms.steps import NotSteps, SiteName, carried_out, steps_in
 from ka_extensions.error_patterns import same_in_a_row
 
 
 class ModelExecutor:
-    """`api_reference`: kernel source in, the API text that matters for it out."""
+    """`api_reference`: kernel source in, the API text that matters for it out.
+
+    `tools`: plans may name steps of the built-in catalogue, which are carried out here without the model.
+    """
 
     def __init__(
         self,
         model: LanguageModel,
         api_reference: Callable[[str], str],
         settings: PromptSettings = DEFAULT_SETTINGS,
+        tools: bool = False,
     ) -> None:
         self._model = model
+        self._tools = tools
         self._api_reference = api_reference
         self._referenced: tuple[str, str] | None = None
         self._settings = settings
         self._system = render("executor_system.j2", machine=settings.machine)
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
-        """A kernel that parses, keeps its interface and is new. Raises UnusableReply or a ModelError."""
+        """A kernel that parses, keeps its interface and is new.
+
+        Raises UnusableReply, a ModelError, or CannotRepair when the kernel that a tool made was refused.
+        """
+        if self._tools and (steps := _tool_steps(plan)):
+            return _by_tool(context, plan, steps, feedback)
         reference = self._reference_for(context.parent.source)
         reply, _ = ask(
             self._model,
@@ -54,6 +66,24 @@ class ModelExecutor:
         if self._referenced is None or self._referenced[0] != source:
             self._referenced = (source, self._api_reference(source))
         return self._referenced[1]
+
+
+def _tool_steps(plan: Plan) -> tuple[SiteName, ...]:
+    try:
+        return steps_in(plan.details)
+    except NotSteps:
+        return ()
+
+
+def _by_tool(context: RoundContext, plan: Plan, steps: tuple[SiteName, ...], feedback: tuple[Feedback, ...]) -> str:
+    if feedback:
+        raise CannotRepair(f"tool {plan.technique} has no second version of this change: {feedback[-1].message}")
+    try:
+        source = carried_out(context.parent.source, steps)
+    except (KeyError, TransformError) as error:
+        raise UnusableReply(f"tool {plan.technique} cannot be applied: {error}", plan.details) from error
+    check_kernel(source, parent=context.parent.source, history=context.history, failed=())
+    return source
 
 
 def executor_prompt(

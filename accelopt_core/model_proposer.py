@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping
 
 from accelopt_core.executor import ModelExecutor
+from accelopt_core.menu import Menu
 from accelopt_core.planner import ModelPlanner
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.prompting import DEFAULT_SETTINGS, PromptSettings
@@ -19,10 +20,13 @@ def proposer_from_model(
     api_reference: Callable[[str], str],
     today: Callable[[], datetime.date] = datetime.date.today,
     settings: PromptSettings = DEFAULT_SETTINGS,
+    menu: Menu | None = None,
 ) -> Proposer:
     """`models`: one per role, all of them; they may be the same object.
 
-    `api_reference`: kernel source in, API text for the executor out. Raises ValueError for a missing role.
+    `api_reference`: kernel source in, API text for the executor out.
+
+    `menu`: the built-in catalogue's changes, offered to the planner by name. Raises ValueError for a missing role.
     """
     missing = [role.value for role in Role if role not in models]
     if missing:
@@ -30,8 +34,8 @@ def proposer_from_model(
     names = list(dict.fromkeys(models[role].name for role in Role))
     return Proposer(
         name=", ".join(names),
-        planner=ModelPlanner(models[Role.PLANNER], settings),
-        executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings),
+        planner=ModelPlanner(models[Role.PLANNER], settings, menu),
+        executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings, tools=menu is not None),
         summarizer=ModelSummarizer(models[Role.SUMMARIZER], today, settings),
         reflector=ModelReflector(models[Role.REFLEXION], settings),
     )

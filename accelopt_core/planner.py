@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from accelopt_core.answers import MalformedAnswer, microseconds_field, read_object, text_field
 from accelopt_core.candidate import Bottleneck, Plan
+from accelopt_core.menu import Menu, Offers
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.prompting import (
     DEFAULT_SETTINGS,
@@ -31,27 +33,33 @@ _BOTTLENECK_WORDS = {
 
 
 class ModelPlanner:
-    def __init__(self, model: LanguageModel, settings: PromptSettings = DEFAULT_SETTINGS) -> None:
+    """`menu`: what the built-in catalogue could do, offered by name; None: nothing is offered."""
+
+    def __init__(
+        self, model: LanguageModel, settings: PromptSettings = DEFAULT_SETTINGS, menu: Menu | None = None
+    ) -> None:
         self._model = model
         self._settings = settings
+        self._menu = menu
         self._system = render("planner_system.j2", machine=settings.machine)
 
     def plan(self, context: RoundContext) -> Plan:
         """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
+        offers = self._menu.offers(context) if self._menu is not None else None
         try:
             return ask_for_object(
                 self._model,
                 Role.PLANNER,
                 self._system,
-                lambda detail: planner_prompt(context, detail),
-                _plan_reader(context),
+                lambda detail: planner_prompt(context, detail, offers),
+                _plan_reader(context, self._menu),
                 self._settings,
             )
         except MalformedAnswer as complaint:
             raise UnusablePlan(f"{self._model.name} answered twice without a usable plan: {complaint}") from complaint
 
 
-def planner_prompt(context: RoundContext, detail: Detail) -> str:
+def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None = None) -> str:
     experiences = context.experiences[: detail.experiences]
     attempts = context.history[-detail.attempts :]
     older = context.history[: len(context.history) - len(attempts)]
@@ -70,6 +78,7 @@ def planner_prompt(context: RoundContext, detail: Detail) -> str:
         attempts=attempts,
         attempts_left_out=len(older),
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
+        offers=offers,
         detail=detail,
     )
 
@@ -79,7 +88,10 @@ def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
 
     `longest_gain_us`: the current latency, which no plan can gain.
     """
-    answer = read_object(reply, required="title")
+    return _described_plan(read_object(reply, required="title"), plan_id, longest_gain_us)
+
+
+def _described_plan(answer: Mapping[str, Any], plan_id: str, longest_gain_us: float) -> Plan:
     gain_us = microseconds_field(answer, "expected_gain_us")
     if gain_us >= longest_gain_us:
         raise MalformedAnswer(
@@ -97,13 +109,17 @@ def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
     )
 
 
-def _plan_reader(context: RoundContext) -> Callable[[str], Plan]:
+def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Plan]:
     plan_id = f"plan-{context.round:03d}"
     latency_us = context.parent_result.latency_us
     banned = {ban.technique: ban for ban in context.banned}
 
     def read(reply: str) -> Plan:
-        plan = read_plan(reply, plan_id=plan_id, longest_gain_us=latency_us)
+        answer = read_object(reply, required="title")
+        if menu is not None and answer.get("tool") not in (None, ""):
+            plan = menu.tool_plan(answer, context, plan_id)
+        else:
+            plan = _described_plan(answer, plan_id, latency_us)
         if plan.technique in banned:
             ban = banned[plan.technique]
             raise MalformedAnswer(

@@ -1,0 +1,163 @@
+"""The built-in catalogue as named tools in a language model's menu.
+
+The planner is shown the changes that the catalogue could make to the kernel, priced on the simulated machine; it may
+name one of them instead of describing a change, and then no model has to write it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from accelopt_core.answers import MalformedAnswer, microseconds_field, text_field
+from accelopt_core.bounds import bottleneck_of
+from accelopt_core.candidate import Plan, source_hash
+from accelopt_core.proposer import RoundContext
+from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, TransformError, parse_kernel
+from accelopt_core.transforms.registry import TRANSFORMS
+from accelopt_core.transforms.search import tried
+from accelopt_core.transforms.steps import LEAST_GAIN, Predict, SiteName, Step, as_details, carried_out, legal_steps
+
+MOST_OFFERS = 8
+LIMIT_S = 20.0
+"""For pricing the menu of one kernel; what is not priced by then is not offered."""
+
+Prices = Mapping[str, "float | None"]
+"""By content hash; None: it does not compile."""
+
+
+class PriceBook(Protocol):
+    """Keeps what was priced within the time there was, so that a resumed or replayed run shows the same menu."""
+
+    def recall(self, kernel: str) -> Prices | None: ...
+
+    def keep(self, kernel: str, prices: Prices) -> None: ...
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What the planner is shown for one kernel."""
+
+    sites: tuple[Site, ...] = ()
+    """Priced, best first."""
+    tools: Mapping[str, str] | None = None
+    """What each transform named in `sites` does, in a sentence."""
+    without_gain: int = 0
+    """Legal sites that promise no gain by themselves."""
+    not_priced: int = 0
+    """Legal sites that the time did not suffice for."""
+    note: str = ""
+    """Why there is no menu, if so."""
+
+
+class Menu:
+    """`predict` prices on the simulated machine, whatever machine the run measures on."""
+
+    def __init__(
+        self,
+        predict: Predict,
+        limit_s: float = LIMIT_S,
+        book: PriceBook | None = None,
+        transforms: tuple[Transform, ...] = TRANSFORMS,
+    ) -> None:
+        self._predict = predict
+        self._limit_s = limit_s
+        self._book = book
+        self._transforms = transforms
+        self._steps: dict[str, tuple[Step, ...]] = {}
+        self._prices: dict[str, Prices] = {}
+
+    def offers(self, context: RoundContext) -> Offers:
+        """The best untried, unbanned changes to the parent."""
+        source, parent_hash = context.parent.source, context.parent.content_hash
+        try:
+            steps = self._legal(source, context)
+        except NotAKernel as error:
+            return Offers(note=f"the catalogue cannot read this kernel: {error}")
+        prices = self._priced(source, steps)
+        before_us = prices.get(parent_hash)
+        if before_us is None:
+            return Offers(note="the simulated machine cannot compile this kernel, so nothing can be priced")
+        banned = {ban.technique for ban in context.banned}
+        open_steps = [
+            step
+            for step in steps
+            if step.site.transform not in banned
+            and not tried(context, context.parent, step.content_hash, step.site.what)
+        ]
+        gains = {
+            step: before_us - us for step in open_steps if (us := prices.get(step.content_hash, math.nan)) is not None
+        }
+        worth = {step: gain for step, gain in gains.items() if gain >= LEAST_GAIN * before_us}
+        best = sorted(worth, key=lambda step: (-worth[step], step.site.transform, step.site.key))[:MOST_OFFERS]
+        named = {step.site.transform for step in best}
+        return Offers(
+            sites=tuple(step.site.priced(worth[step]) for step in best),
+            tools={each.name: each.describe() for each in self._transforms if each.name in named},
+            without_gain=sum(not math.isnan(gain) and step not in worth for step, gain in gains.items()),
+            not_priced=sum(math.isnan(gain) for gain in gains.values()),
+        )
+
+    def tool_plan(self, answer: Mapping[str, Any], context: RoundContext, plan_id: str) -> Plan:
+        """The plan of an answer that names a tool. Raises MalformedAnswer with the complaint for the model."""
+        tool = text_field(answer, "tool", longest=80)
+        key = text_field(answer, "site", longest=200)
+        offered = {(site.transform, site.key): site for site in self.offers(context).sites}
+        names = sorted({each.name for each in self._transforms})
+        if tool not in names:
+            raise MalformedAnswer(f"no tool is called {tool!r}; there are: {', '.join(names)}")
+        try:
+            made = carried_out(context.parent.source, [SiteName(tool, key)])
+        except TransformError as error:
+            sites = ", ".join(site.key for site in offered.values() if site.transform == tool) or "none on the menu"
+            raise MalformedAnswer(
+                f"tool {tool} cannot be used at site {key!r} of the current kernel ({error}); its sites: {sites}. "
+                "Copy tool and site from the menu, or describe a change of your own without them"
+            ) from error
+        for attempt in context.history:
+            if attempt.content_hash == source_hash(made):
+                raise MalformedAnswer(
+                    f"tool {tool} at site {key} makes the kernel that round {attempt.round} tried ({attempt.outcome}): "
+                    "choose another change"
+                )
+        site = offered.get((tool, key))
+        gain_us = site.predicted_gain_us if site is not None else microseconds_field(answer, "expected_gain_us")
+        assert gain_us is not None
+        result = context.parent_result
+        return Plan(
+            id=plan_id,
+            title=site.what if site is not None else " ".join(text_field(answer, "title", longest=200).split()),
+            technique=tool,
+            bottleneck=bottleneck_of(result.profile, result.latency_us),
+            expected_gain_us=gain_us,
+            rationale=text_field(answer, "rationale", longest=4_000),
+            details=as_details([SiteName(tool, key)]),
+        )
+
+    def _legal(self, source: str, context: RoundContext) -> tuple[Step, ...]:
+        if source not in self._steps:
+            result = context.parent_result
+            analysis = AnalysisContext(bottleneck_of(result.profile, result.latency_us), result.profile.fields)
+            self._steps[source] = legal_steps(parse_kernel(source), analysis, self._transforms)
+        return self._steps[source]
+
+    def _priced(self, source: str, steps: tuple[Step, ...]) -> Prices:
+        """Once for each kernel: what the time did not suffice for then is not offered later either."""
+        kernel = source_hash(source)
+        if kernel not in self._prices:
+            known = self._book.recall(kernel) if self._book is not None else None
+            if known is None:
+                until = time.monotonic() + self._limit_s
+                # The kernel itself first, whatever it takes: nothing can be offered without its price.
+                found = {kernel: self._predict([source])[source]}
+                left_s = max(0.0, until - time.monotonic())
+                by_source = self._predict([step.source for step in steps], left_s) if found[kernel] else {}
+                found.update((source_hash(text), us) for text, us in by_source.items())
+                known = found
+                if self._book is not None:
+                    self._book.keep(kernel, known)
+            self._prices[kernel] = known
+        return self._prices[kernel]

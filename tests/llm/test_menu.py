@@ -1,0 +1,202 @@
+"""The catalogue in a model's menu: what is offered, what a model may answer, and that a tool costs no model call."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.menu import Menu
+from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.ports import Role
+from accelopt_core.proposer import CannotRepair, Feedback, Proposer, UnusablePlan, UnusableReply
+from accelopt_core.transforms.registry import TRANSFORMS
+from infra.llm.registry import ModelSettings, build_model
+from infra.price_book import BadPriceBook, PriceBookFile
+from ka_extensions.attempt_history import Attempt
+from ka_extensions.idea_bans import Ban
+from tests.llm.scenes import KERNEL, context
+from tests.llm.wire_server import Script, SeenRequest, WireServer
+from tests.transforms.running import predictor, priced_by, random, run
+
+X, SCALE = random(512, 256), random(128, 1, seed=1)
+PRICE = predictor(X, SCALE)
+HOIST = {"title": "scale once", "tool": "hoist-invariant-load", "site": "s/i", "rationale": "the repeated load"}
+OWN = {
+    "title": "Load the scale once",
+    "technique": "hoist-by-hand",
+    "bottleneck": "memory-bound",
+    "expected_gain_us": 3,
+    "rationale": "the repeated load",
+    "details": "above the loop",
+}
+
+
+@contextmanager
+def stage(script: Script, menu: Menu | None) -> Iterator[tuple[Proposer, list[SeenRequest]]]:
+    with WireServer(script) as server:
+        model = build_model("anthropic", ModelSettings("test-model", server.url, "test-key", 20.0))
+        today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
+        yield (
+            proposer_from_model({role: model for role in Role}, lambda source: "API", today, menu=menu),
+            server.requests,
+        )
+
+
+def fresh(**changes):
+    return replace(context(), history=(), **changes)
+
+
+def test_the_menu_names_tools_with_what_they_do_and_gain_best_first() -> None:
+    offers = Menu(PRICE).offers(fresh())
+
+    gains = [site.predicted_gain_us for site in offers.sites]
+    assert gains == sorted(gains, reverse=True) and gains[-1] > 0
+    assert ("hoist-invariant-load", "s/i") in [(site.transform, site.key) for site in offers.sites]
+    with stage([json.dumps(OWN)], Menu(PRICE)) as (proposer, requests):
+        proposer.planner.plan(fresh())
+    prompt = requests[0].last_user_message
+    for site in offers.sites:
+        assert f"| {site.transform} | {site.key} | {site.what}" in prompt
+    assert "- hoist-invariant-load: " in prompt
+    assert "sites without a predicted gain" in prompt
+    assert '"tool": "tool name"' in requests[0].last_user_message
+
+
+def test_a_model_picks_a_tool_and_the_kernel_is_made_without_asking_it_again() -> None:
+    with stage([json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+        plan = proposer.planner.plan(fresh())
+        source = proposer.executor.execute(fresh(), plan, ())
+
+        assert len(requests) == 1
+    assert plan.technique == "hoist-invariant-load"
+    prices = PRICE([KERNEL, source])
+    assert plan.expected_gain_us == pytest.approx(prices[KERNEL] - prices[source])
+    np.testing.assert_array_equal(run(source, X, SCALE), run(KERNEL, X, SCALE))
+    assert source.index("src=scale") < source.index("for i in")
+
+
+def test_a_model_may_ignore_the_menu() -> None:
+    with stage([json.dumps(OWN)], Menu(PRICE)) as (proposer, _):
+        plan = proposer.planner.plan(fresh())
+
+    assert (plan.technique, plan.details) == ("hoist-by-hand", "above the loop")
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ({**HOIST, "tool": "magic"}, "no tool is called 'magic'; there are: "),
+        ({**HOIST, "site": "s/k"}, "tool hoist-invariant-load cannot be used at site 's/k'"),
+        ({**HOIST, "site": "t/i"}, "cannot be used at site 't/i' of the current kernel (what fills "),
+        ({**HOIST, "site": 7}, "the field 'site' is 7; it must be text"),
+        ({**HOIST, "site": None}, "the field 'site' is missing"),
+        ({**HOIST, "rationale": ""}, "the field 'rationale' is empty"),
+    ],
+)
+def test_a_tool_or_site_that_is_not_there_is_asked_for_again_once(answer, complaint) -> None:
+    with stage([json.dumps(answer), json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+        assert proposer.planner.plan(fresh()).technique == "hoist-invariant-load"
+        assert len(requests) == 2
+        assert complaint in requests[1].last_user_message
+
+    with stage([json.dumps(answer), json.dumps(answer)], Menu(PRICE)) as (proposer, requests):
+        with pytest.raises(UnusablePlan, match="answered twice"):
+            proposer.planner.plan(fresh())
+        assert len(requests) == 2
+
+
+def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
+    menu = Menu(PRICE)
+    with stage([json.dumps(HOIST)], menu) as (proposer, _):
+        made = proposer.executor.execute(fresh(), proposer.planner.plan(fresh()), ())
+    tried = Attempt(1, "r001t1", Candidate("c", made).content_hash, "base", "t", "x", "no_improvement", 1.0, "")
+    ban = Ban("hoist-invariant-load", 1, 9, "it failed three times")
+
+    for situation in (replace(context(), history=(tried,)), fresh(banned=(ban,))):
+        assert "s/i" not in [site.key for site in menu.offers(situation).sites]
+        with stage([json.dumps(HOIST), json.dumps(OWN)], menu) as (proposer, requests):
+            assert proposer.planner.plan(situation).technique == "hoist-by-hand"
+            assert len(requests) == 2
+
+
+def test_a_tool_s_kernel_that_was_refused_ends_the_round_without_a_model_call() -> None:
+    with stage([json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+        plan = proposer.planner.plan(fresh())
+
+        with pytest.raises(CannotRepair, match="no second version of this change: SBUF is full"):
+            proposer.executor.execute(fresh(), plan, (Feedback("...", "SBUF is full"),))
+        with pytest.raises(UnusableReply, match="cannot be applied"):
+            proposer.executor.execute(fresh(parent=Candidate("p", run_once(KERNEL))), plan, ())
+        assert len(requests) == 1
+
+
+def run_once(source: str) -> str:
+    return source.replace("dma_copy(dst=s", "dma_copy(dst=s[0:128, 0:1]").replace("for i in", "for r in")
+
+
+def test_without_a_menu_nothing_is_offered_and_a_tool_is_no_tool() -> None:
+    with stage([json.dumps({**OWN, **HOIST})], None) as (proposer, requests):
+        plan = proposer.planner.plan(fresh())
+
+    assert plan.details == "above the loop"
+    assert "menu" not in requests[0].last_user_message.lower()
+    assert '"tool"' not in requests[0].last_user_message
+
+
+@pytest.mark.parametrize(
+    ("source", "price", "note"),
+    [
+        ("x = 1\n", 1.0, "the catalogue cannot read this kernel: no function called"),
+        (KERNEL, None, "the simulated machine cannot compile this kernel"),
+    ],
+)
+def test_where_there_can_be_no_menu_the_prompt_says_why(source, price, note) -> None:
+    menu = Menu(priced_by(lambda text: price))
+    with stage([json.dumps(OWN)], menu) as (proposer, requests):
+        proposer.planner.plan(fresh(parent=Candidate("p", source)))
+
+    assert note in requests[0].last_user_message
+
+
+def test_what_the_time_does_not_suffice_for_is_not_offered_and_counted() -> None:
+    def hurried(sources, limit_s=np.inf):
+        known = PRICE(sources)
+        return {text: known[text] for text in sources} if limit_s > 5 else dict(list(known.items())[:1])
+
+    everything, some = Menu(hurried, 10.0).offers(fresh()), Menu(hurried, 5.0).offers(fresh())
+
+    assert everything.not_priced == 0
+    assert some.not_priced > 0 and len(some.sites) <= 1
+
+
+def test_a_resumed_run_shows_the_same_menu_and_prices_nothing_again(tmp_path: Path) -> None:
+    def never(sources, limit_s=np.inf):
+        raise AssertionError("this was priced before")
+
+    first = Menu(PRICE, book=PriceBookFile([tmp_path])).offers(fresh())
+
+    again = Menu(never, book=PriceBookFile([tmp_path])).offers(fresh())
+    replayed = Menu(never, book=PriceBookFile([tmp_path / "other", tmp_path])).offers(fresh())
+
+    assert first == again == replayed
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"a": 1}', '{"a": {"b": "x"}}'])
+def test_a_damaged_price_book_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "menu_prices.json").write_text(text)
+
+    with pytest.raises(BadPriceBook, match="menu_prices.json: .*move it away"):
+        PriceBookFile([tmp_path])
+
+
+def test_every_transform_can_be_described_to_a_model_in_one_line() -> None:
+    for transform in TRANSFORMS:
+        assert "\n" not in transform.describe() and len(transform.describe()) < 250
