@@ -196,6 +196,10 @@ KERNELS: dict[str, str] = {
     "memory that was never written": kernels.FAST.replace(
         "            nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)\n", ""
     ),
+    "numbers of its own": kernels.FAST.replace(
+        "nisa.tensor_tensor(dst=c, data1=a, data2=b, op=nl.add)",
+        "nisa.iota(dst=c, pattern=[[1, STEP]], channel_multiplier=3)",
+    ),
     "its input": kernels.FAST.replace("src=c)", "src=a)"),
     "half of the work": kernels.FAST.replace("n // STEP", "n // STEP // 2").replace("STEP = 2048", "STEP = 256"),
     "bfloat16 arithmetic": kernels.FAST.replace("dtype=x.dtype, buffer=nl.sbuf", "dtype=nl.bfloat16, buffer=nl.sbuf"),

@@ -114,9 +114,20 @@ def test_a_proposed_kernel_that_reaches_out_is_not_run(here: LocalTarget) -> Non
     assert isinstance(result, CompileFailed) and "os" in result.message and "unusual-import" in result.message
 
 
-@pytest.mark.parametrize("name", ["zeros", "ones"])
-def test_one_value_everywhere_is_implausible(here: LocalTarget, name: str) -> None:
-    assert isinstance(judged(here, KERNELS[name]), Implausible)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("zeros", "is 0, whatever the inputs are"),
+        ("ones", "is 1, whatever the inputs are"),
+        ("memory that was never written", "every element of the output is NaN"),
+        ("numbers of its own", "they do not depend on the inputs"),
+    ],
+)
+def test_outputs_that_have_nothing_to_do_with_the_inputs_are_implausible(
+    here: LocalTarget, name: str, said: str
+) -> None:
+    result = judged(here, KERNELS[name])
+    assert isinstance(result, Implausible) and said in result.message, explain(result)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
