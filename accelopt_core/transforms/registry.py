@@ -16,6 +16,7 @@ from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
+from accelopt_core.transforms.transpose_by_pe import TransposeByPe
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
 
 TRANSFORMS: tuple[Transform, ...] = (
@@ -28,6 +29,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     AccumulateInPsum(),
     DropCopy(),
     TransposeByDma(),
+    TransposeByPe(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),

@@ -1,0 +1,123 @@
+"""Load a tile as it lies in HBM and turn it on the Tensor engine, instead of while it is loaded.
+
+                                                   tile_rows = ndarray((128, K))
+dma_transpose(dst=tile, src=x[...])       ->       dma_copy(dst=tile_rows, src=x[...])
+                                                   tile_turned = ndarray((K, 128), buffer=psum)
+                                                   nc_transpose(dst=tile_turned, data=tile_rows)
+                                                   tensor_copy(dst=tile, src=tile_turned)
+
+The way back from `transpose-by-dma`: a transfer that turns moves fewer bytes a second, of 4-byte elements above
+all, and a Tensor engine that waits for it may as well turn the tile itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+
+_HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
+
+
+class TransposeByPe:
+    name = "transpose-by-pe"
+
+    def describe(self) -> str:
+        return "Load a tile as it lies in HBM and turn it on the Tensor engine (nc_transpose), not by dma_transpose."
+
+    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        found = []
+        for key, load in _turned_loads(code):
+            try:
+                _check(code, load)
+            except IllegalSite:
+                continue
+            found.append(
+                Site(
+                    self.name,
+                    key,
+                    f"turn {key} on the Tensor engine after loading it",
+                    load.line,
+                    f"both ways move the bits of {key} to the same places, and its dtype stays as it is",
+                    "a plain transfer has the whole bandwidth of the DMA engines, a turning one only part of it",
+                )
+            )
+        return tuple(found)
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        code = read_kernel(module)
+        load = dict(_turned_loads(code)).get(site.key)
+        if load is None:
+            raise SiteGone(f"{site.key}: the kernel turns no tile of that name as it is loaded")
+        return _rewritten(code, load, _check(code, load))
+
+
+def _turned_loads(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    """Every dma_transpose by the tile it writes, which is given by its bare name; the second into it is `name#2`."""
+    seen: dict[str, int] = {}
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == "dma_transpose":
+            dst = code.argument(statement, "dst", 0)
+            if isinstance(dst, cst.Name):
+                seen[dst.value] = number = seen.get(dst.value, 0) + 1
+                yield (dst.value if number == 1 else f"{dst.value}#{number}"), statement
+
+
+def _check(code: KernelCode, load: Statement) -> tuple[str, str, str]:
+    """Rows, columns and dtype of the turned tile, as text. Raises IllegalSite."""
+    where = f"line {load.line}"
+    assert load.call is not None
+    if sorted(arg.keyword.value if arg.keyword else "" for arg in load.call.args) != ["dst", "src"]:
+        raise IllegalSite(f"{where} says more than from where to where, or not by name")
+    if not isinstance(load.call.func, cst.Attribute) or not code.name_of_module("nki.language"):
+        raise IllegalSite(f"{where}: the name of nki.isa or nki.language is not at hand")
+    tile, source = code.argument(load, "dst"), code.argument(load, "src")
+    assert isinstance(tile, cst.Name) and source is not None
+    regions = code.regions_of(source)
+    if not regions or not regions <= _HBM:
+        raise IllegalSite(f"{where} does not load from HBM")
+    bindings = code.bindings(tile.value)
+    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or tile.value in code.captured:
+        raise IllegalSite(f"{tile.value} is not a tile that is bound once")
+    (allocation,) = bindings
+    if allocation.region != "sbuf":
+        raise IllegalSite(f"{tile.value} is not in SBUF")
+    shape, dtype = code.argument(allocation, "shape", 0), code.argument(allocation, "dtype", 1)
+    if not isinstance(shape, cst.Tuple) or len(shape.elements) != 2 or dtype is None:
+        raise IllegalSite(f"{tile.value} does not show two dimensions and a dtype")
+    moving = [name for name in sorted(loaded_names(shape) | loaded_names(dtype)) if len(code.bindings(name)) > 1]
+    if moving:
+        raise IllegalSite(f"{moving[0]}, which {tile.value} is made with, may have changed by {where}")
+    text = code.module.code_for_node
+    rows, columns = (text(element.value) for element in shape.elements)
+    return rows, columns, text(dtype)
+
+
+def _rewritten(code: KernelCode, load: Statement, made_of: tuple[str, str, str]) -> cst.Module:
+    rows, columns, dtype = made_of
+    assert load.call is not None and isinstance(load.call.func, cst.Attribute)
+    tile, source = code.argument(load, "dst"), code.argument(load, "src")
+    assert isinstance(tile, cst.Name) and source is not None
+    text = code.module.code_for_node
+    isa, language = text(load.call.func.value), code.name_of_module("nki.language")
+    loaded = code.fresh_name(f"{tile.value}_rows")
+    turned = code.fresh_name(f"{tile.value}_turned")
+    lines = [
+        f"{loaded} = {language}.ndarray(({columns}, {rows}), dtype={dtype}, buffer={language}.sbuf)",
+        f"{isa}.dma_copy(dst={loaded}, src={text(source)})",
+        f"{turned} = {language}.ndarray(({rows}, {columns}), dtype={dtype}, buffer={language}.psum)",
+        f"{isa}.nc_transpose(dst={turned}, data={loaded})",
+        f"{isa}.tensor_copy(dst={tile.value}, src={turned})",
+    ]
+    statements = [cst.parse_statement(line) for line in lines]
+    statements[0] = statements[0].with_changes(leading_lines=getattr(load.node, "leading_lines", ()))
+    block = load.block.node
+    at = list(block.body).index(load.node)
+    body = [*block.body[:at], *statements, *block.body[at + 1 :]]
+    result = replace_nodes(code.module, {block: block.with_changes(body=body)})
+    assert isinstance(result, cst.Module)
+    return cst.parse_module(result.code)
