@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -52,11 +53,13 @@ class EventLog:
 
 
 class Observers:
-    """Tells several; the first is told first."""
+    """Tells several, the first one first, and one event after the other, whichever thread it comes from."""
 
     def __init__(self, *observers: RunObserver) -> None:
         self._observers = observers
+        self._lock = threading.RLock()  # the handler of Ctrl-C may tell something in the middle of telling
 
     def tell(self, event: Event) -> None:
-        for observer in self._observers:
-            observer.tell(event)
+        with self._lock:
+            for observer in self._observers:
+                observer.tell(event)

@@ -11,6 +11,7 @@
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
+    time_used            seconds at work so far, all sessions together
 
 Raises JournalError, and RunNotFound.
 """
@@ -18,8 +19,10 @@ Raises JournalError, and RunNotFound.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -106,6 +109,7 @@ class RunFolder:
         self._experiments = JsonLines(path / "experiments.jsonl")
         self._usage = JsonLines(path / "usage.jsonl")
         self._lock: FileLock | None = None
+        self._numbering = threading.Lock()
 
     @property
     def run_id(self) -> str:
@@ -174,7 +178,7 @@ class RunFolder:
 
     def attempt(self, entry: Try) -> None:
         """Durable; the line in experiments.jsonl comes last, so that it never names a file that is not there."""
-        name = f"{entry.round:03d}-{entry.number}"
+        name = f"{entry.round:03d}{entry.lane}-{entry.number}"
         if entry.candidate is not None:
             name = _safe(entry.candidate.id)
             source = entry.candidate.source.encode("utf-8", "backslashreplace")
@@ -206,10 +210,32 @@ class RunFolder:
     def keep_exchange(self, role: str, document: str) -> Path:
         """One request to a model and its reply, as a file of its own, numbered in order."""
         folder = self.path / "exchanges"
-        number = 1 + max((int(item.name[:5]) for item in folder.glob("[0-9]" * 5 + "-*.json")), default=0)
-        path = folder / f"{number:05d}-{_safe(role)}.json"
-        replace_file(path, document)
+        with self._numbering:  # several models may be asked at once
+            number = 1 + max((int(item.name[:5]) for item in folder.glob("[0-9]" * 5 + "-*.json")), default=0)
+            path = folder / f"{number:05d}-{_safe(role)}.json"
+            replace_file(path, document)
         return path
+
+    def keep_time(self, seconds: float) -> None:
+        """Not worth waiting for the disk: a power cut may lose the last minutes, a killed process loses nothing."""
+        with explained(self.path / "time_used", "write"):
+            descriptor = os.open(self.path / "time_used", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.pwrite(descriptor, f"{seconds:16.1f}\n".encode(), 0)  # always as long: never half old, half new
+            finally:
+                os.close(descriptor)
+
+    def seconds_used(self) -> float:
+        """At work, all sessions together, as far as it was written down."""
+        path = self.path / "time_used"
+        with explained(path, "read"):
+            if not path.exists():
+                return 0.0
+            text = path.read_text(encoding="ascii", errors="replace")
+        try:
+            return max(0.0, float(text))
+        except ValueError:
+            raise JournalDamaged(f"{path} holds no number of seconds: correct it, or delete it to count anew") from None
 
     def keep(self, name: str, text: str) -> Path:
         """Any other file for people, e.g. `best.diff`."""
@@ -239,12 +265,13 @@ class RunFolder:
 
     def tries(self) -> tuple[Try, ...]:
         """In order; of a try that was gone through again after an interruption, the last line counts."""
-        found: dict[tuple[int, int], Try] = {}
+        found: dict[tuple[int, str, int], Try] = {}
         for number, record in enumerate(self._experiments.read(), 1):
             entry = from_document(Try, record, f"{self._experiments.path} line {number}")
-            for later in [key for key in found if key[0] == entry.round and key[1] > entry.number]:
+            of_lane = (entry.round, entry.lane)
+            for later in [key for key in found if key[:2] == of_lane and key[2] > entry.number]:
                 del found[later]  # of an interrupted course of this round
-            found[entry.round, entry.number] = entry
+            found[of_lane[0], of_lane[1], entry.number] = entry
         return tuple(found[key] for key in sorted(found))
 
     def exchanges(self) -> list[tuple[str, Exchange]]:

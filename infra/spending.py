@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,20 +23,32 @@ class Spending:
     """`accelopt_core.ports.Budget` for what the ledger does not guard: time. Tells every change."""
 
     def __init__(
-        self, limits: TimeLimits, observer: RunObserver, *, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: TimeLimits,
+        observer: RunObserver,
+        *,
+        seconds_before: float = 0.0,
+        on_time: Callable[[float], None] = lambda seconds: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`seconds_before`: what an interrupted run had used when it ended; `on_time` is told all that is used so far,
+        before every step, so that a run that is killed knows it when it goes on."""
         self._limits = limits
         self._observer = observer
+        self._on_time = on_time
         self._clock = clock
-        self._began = clock()
+        self._began = clock() - seconds_before
         self._device_s = 0.0
+        self._device_lock = threading.Lock()
         self._ledger: Ledger | None = None
 
     def attach(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def exhausted(self) -> str | None:
-        hours, minutes = (self._clock() - self._began) / 3600, self._device_s / 60
+        seconds = self._clock() - self._began
+        self._on_time(seconds)
+        hours, minutes = seconds / 3600, self._device_s / 60
         if self._limits.hours is not None and hours >= self._limits.hours:
             return f"the {self._limits.hours:g} hours are used up"
         if self._limits.device_minutes is not None and minutes >= self._limits.device_minutes:
@@ -46,7 +59,8 @@ class Spending:
         self._tell()
 
     def device_used(self, seconds: float) -> None:
-        self._device_s += seconds
+        with self._device_lock:
+            self._device_s += seconds
         self._tell()
 
     def _tell(self) -> None:

@@ -29,7 +29,7 @@ def models_for_roles(
     Raises a ModelError when a model cannot be built.
     """
     kept = list(recorded)
-    ledger.catch_up([exchange for _, exchange in kept])
+    ledger.catch_up(kept)
     by_name: dict[str | None, LanguageModel] = {}
     models: dict[Role, LanguageModel] = {}
     for role in Role:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from accelopt_core.ports import BudgetExhausted, LanguageModel, ModelError, ModelReply, ModelRequest, Role, Usage
 from infra.llm.prices import PriceList
-from infra.llm.recording import Exchange
+from infra.llm.recording import Exchange, request_key
 
 CHARACTERS_PER_TOKEN = 3.0
 """For the estimate before a call; code and JSON run at 3 to 4, so this errs on the dear side."""
@@ -24,6 +25,8 @@ class LedgerEntry:
     cost_usd: float | None
     """None: the price file does not know the model."""
     failed: bool = False
+    key: str = ""
+    """Of the request, by which its recorded exchange is found; empty in entries of an older version."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Ledger:
         self._entries = list(entries)
         self._in_flight: dict[int, tuple[int, float]] = {}
         self._lock = threading.Lock()
+        self._entering = threading.Lock()
 
     def wrap(self, model: LanguageModel) -> LanguageModel:
         return _LedgeredModel(model, self)
@@ -107,14 +111,14 @@ class Ledger:
         try:
             reply = model.complete(request)
         except ModelError as error:
-            self._settle(ticket, request.role, _model_id(model), error.usage, failed=True)
+            self._settle(ticket, request, _model_id(model), error.usage, failed=True)
             raise
         except BaseException:
             # An interrupt is no model's failure, but the reservation must not outlive the call.
             with self._lock:
                 self._in_flight.pop(ticket, None)
             raise
-        self._settle(ticket, request.role, reply.model, reply.usage, failed=False, asked=_model_id(model))
+        self._settle(ticket, request, reply.model, reply.usage, failed=False, asked=_model_id(model))
         return reply
 
     def _reserve(self, model: LanguageModel, request: ModelRequest) -> int:
@@ -145,35 +149,47 @@ class Ledger:
             self._in_flight[ticket] = (tokens, cost)
         return ticket
 
-    def catch_up(self, exchanges: Sequence[Exchange]) -> None:
+    def catch_up(self, exchanges: Sequence[tuple[str, Exchange]]) -> None:
         """Enters calls that were recorded and not yet entered when a run was killed.
 
-        `exchanges`: every one of the run, oldest first; each is recorded first and entered next.
+        `exchanges`: every one of the run with its request's key, oldest first; each is recorded first and entered
+        next, but several may be under way at once.
         """
-        for exchange in exchanges[len(self.entries) :]:
+        entries = self.entries
+        keyless = sum(1 for entry in entries if not entry.key)
+        entered = Counter(entry.key for entry in entries if entry.key)
+        for key, exchange in exchanges[keyless:]:
+            if entered[key]:
+                entered[key] -= 1
+                continue
             asked = exchange.model.split(":", 1)[-1]
-            reply = exchange.reply
+            role, reply = exchange.request.role, exchange.reply
             if reply is not None:
-                self._enter(self._priced(exchange.request.role, reply.model, reply.usage, asked=asked))
+                self._enter(self._priced(role, key, reply.model, reply.usage, asked=asked))
             else:
-                self._enter(self._priced(exchange.request.role, asked, exchange.lost, failed=True))
+                self._enter(self._priced(role, key, asked, exchange.lost, failed=True))
 
-    def _settle(self, ticket: int, role: Role, model: str, usage: Usage, *, failed: bool, asked: str = "") -> None:
-        entry = self._priced(role, model, usage, failed=failed, asked=asked)
+    def _settle(
+        self, ticket: int, request: ModelRequest, model: str, usage: Usage, *, failed: bool, asked: str = ""
+    ) -> None:
+        entry = self._priced(request.role, request_key(request), model, usage, failed=failed, asked=asked)
         with self._lock:
             self._in_flight.pop(ticket, None)
         self._enter(entry)
 
-    def _priced(self, role: Role, model: str, usage: Usage, *, failed: bool = False, asked: str = "") -> LedgerEntry:
+    def _priced(
+        self, role: Role, key: str, model: str, usage: Usage, *, failed: bool = False, asked: str = ""
+    ) -> LedgerEntry:
         cost = self._prices.cost_usd(model, usage)
         if cost is None and asked:
             cost = self._prices.cost_usd(asked, usage)
-        return LedgerEntry(role, model, usage, cost, failed)
+        return LedgerEntry(role, model, usage, cost, failed, key)
 
     def _enter(self, entry: LedgerEntry) -> None:
-        with self._lock:
-            self._entries.append(entry)
-        self._on_entry(entry)
+        with self._entering:  # the journal gets them in the order in which they are counted
+            with self._lock:
+                self._entries.append(entry)
+            self._on_entry(entry)
 
 
 class _LedgeredModel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ class MailboxModel:
         self._sleep = sleep
         self._clock = clock
         self._on_wait = on_wait
+        self._numbering = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,11 +57,12 @@ class MailboxModel:
 
     def complete(self, request: ModelRequest) -> ModelReply:
         """Raises ModelUnreachable when no reply came in time."""
-        stem = self._stem(request)
-        reply_path = self._folder / f"{stem}.reply.md"
-        request_path = self._folder / f"{stem}.request.md"
-        if not request_path.exists():
-            _write(request_path, _request_text(request, reply_path.name))
+        with self._numbering:  # several may be asked at once
+            stem = self._stem(request)
+            reply_path = self._folder / f"{stem}.reply.md"
+            request_path = self._folder / f"{stem}.request.md"
+            if not request_path.exists():
+                _write(request_path, _request_text(request, reply_path.name))
         text = self._await(reply_path, request_path)
         return ModelReply(text, "mailbox", Usage())
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -63,7 +63,7 @@ class LiveDashboard:
         self._console = console
         self._clock = clock
         self._state = RunState()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of Ctrl-C may tell something in the middle of telling
         self._live = Live(
             get_renderable=self._frame, console=console, refresh_per_second=5, transient=True, vertical_overflow="crop"
         )
@@ -94,10 +94,10 @@ class LiveDashboard:
 class Frame:
     """One picture of a state, made for the size of the terminal it is drawn on."""
 
-    def __init__(self, state: RunState, now: float, lock: threading.Lock | None = None) -> None:
+    def __init__(self, state: RunState, now: float, lock: AbstractContextManager[object] | None = None) -> None:
         self._state = state
         self._now = now
-        self._lock = lock or threading.Lock()
+        self._lock = lock or nullcontext()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height

@@ -208,14 +208,18 @@ def test_a_damaged_recording_is_refused(text: str) -> None:
         exchange_from_json(text)
 
 
+def recorded(exchange: Exchange) -> tuple[str, Exchange]:
+    return request_key(exchange.request), exchange
+
+
 def test_a_call_that_was_recorded_but_not_entered_is_entered_when_the_run_goes_on() -> None:
     entered: list[LedgerEntry] = []
     first = LedgerEntry(Role.PLANNER, "m", Usage(1, 1), None)
     ledger = Ledger(load_prices(), entries=[first], on_entry=entered.append)
     calls = [
-        Exchange(request(), "a:m", 0.1, reply("m", Usage(1, 1))),
-        Exchange(request(Role.EXECUTOR), "a:m", 0.1, reply("m", Usage(5, 7))),
-        Exchange(request(Role.EXECUTOR), "a:m", 0.1, error="cut", lost=Usage(3, 0)),
+        recorded(Exchange(request(), "a:m", 0.1, reply("m", Usage(1, 1)))),
+        recorded(Exchange(request(Role.EXECUTOR), "a:m", 0.1, reply("m", Usage(5, 7)))),
+        recorded(Exchange(request(Role.EXECUTOR), "a:m", 0.1, error="cut", lost=Usage(3, 0))),
     ]
     ledger.catch_up(calls)
     ledger.catch_up(calls)
@@ -223,3 +227,12 @@ def test_a_call_that_was_recorded_but_not_entered_is_entered_when_the_run_goes_o
         (Role.EXECUTOR, Usage(5, 7), False), (Role.EXECUTOR, Usage(3, 0), True),
     ]  # fmt: skip
     assert ledger.total.usage == Usage(9, 8)
+
+
+def test_of_several_calls_at_once_the_one_that_is_missing_is_entered() -> None:
+    one, other = (recorded(Exchange(request(role), "a:m", 0.1, reply("m", Usage(number, 0))))
+                  for number, role in ((1, Role.PLANNER), (2, Role.EXECUTOR)))  # fmt: skip
+    overtaken = LedgerEntry(Role.EXECUTOR, "m", Usage(2, 0), None, key=other[0])
+    ledger = Ledger(load_prices(), entries=[overtaken])
+    ledger.catch_up([one, other])
+    assert [entry.usage.input_tokens for entry in ledger.entries] == [2, 1]
