@@ -144,6 +144,11 @@ class SshRunner:
     def where(self) -> str:
         return self._endpoint.where
 
+    @property
+    def root(self) -> str:
+        """The work directory there, as it was named."""
+        return self._root
+
     def __enter__(self) -> SshRunner:
         return self
 
@@ -316,12 +321,12 @@ class SshRunner:
 
         return self._persist(attempt)
 
-    def remove(self, job: RemoteJob) -> None:
+    def remove(self, job: RemoteJob, *, patience_s: float | None = None) -> None:
         """Forget the job and its files. Costs no round trip when it has just been followed to its end."""
         stream, job.stream = job.stream, None
         if job.outcome is not None and stream is not None and stream.tell(b"remove\n"):
             return
-        self._simple({"op": "job_kill", "job": job.id, "remove": True}, "done")
+        self._simple({"op": "job_kill", "job": job.id, "remove": True}, "done", patience_s)
 
     def sweep(self, older_than_days: float) -> int:
         """Remove what nobody has touched for so long, running jobs excepted; returns how many things."""

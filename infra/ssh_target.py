@@ -12,7 +12,9 @@ import posixpath
 import secrets
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from accelopt_core.evaluation import Crashed, Evaluation, TimedOut
@@ -26,9 +28,12 @@ from accelopt_core.ports import (
     TargetUnreachable,
 )
 from infra import doctor, wire
+from infra.journal import utc_now
+from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.shipment import files_to_ship
 from infra.ssh.config import SshSettings
 from infra.ssh.host_keys import Terminal
+from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.stream import JobRefused
 from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 
@@ -38,6 +43,7 @@ NEURON_TOOLS = "/opt/aws/neuron/bin"
 """neuron-ls, neuron-profile, neuron-explorer; log-ins without a terminal often lack it in PATH."""
 
 KEEP_DAYS = 7.0
+_COLLECTED = ("result.json",)
 _RESULT_LIMIT_BYTES = 64 << 20
 _STOP_PATIENCE_S = 15.0
 _DETAIL_LIMIT = 500
@@ -68,11 +74,20 @@ class SshTarget:
         settings: SshSettings | None = None,
         root: str = "~/.nki-optimizer",
         terminal: Terminal | None = None,
+        cores: Sequence[int] = (),
+        core_wait_s: float = PATIENCE_S,
     ) -> None:
+        """cores: those of the host that may be used, one candidate on each; a simulated one only has to be counted.
+        core_wait_s: how long an evaluation waits there for a core, or for its turn to be timed, while others have it.
+        """
         self._toolchain = "simulator" if remote_simulator else "auto"
         self._python = remote_python
+        self._cores = tuple(cores)
+        self._core_wait_s = core_wait_s
         self._runner = SshRunner(destination, settings, python=remote_python or "python3", root=root, terminal=terminal)
         self._session = secrets.token_hex(8)
+        self._cache_key = secrets.token_hex(32)
+        self._records: JobRecords | None = None
         self._station: _Station | None = None
         self._station_lock = threading.Lock()
         self._info: TargetInfo | None = None
@@ -82,8 +97,20 @@ class SshTarget:
         """How far ahead the other machine's clock is, as of the last `examine`; the way back counts as nothing."""
 
     @property
+    def name(self) -> str:
+        return self._runner.where
+
+    @property
     def width(self) -> int:
-        return 1
+        return max(1, len(self._cores))
+
+    def remember_in(self, folder: Path) -> None:
+        """Keep there what is under way, and collect what an earlier process has left under way there."""
+        self._records = JobRecords(folder, self._runner.where, self._runner.root)
+
+    def owes(self, request: EvaluationRequest) -> bool:
+        """An earlier process began this very evaluation here and did not live to see its end."""
+        return self._records is not None and self._records.owes(request_key(request, self._toolchain))
 
     def describe(self) -> TargetInfo:
         if self._info is None:
@@ -113,6 +140,11 @@ class SshTarget:
         return report
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        for note in self._notes():
+            progress(Step.UPLOAD, f"note: {note}")
+        collected = self._collect(request, progress)
+        if collected is not None:
+            return collected
         progress(Step.UPLOAD, f"to {self._runner.where}")
         step = Step.UPLOAD
         for last_try in (False, True):
@@ -140,6 +172,9 @@ class SshTarget:
                 for job in list(self._running.values()):  # again and again: one may be about to start
                     self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
                 time.sleep(0.05)
+            for record in self._records.left_over() if self._records is not None else ():
+                self._runner.kill(_job_of(record), remove=True, patience_s=_STOP_PATIENCE_S)
+                self._forget(record)
             if self._station is not None:
                 self._runner.discard(self._station.references, patience_s=_STOP_PATIENCE_S)
         self._runner.close()
@@ -224,6 +259,13 @@ class SshTarget:
     def _evaluate_once(self, request: EvaluationRequest, station: _Station, told: _Relay) -> Evaluation:
         nonce = secrets.token_hex(16)
         limit_s = judge_limit_s(request)
+        shares: dict[str, str] = {}
+        if self._toolchain != "simulator":
+            limit_s += self._core_wait_s
+            shares = {
+                CORES_VARIABLE: ",".join(map(str, self._cores)),
+                WAIT_VARIABLE: f"{self._core_wait_s:g}",
+            }
         spec = JobSpec(
             argv=(
                 station.python,
@@ -237,29 +279,78 @@ class SshTarget:
                 station.references,
             ),
             timeout_s=limit_s,
-            files={"job.json": wire.encode_job(request, nonce=nonce, toolchain=self._toolchain).encode()},
-            env={**self._environment(station), "TMPDIR": JOB_DIR},
+            files={
+                "job.json": wire.encode_job(
+                    request, nonce=nonce, toolchain=self._toolchain, cache_key=self._cache_key
+                ).encode()
+            },
+            env={**self._environment(station), **shares, "TMPDIR": JOB_DIR},
             path_first=self._path(station),
             cwd=station.tree.path,
-            collect=("result.json",),
+            collect=_COLLECTED,
             collect_limit_bytes=_RESULT_LIMIT_BYTES,
         )
         job = self._runner.new_job(spec)
+        record = JobRecord(
+            request_key(request, self._toolchain), self._runner.where, self._runner.root, job.id, job.secret, nonce,
+            limit_s, utc_now().isoformat(timespec="seconds"),
+        )  # fmt: skip
+        if self._records is not None:
+            self._records.begin(record)  # before it starts: what is not recorded could not be collected
+        self._see_through(job, record, told, start=lambda: self._runner.start_job(job, station.tree))
+        return self._verdict(job, nonce, limit_s, told.step or Step.UPLOAD)
+
+    def _collect(self, request: EvaluationRequest, progress: Progress) -> Evaluation | None:
+        """The result of a job that an earlier process started for the same request, if it is to be had."""
+        key = request_key(request, self._toolchain)
+        record = self._records.take_over(key) if self._records is not None else None
+        if record is None:
+            return None
+        progress(Step.UPLOAD, f"began at {record.began[:19]} on {self._runner.where}, before a restart: collecting it")
+        job, told = _job_of(record), _Relay(progress)
+        try:
+            self._see_through(job, record, told, start=lambda: None)
+        except JobRefused as error:
+            self._check_open()
+            progress(Step.UPLOAD, f"note: nothing to collect, so it begins again: {error}")
+            return None
+        ended = job.outcome.ended if job.outcome is not None else ""
+        if ended != "timeout" and "result.json" not in job.files:
+            progress(Step.UPLOAD, f"note: nothing to collect, so it begins again: that job ended with {ended!r}")
+            return None
+        return self._verdict(job, record.nonce, record.limit_s, told.step or Step.UPLOAD)
+
+    def _see_through(self, job: RemoteJob, record: JobRecord, told: _Relay, start: Callable[[], None]) -> None:
+        """Start and follow the job to its end and fetch what it made. Only an unreachable host keeps the record."""
         self._running[job.id] = job
         try:
             self._check_open()
-            self._runner.start_job(job, station.tree)
+            start()
             for line in self._runner.follow(job):
                 told(line)
+        except TargetUnreachable:
+            raise  # it may go on over there, to be collected by a later start
         except BaseException as error:
-            # A refused job is not running and a lost host not there; after all else, as Ctrl-C, end it there first.
-            if not isinstance(error, (JobRefused, TargetUnreachable)):
+            # A refused job is not running; after all else, as Ctrl-C, end it there first.
+            if not isinstance(error, JobRefused):
                 self._stop(job)
+            self._forget(record)
             raise
         finally:
             self._running.pop(job.id, None)
-        self._runner.remove(job)
-        return self._verdict(job, nonce, limit_s, told.step or Step.UPLOAD)
+        with contextlib.suppress(TargetUnreachable):  # the result is here; a later sweep removes what is there
+            self._runner.remove(job, patience_s=_STOP_PATIENCE_S)
+        self._forget(record)
+
+    def _forget(self, record: JobRecord) -> None:
+        if self._records is not None:
+            self._records.over(record)
+
+    def _notes(self) -> list[str]:
+        if self._records is None:
+            return []
+        notes, self._records.notes = self._records.notes, []
+        return notes
 
     def _stop(self, job: RemoteJob) -> None:
         with contextlib.suppress(TargetError):  # out of reach: its own time limit ends it there
@@ -283,6 +374,11 @@ class SshTarget:
             )
         how = f"status {outcome.status}" if outcome.ended == "exit" else outcome.ended
         raise self._misconfigured(f"the judge ended with {how} and no result: {_last_line(outcome.stderr_tail)}")
+
+
+def _job_of(record: JobRecord) -> RemoteJob:
+    spec = JobSpec((), record.limit_s, collect=_COLLECTED, collect_limit_bytes=_RESULT_LIMIT_BYTES)
+    return RemoteJob(record.job, spec, record.secret)
 
 
 class _Relay:
