@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from accelopt_core.lane import MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.llm.toml_files import BadToml, read_toml
 from infra.settings_reader import (
@@ -76,6 +77,11 @@ class Run(Group):
     )
     rounds: int = setting(10, "Most rounds to run.", legal=_COUNT)
     patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
+    width: int | None = setting(
+        None,
+        "Candidates that a round tries at once. Without it: as many as the target evaluates at once.",
+        legal=Legal(at_least=1, below=MOST_LANES + 1),
+    )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(
         None, "Name of the run. Without it: time, task and four random digits.", metavar="NAME"
@@ -247,6 +253,20 @@ class Guard(Group):
     )
     noise: float = setting(
         0.01, "A new best must be faster by more than this fraction.", legal=Legal(at_least=0, below=1)
+    )
+    max_detour: int | None = setting(
+        None,
+        "Go on from kernels that are no improvement for so many steps, then back to the best; 0: never. Without it: "
+        "2 with a language model, 0 with the catalogue, which chooses what to start from by itself.",
+        legal=_WHOLE,
+    )
+    ban_after: int = setting(3, "A technique that failed in this many rounds in a row rests ...", legal=_COUNT)
+    ban_rounds: int = setting(5, "... for this many rounds.", legal=_WHOLE)
+    recurring_after: int = setting(
+        3, "An error that came this often changes what the writer of the kernel is told.", legal=_COUNT
+    )
+    model_failures: int = setting(
+        2, "Stop after this many rounds in a row in which the model could not answer at all.", legal=_COUNT
     )
     max_repairs: int = setting(3, "Repairs of one kernel, with the error message fed back.", legal=_WHOLE)
     reflexion_window: int = setting(5, "Reflexions that the planner is shown.", legal=_COUNT)

@@ -65,6 +65,7 @@ from infra.targets import LocalTarget
 from infra.terminal import report
 from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.idea_bans import BanRule
 from nki_sim.reference import api_reference
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
@@ -132,6 +133,7 @@ def _run(invocation: config.Invocation) -> tuple[config.Settings, Problem, RunFo
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
+        settings = replace(settings, run=replace(settings.run, width=settings.run.width or target.width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
         else:
@@ -206,7 +208,11 @@ def _optimize(
     settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
     observer: Observers,
 ) -> Outcome:  # fmt: skip
-    spending = Spending(TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer)
+    seconds_before = folder.seconds_used()
+    spending = Spending(
+        TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer,
+        seconds_before=seconds_before, on_time=folder.keep_time,
+    )  # fmt: skip
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
     with ExitStack() as stack:
         proposer = _proposer(settings, problem.task, provider, folder, spending, observer, stack)
@@ -223,6 +229,8 @@ def _optimize(
                 folder=str(folder.path),
                 experiences=len(memory.load()),
                 max_hours=settings.budget.max_hours,
+                hours_before=seconds_before / 3600,
+                width=settings.run.width or 1,
             )
         )
         for notice in _notices(settings, problem, provider):
@@ -239,7 +247,7 @@ def _optimize(
                 RunJournal(folder, memory),
                 spending,
                 observer,
-                _loop_settings(settings),
+                _loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
             )
@@ -379,13 +387,24 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
     return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
 
 
-def _loop_settings(settings: config.Settings) -> LoopSettings:
+DETOUR = 2
+"""Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
+
+
+def _loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
     target, verification, guard = settings.target, settings.verification, settings.guard
+    detour = guard.max_detour
+    if detour is None:
+        detour = 0 if provider == "catalogue" else DETOUR
     return LoopSettings(
         rounds=settings.run.rounds,
         patience=settings.run.patience,
         max_repairs=guard.max_repairs,
-        guard=DivergenceGuard(guard.revert_above, guard.noise),
+        width=settings.run.width or 1,
+        guard=DivergenceGuard(guard.revert_above, guard.noise, detour),
+        bans=BanRule(guard.ban_after, guard.ban_rounds),
+        recurring_after=guard.recurring_after,
+        model_failures=guard.model_failures,
         reflexion_window=guard.reflexion_window,
         experiences=guard.experiences,
         secret_seeds=verification.extra_seeds,

@@ -42,8 +42,7 @@ from accelopt_core.ports import (
 )
 from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.standing import Standing
-from accelopt_core.steps import Ending as Ending
-from accelopt_core.steps import Place, Steps, Stop
+from accelopt_core.steps import Ending, Place, Steps, Stop
 from accelopt_core.summarizer import machine_and_toolchain, measured_rejection, refutation
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
