@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from accelopt_core.candidate import Bottleneck, Candidate, Plan
+from accelopt_core.candidate import Bottleneck, Candidate, Plan, source_hash
 from accelopt_core.evaluation import (
     Bounds,
     CheckFailure,
@@ -17,6 +20,7 @@ from accelopt_core.evaluation import (
     Incorrect,
     Measured,
     Profile,
+    RivalTiming,
 )
 from accelopt_core.events import BASELINE_ROUND, Event, PlanMade, RoundEnded, StepBegan
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
@@ -27,13 +31,23 @@ from accelopt_core.ports import (
     Progress,
     Step,
     TargetInfo,
+    TargetUnreachable,
     Try,
 )
-from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusableReply
-from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome
+from accelopt_core.proposer import (
+    CannotRepair,
+    Feedback,
+    NothingToPlan,
+    Proposer,
+    RoundContext,
+    UnusablePlan,
+    UnusableReply,
+)
+from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
 from accelopt_core.steps import Ending
 from accelopt_core.task import ShapePreset, Task
-from ka_extensions.divergence_guard import Decision
+from ka_extensions.divergence_guard import Decision, DivergenceGuard
+from ka_extensions.idea_bans import BanRule
 from ka_extensions.reflexion import Reflexion
 
 TASK = Task("copy", "", (ShapePreset("full", ()),))
@@ -60,6 +74,7 @@ class Script:
     interrupt_at: Step | None = None
     events: list[Event] = field(default_factory=list)
     requests: list[EvaluationRequest] = field(default_factory=list)
+    finals: list[EvaluationRequest] = field(default_factory=list)
     tries: list[Try] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
@@ -78,13 +93,18 @@ class Script:
         for step in (Step.UPLOAD, Step.VERIFY, Step.BENCHMARK):
             progress(step, "scripted")
         if request.final:
-            return self.final.get(request.candidate.id, self.measured_of(request.candidate.id))
+            self.finals.append(request)
+            return self.final.get(request.candidate.id) or self.measured_of(request.candidate.id)
         self.requests.append(request)
         return self.results[min(len(self.requests), len(self.results)) - 1]
 
+    @property
+    def width(self) -> int:
+        return 1
+
     def measured_of(self, candidate_id: str) -> Evaluation:
         index = next(i for i, r in enumerate(self.requests) if r.candidate.id == candidate_id)
-        return self.results[min(index + 1, len(self.results)) - 1]
+        return self.results[min(index, len(self.results) - 1)]
 
     def close(self) -> None: ...
 
@@ -143,13 +163,54 @@ class Script:
         if isinstance(event, StepBegan) and event.round != BASELINE_ROUND and event.step is self.interrupt_at:
             self.interrupted = True
 
-    def run(self, **settings: object) -> Outcome:
+    def run(self, past: Past | None = None, **settings: object) -> Outcome:
         proposer = Proposer("script", self, self, self, self)
         wanted = replace(LoopSettings(rounds=1), **settings)
-        return Loop(TASK, "kernel = 0", self, proposer, self, self, self, wanted, lambda: self.interrupted).run()
+        return Loop(TASK, "kernel = 0", self, proposer, self, self, self, wanted, lambda: self.interrupted, past).run()
 
     def steps(self, round: int) -> list[Step]:
         return [e.step for e in self.events if isinstance(e, StepBegan) and e.round == round]
+
+
+class WideScript(Script):
+    """By lane: what its candidates come to, one after the other, in every round; evaluations wait for each other."""
+
+    def __init__(self, lanes: dict[str, Any], ideas: Sequence[str | Exception] = ()) -> None:
+        super().__init__([measured(100)])
+        self.lanes = {lane: of if isinstance(of, list) else [of] for lane, of in lanes.items()}
+        self.ideas = list(ideas) or [f"idea {number}" for number in range(1, 99)]
+        self.interrupt_after: int | None = None
+        self.most_at_once = self.at_once = 0
+        self.gate = threading.Condition()
+
+    def plan(self, context: RoundContext) -> Plan:
+        self.contexts.append(context)
+        idea = self.ideas.pop(0)
+        if isinstance(idea, Exception):
+            raise idea
+        return Plan(f"p{context.round}", idea, idea, Bottleneck.MEMORY_BOUND, 5.0, "because")
+
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        return f"kernel = {plan.title!r}, {context.round}, {len(feedback)}"
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        found = re.fullmatch(r"r\d{3}([a-z])t(\d)", request.candidate.id)
+        if found is None or request.final:
+            self.requests += [] if request.final else [request]
+            return measured(100 if found is None else 50)
+        with self.gate:  # as long as others may come, so that all are seen at once
+            self.requests.append(request)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.gate.notify_all()
+            self.gate.wait_for(lambda: self.at_once >= len(self.lanes), timeout=0.2)
+            self.interrupted = self.interrupted or len(self.requests) == self.interrupt_after
+        self.at_once -= 1
+        of = self.lanes[found[1]]
+        result = of[min(int(found[2]), len(of)) - 1]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 def test_a_winning_round_goes_through_the_nine_steps_in_order() -> None:
@@ -337,3 +398,243 @@ def test_an_idea_that_failed_three_times_is_banned_in_the_next_round_and_an_erro
     script.run(rounds=4, max_repairs=0)
     assert [[ban.technique for ban in context.banned] for context in script.contexts] == [[], [], [], ["hoist"]]
     assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [], [3]]
+
+
+# --- the guards, with numbers, through the loop -----------
+
+
+def outcomes(script: Script) -> list[tuple[str | None, str]]:
+    """(the kernel a round started from, what came of it)"""
+    return [(t.attempt.parent_id, t.attempt.outcome) for t in script.tries]
+
+
+DETOURS = DivergenceGuard(max_detour=2)
+
+
+@pytest.mark.parametrize(
+    ("guard", "latencies_us", "expected"),
+    [
+        (DivergenceGuard(), [149, 110], [("input", "no_improvement"), ("input", "no_improvement")]),
+        (DETOURS, [151, 110], [("input", "reverted"), ("input", "kept")]),
+        (DETOURS, [149, 90], [("input", "kept"), ("r001t1", "improved")]),
+        (DETOURS, [110, 120, 90], [("input", "kept"), ("r001t1", "reverted"), ("input", "improved")]),
+        (DETOURS, [99.5, 98.5], [("input", "kept"), ("r001t1", "improved")]),
+        (DETOURS, [110, None, 90], [("input", "kept"), ("r001t1", "compile_failed"), ("input", "improved")]),
+        (DETOURS, [80, 85, 119, 121], [("input", "improved"), ("r001t1", "kept"), ("r002t1", "reverted"),
+                                       ("r001t1", "reverted")]),
+        (DivergenceGuard(max_detour=3), [110, 120, 130, 90], [("input", "kept"), ("r001t1", "kept"),
+                                                               ("r002t1", "reverted"), ("input", "improved")]),
+    ],
+    ids=["none allowed", "151 % goes back, 110 % goes on", "149 % goes on, and pays", "the second step must pay",
+         "a tie within the noise is a step", "a failure is a step", "counted from the newest best", "three steps"],
+)  # fmt: skip
+def test_a_detour_leads_over_slower_kernels_and_ends(
+    guard: DivergenceGuard, latencies_us: list[float | None], expected: list[tuple[str, str]]
+) -> None:
+    results = [measured(100), *(BROKEN if us is None else measured(us) for us in latencies_us)]
+    script = Script(results)
+    script.run(rounds=len(latencies_us), guard=guard, max_repairs=0)
+    assert outcomes(script) == expected
+
+
+def test_a_step_that_pays_on_a_detour_is_a_win_to_memory_though_it_is_no_best() -> None:
+    script = Script([measured(100), measured(140), measured(110)])
+    script.run(rounds=2, guard=DivergenceGuard(max_detour=3))
+    rejection, win = script.memory.experiences
+    assert not rejection.is_win and rejection.speedup == pytest.approx(100 / 140)
+    assert win.is_win and win.speedup == pytest.approx(140 / 110)
+
+
+def test_an_interrupted_detour_goes_on_from_the_same_kernel_with_the_same_count() -> None:
+    latencies = [measured(us) for us in (100, 110, 120, 105, 130, 104)]
+    guard = DivergenceGuard(max_detour=3)
+    whole = Script(latencies)
+    whole.run(rounds=5, guard=guard, patience=9)
+    for cut in range(1, 5):
+        first = Script(latencies)
+        first.run(rounds=cut, guard=guard, patience=9)
+        second = Script(latencies[1 + cut :])
+        second.run(Past(measured(100), tuple(first.tries)), rounds=5, guard=guard, patience=9)
+        assert [t.attempt.parent_id for t in first.tries + second.tries] == [t.attempt.parent_id for t in whole.tries]
+
+
+@pytest.mark.parametrize(("limit", "rounds"), [(1, 1), (3, 3)])
+def test_how_often_a_model_may_fail_is_a_setting(limit: int, rounds: int) -> None:
+    script = Script([measured(100)], plans=[ModelUnreachable("no route") for _ in range(9)])
+    assert script.run(rounds=50, model_failures=limit).ending is Ending.FAILED and len(script.tries) == rounds
+
+
+def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
+    script = Script([measured(100), BROKEN])
+    script.run(rounds=4, max_repairs=0, bans=BanRule(after=1, rounds=2), recurring_after=2)
+    assert [len(context.banned) for context in script.contexts] == [0, 1, 1, 1]
+    assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [2], [3]]
+
+
+# --- a rival, timed beside the candidate ----------------
+
+
+def beside(latency_us: float, rival_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
+    return replace(measured(latency_us), rival=RivalTiming(source_hash(source), rival_us, noise))
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        (beside(104, 110), "improved"),
+        (beside(95, 90), "no_improvement"),
+        (beside(95, 98, noise=0.05), "no_improvement"),
+        (beside(95, 98, noise=0.02), "improved"),
+        (beside(140, 80), "reverted"),
+        (beside(95, 50, source="another = 1"), "improved"),
+    ],
+    ids=["the device got slower", "or faster", "within their noise", "beyond it", "far off", "not beside the best"],
+)  # fmt: skip
+def test_what_the_best_took_beside_the_candidate_decides(result: Measured, outcome: str) -> None:
+    script = Script([measured(100), result])
+    script.run()
+    assert script.tries[0].attempt.outcome == outcome
+
+
+def test_every_candidate_is_timed_beside_the_best_and_the_winner_beside_the_input() -> None:
+    script = Script([measured(100), measured(80), measured(90), measured(60)])
+    script.run(rounds=3)
+    assert [r.rival.id if r.rival else None for r in script.requests] == [None, "input", "r001t1", "r001t1"]
+    assert [(r.candidate.id, r.rival.id if r.rival else None) for r in script.finals] == [("r003t1", "input")]
+
+
+def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate() -> None:
+    script = Script([measured(100), beside(60, 120)])
+    script.run()
+    (experience,) = script.memory.experiences
+    assert experience.speedup == pytest.approx(2.0)
+
+
+# --- the winner's last check ------------------------------
+
+
+def test_a_winner_that_is_no_faster_beside_the_input_is_dropped() -> None:
+    script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
+    outcome = script.run(rounds=2)
+    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.tries[-1].attempt.summary
+
+
+def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
+    results = [measured(us) for us in (100, 60, 62, 70, 90)]
+    script = Script(results, final={"r001t1": WRONG, "r002t1": WRONG})
+    outcome = script.run(rounds=4)
+    assert [request.candidate.id for request in script.finals] == ["r001t1", "r002t1", "r003t1"]
+    assert outcome.best.id == "r003t1" and outcome.best_result.latency_us == 70
+
+
+def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
+    first = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG})
+    first.run(rounds=2)
+    assert first.tries[-1].last_check == WRONG and first.tries[-1].attempt.outcome == "incorrect"
+    kept = {(t.round, t.number): t for t in first.tries}  # of a try that is written again the last line counts
+    second = Script([measured(75)])
+    outcome = second.run(Past(measured(100), tuple(kept.values())), rounds=3)
+    (context,) = second.contexts
+    assert context.parent.id == context.best.id == "r001t1" and "r002t1" not in [c.id for c, _ in context.measured]
+    assert [a.outcome for a in context.history] == ["improved", "incorrect"] and outcome.best.id == "r003t1"
+    assert [request.candidate.id for request in second.finals] == ["r003t1"]
+
+
+def test_memory_takes_back_what_it_learned_from_a_winner_that_failed() -> None:
+    script = Script([measured(100), measured(80)], final={"r001t1": WRONG})
+    script.summarize = None  # type: ignore[method-assign,assignment]  # the loop's own numbers will do
+    script.memory.add(
+        Experience("hoist x", "won", "hoist", "memory-bound", speedup=1.25, kernel="copy", machine="sim")
+    )  # fmt: skip
+    script.summarize = lambda *_: script.memory.experiences[0]  # type: ignore[method-assign,assignment]
+    script.run()
+    win, refuted = script.memory.experiences
+    assert win.refuted == 1 and refuted.rejected and "failed its last check" in refuted.summary
+
+
+# --- several candidates side by side ----------------------
+
+
+def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> None:
+    script = WideScript({"a": measured(80), "b": measured(60), "c": measured(70)})
+    outcome = script.run(rounds=1, width=3)
+    assert [[plan.title for plan in context.planned] for context in script.contexts] == [
+        [], ["idea 1"], ["idea 1", "idea 2"]
+    ]  # fmt: skip
+    assert script.most_at_once == 3
+    assert [(t.lane, t.lanes, t.plan.id, t.candidate.id, t.attempt.outcome) for t in script.tries] == [
+        ("a", 3, "p1a", "r001at1", "improved"),
+        ("b", 3, "p1b", "r001bt1", "improved"),
+        ("c", 3, "p1c", "r001ct1", "no_improvement"),
+    ]
+    assert outcome.best.id == "r001bt1" and script.bests[-2:] == ["r001bt1", "r001bt1"]
+    assert [request.verify_full_below_us for request in script.requests[1:]] == [100, 100, 100]
+
+
+def test_after_a_wide_round_the_next_starts_from_the_best_or_the_fastest_that_was_kept() -> None:
+    script = WideScript({"a": measured(120), "b": measured(110), "c": measured(200)})
+    script.run(rounds=2, width=3, guard=DETOURS)
+    assert [a.outcome for a in script.contexts[3].history] == ["kept", "kept", "reverted"]
+    assert script.contexts[3].parent.id == "r001bt1" and script.contexts[3].best.id == "input"
+
+
+def test_a_lane_repairs_its_own_kernel_and_the_history_is_in_the_lanes_order() -> None:
+    script = WideScript({"a": [BROKEN, measured(90)], "b": measured(95)})
+    script.run(rounds=2, width=2)
+    history = script.contexts[2].history
+    assert [(a.candidate_id, a.outcome) for a in history] == [
+        ("r001at1", "compile_failed"), ("r001at2", "improved"), ("r001bt1", "no_improvement")
+    ]  # fmt: skip
+
+
+def test_a_plan_that_is_made_twice_is_tried_once() -> None:
+    script = WideScript({"a": measured(90)}, ideas=["same", "same"])
+    script.run(rounds=1, width=2)
+    assert [(t.candidate.id, t.lanes) for t in script.tries] == [("r001at1", 1)]
+
+
+def test_a_lane_without_a_plan_leaves_the_others_alone() -> None:
+    script = WideScript({"b": measured(90)}, ideas=[UnusablePlan("gibberish"), "idea"])
+    outcome = script.run(rounds=1, width=2)
+    assert [(t.lane, t.attempt.outcome) for t in script.tries] == [("a", "no_plan"), ("b", "improved")]
+    assert outcome.best.id == "r001bt1"
+
+
+def test_a_round_counts_as_the_models_failure_only_when_every_lane_does() -> None:
+    failing = WideScript({}, ideas=[ModelUnreachable("no route")] * 4)
+    assert failing.run(rounds=9, width=2).ending is Ending.FAILED and len(failing.tries) == 2
+    mixed = WideScript({"a": measured(90)}, ideas=["one", ModelUnreachable("no route")] * 3)
+    assert mixed.run(rounds=3, width=2).ending is Ending.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [(BudgetExhausted("the next call could cost $2"), Ending.BUDGET), (TargetUnreachable("host gone"), None)],
+)
+def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(
+    error: Exception, ending: Ending | None
+) -> None:
+    script = WideScript({"a": measured(60), "b": error})
+    if ending is None:
+        with pytest.raises(TargetUnreachable):
+            script.run(rounds=3, width=2)
+    else:
+        assert script.run(rounds=3, width=2).ending is ending
+    assert "r001at1" in script.bests
+    assert all(t.decision is None for t in script.tries), "a round that was stopped is gone through again"
+
+
+def test_an_interrupt_stops_every_lane_between_two_steps() -> None:
+    script = WideScript({"a": [BROKEN, measured(90)], "b": [BROKEN, measured(90)]})
+    script.interrupt_after = 3
+    assert script.run(rounds=9, width=2).ending is Ending.INTERRUPTED
+    assert len(script.requests) == 3 and [t.attempt.outcome for t in script.tries] == ["compile_failed"] * 2
+
+
+def test_a_round_that_was_cut_between_two_decisions_is_gone_through_again() -> None:
+    first = WideScript({"a": measured(90), "b": measured(80)})
+    first.run(rounds=1, width=2)
+    half = [first.tries[0], replace(first.tries[1], decision=None)]
+    second = WideScript({"a": measured(90), "b": measured(80)})
+    second.run(Past(measured(100), tuple(half)), rounds=1, width=2)
+    assert [c.round for c in second.contexts] == [1, 1] and second.contexts[0].history == ()
