@@ -1,0 +1,201 @@
+"""`kill -9` of the client in the middle of an evaluation: the next start collects, and the host judged once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed, Evaluation, TimedOut
+from accelopt_core.ports import EvaluationRequest
+from infra import ssh_target
+from infra.ssh.job_records import JobRecord, JobRecords, request_key
+from infra.ssh_target import SshTarget
+from tests.ssh.server import Sshd, processes_mentioning, wait_until
+from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
+
+JUDGED = """
+with open(TALLY, "a") as stream: stream.write("x")
+say("compile and verify", "on")
+while not os.path.exists(GO): time.sleep(0.02)
+say("benchmark", "over"); finish(VERDICT)
+"""
+
+CLIENT = """
+import sys
+from pathlib import Path
+from infra import ssh_target
+from infra.ssh.config import SshSettings
+from infra.ssh_target import SshTarget
+from tests.ssh.test_target import REQUEST
+ssh_target.files_to_ship = lambda: {{"infra/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
+target = SshTarget({destination!r}, remote_simulator=True, remote_python=sys.executable,
+                   settings=SshSettings(config_file=Path({config!r})), root={root!r})
+target.remember_in(Path({records!r}))
+target.evaluate(REQUEST, lambda step, detail: print(detail, flush=True))
+"""
+
+
+class Scene:
+    """A host with a judge that counts how often it runs, and a client that dies while it does."""
+
+    def __init__(self, sshd: Sshd, work: Path, folder: Path) -> None:
+        self.work, self.tally, self.go, self.records = work, folder / "tally", folder / "go", folder / "run" / "remote"
+        judge, empty = folder / "judge.py", folder / "empty"
+        body = JUDGED.replace("TALLY", repr(str(self.tally))).replace("GO", repr(str(self.go)))
+        judge.write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + body)
+        empty.write_text("")
+        self.files = {"infra/judge.py": judge, "infra/__init__.py": empty}
+        self._client = folder / "client.py"
+        self._client.write_text(
+            textwrap.dedent(CLIENT).format(
+                judge=str(judge), empty=str(empty), destination=sshd.destination, config=str(sshd.home / "config"),
+                root=str(work), records=str(self.records),
+            )
+        )  # fmt: skip
+        self.target = SshTarget(
+            sshd.destination, remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
+            root=str(work),
+        )  # fmt: skip
+        self.said: list[str] = []
+
+    def die_while_judging(self) -> None:
+        process = subprocess.Popen(
+            [sys.executable, str(self._client)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert process.stdout is not None
+        while process.stdout.readline() != "on\n":
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+
+    def start_again(self, request: EvaluationRequest = REQUEST) -> Evaluation:
+        self.target.remember_in(self.records)
+        return self.target.evaluate(request, lambda step, detail: self.said.append(detail))
+
+    def job(self) -> Path:
+        (job,) = (self.work / "jobs").iterdir()
+        return job
+
+    def clean(self) -> bool:
+        """Nothing on either side tells of a job."""
+        nothing_there = wait_until(lambda: not list((self.work / "jobs").iterdir()))
+        return nothing_there and not list(self.records.iterdir()) and not processes_mentioning(str(self.work))
+
+
+@pytest.fixture
+def scene(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(sshd, work, tmp_path)
+    monkeypatch.setattr(ssh_target, "files_to_ship", lambda: made.files)
+    yield made
+    made.target.close()
+
+
+@pytest.mark.parametrize("moment", ["still judging", "judged meanwhile"])
+def test_the_next_start_collects_and_the_host_judged_once(scene: Scene, moment: str) -> None:
+    scene.die_while_judging()
+    (record,) = scene.records.iterdir()
+    assert record.stat().st_mode & 0o777 == 0o600, "it holds the job's secret"
+    if moment == "judged meanwhile":
+        scene.go.touch()
+        assert wait_until((scene.job() / "exit.json").exists)
+    else:
+        scene.go.touch()
+    assert scene.start_again() == CompileFailed("", 3)
+    assert scene.tally.read_text() == "x"
+    assert "before a restart: collecting it" in scene.said[0] and scene.said[1:] == ["on", "over"]
+    assert scene.clean()
+
+
+def test_another_request_collects_nothing_and_close_ends_what_nobody_asked_for(scene: Scene) -> None:
+    scene.die_while_judging()
+    job = scene.job()
+    scene.go.touch()
+    other = replace(REQUEST, candidate=Candidate("c1", "another source"))
+    assert scene.start_again(other) == CompileFailed("another source", 3)
+    assert scene.tally.read_text() == "xx" and job.exists()
+    scene.target.close()
+    assert scene.clean()
+
+
+@pytest.mark.parametrize("loss", ["its files are gone", "its supervisor was killed", "the record is damaged"])
+def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, loss: str) -> None:
+    scene.die_while_judging()
+    job = scene.job()
+    supervisor = int(json.loads((job / "supervisor.json").read_text())["pid"])
+    if loss == "the record is damaged":
+        (record,) = scene.records.iterdir()
+        record.write_text(record.read_text()[:100])
+    else:
+        os.kill(supervisor, signal.SIGKILL)
+        if loss == "its files are gone":
+            assert wait_until(lambda: not Path(f"/proc/{supervisor}").exists())
+            job.rename(job.with_name("elsewhere"))
+    scene.go.touch()
+    assert scene.start_again() == CompileFailed("", 3)
+    assert scene.tally.read_text() == "xx"
+    assert [line for line in scene.said if line.startswith("note: ") and "\n" not in line]
+    assert not list(scene.records.iterdir())
+
+
+def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.die_while_judging()
+    (record,) = scene.records.iterdir()
+    supervisor = int(json.loads((scene.job() / "supervisor.json").read_text())["pid"])
+    os.kill(supervisor, signal.SIGTERM)
+    assert wait_until((scene.job() / "exit.json").exists)
+    ending = json.loads((scene.job() / "exit.json").read_text())
+    (scene.job() / "exit.json").write_text(json.dumps({**ending, "ended": "timeout"}))
+    assert isinstance(scene.start_again(), TimedOut)
+    assert scene.tally.read_text() == "x" and scene.clean()
+
+
+# --- which requests answer each other --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"extra_seeds": (8, 9)}, True),
+        ({"candidate": Candidate("other-name", "")}, True),
+        ({"extra_seeds": (8,)}, False),
+        ({"candidate": Candidate("c1", "other")}, False),
+        ({"candidate": Candidate("c1", "", "parent")}, False),
+        ({"final": True}, False),
+        ({"verify_full_below_us": 5.0}, False),
+        ({"rival": Candidate("best", "best")}, False),
+        ({"limits": replace(REQUEST.limits, iterations=3)}, False),
+        ({"task": replace(REQUEST.task, tolerance=0.5)}, False),
+    ],
+)
+def test_requests_that_may_answer_each_other(changes: dict[str, object], same: bool) -> None:
+    asked = replace(REQUEST, extra_seeds=(1, 2))
+    other = replace(asked, **changes)  # type: ignore[arg-type]  # the table above has the fields' types
+    assert (request_key(asked, "auto") == request_key(other, "auto")) is same
+    assert request_key(asked, "simulator") != request_key(asked, "auto")
+
+
+def test_two_equal_requests_at_once_are_two_jobs_and_one_record(tmp_path: Path) -> None:
+    records = JobRecords(tmp_path / "remote", "h", "r")
+    first, second = (
+        JobRecord("key", "h", "r", job, "secret", "nonce", 1.0, "2026-01-01T00:00:00") for job in ("1", "2")
+    )
+    records.begin(first)
+    records.begin(second)
+    records.over(second)
+    assert JobRecords(tmp_path / "remote", "h", "r").take_over("key") == first
+    assert not JobRecords(tmp_path / "remote", "another host", "r").owes("key")
+    records.over(first)
+    assert not list((tmp_path / "remote").iterdir())
