@@ -27,7 +27,7 @@ from tests.llm.wire_server import Script, SeenRequest, WireServer
 from tests.transforms.running import predictor, priced_by, random, run
 
 X, SCALE = random(512, 256), random(128, 1, seed=1)
-PRICE = predictor(X, SCALE)
+PRICE = priced_by(predictor(X, SCALE))
 HOIST = {"title": "scale once", "tool": "hoist-invariant-load", "site": "s/i", "rationale": "the repeated load"}
 OWN = {
     "title": "Load the scale once",

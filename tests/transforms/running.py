@@ -62,7 +62,7 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def predictor(*arrays):
-    """Simulated µs of sources on these arguments, as the catalogue is handed it; None when one cannot run."""
+    """Simulated µs of a source on these arguments; None when it cannot run."""
     from nki_sim.capacity import check_capacity
     from nki_sim.errors import NkiError
     from nki_sim.profile import measure
@@ -76,9 +76,9 @@ def predictor(*arrays):
             return None
         return measure(program).latency_us
 
-    return priced_by(price)
+    return price
 
 
 def priced_by(price):
-    """A crystal ball that asks a function about one source after the other, and has all the time there is."""
+    """The crystal ball that the catalogue is handed: asks a function about one source after the other."""
     return lambda sources, limit_s=0.0: {source: price(source) for source in sources}

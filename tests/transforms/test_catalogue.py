@@ -47,7 +47,7 @@ def attempt(candidate: Candidate, title: str = "x", parent_id: str = "base") -> 
 
 @pytest.fixture(scope="module")
 def predict():
-    return predictor(LHS, RHS)
+    return priced_by(predictor(LHS, RHS))
 
 
 @pytest.fixture(scope="module")

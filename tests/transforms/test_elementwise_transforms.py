@@ -185,19 +185,23 @@ def test_a_reciprocal_moves_to_scalar_with_the_same_numbers():
     np.testing.assert_allclose(run(moved, X), run(SOFTMAX, X), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (SOFTMAX.replace("reciprocal(dst=inverse, data", "reciprocal(dst=inverse, name='r', data"), "more than dst"),
-        (SOFTMAX.replace("data=total)\n    scaled", "data=x[0:128, 0:1])\n    scaled"), "cannot be told"),
-        (
-            SOFTMAX.replace("nisa.reciprocal", "reciprocal").replace(
-                "\n@nki", "\nfrom nki.isa import reciprocal\n@nki"
-            ),
-            "not at hand",
-        ),
-    ],
-)
+RECIPROCAL_REFUSALS = {
+    "more than a reciprocal": (
+        SOFTMAX.replace("reciprocal(dst=inverse, data", "reciprocal(dst=inverse, name='r', data"),
+        "more than dst",
+    ),
+    "unknown dimensions": (
+        SOFTMAX.replace("data=total)\n    scaled", "data=x[0:128, 0:1])\n    scaled"),
+        "cannot be told",
+    ),
+    "the module's name is not at hand": (
+        SOFTMAX.replace("nisa.reciprocal", "reciprocal").replace("\n@nki", "\nfrom nki.isa import reciprocal\n@nki"),
+        "not at hand",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), RECIPROCAL_REFUSALS.values(), ids=RECIPROCAL_REFUSALS)
 def test_a_reciprocal_is_refused(source, reason):
     assert sites(RECIPROCAL, source) == {}
     with pytest.raises(IllegalSite, match=reason):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.fill_partitions import FillPartitions
@@ -132,3 +134,45 @@ def test_refuses(case):
 def test_a_site_of_another_kernel_is_gone(key):
     with pytest.raises(SiteGone):
         applied(FILL, KERNEL, key)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_every_site_of_a_random_kernel_keeps_the_result(data):
+    """Any chain of elementwise work on tiles of any height, stored once or twice: same numbers, side by side."""
+    rows = data.draw(st.sampled_from((1, 8, 64)), label="rows")
+    trips = data.draw(st.sampled_from((2, 4, 6)), label="trips")
+    lines = [
+        "@nki.jit",
+        "def kernel(x, y):",
+        f"    out = nl.ndarray((2, {rows}, {8 * trips}), dtype=x.dtype, buffer=nl.shared_hbm)",
+        f"    for t in nl.affine_range({trips}):",
+    ]
+    tiles: list[str] = []
+    for source in data.draw(st.lists(st.sampled_from("xy"), min_size=1, max_size=3), label="loads"):
+        tiles.append(f"t{len(tiles)}")
+        lines += [
+            f"        {tiles[-1]} = nl.ndarray(({rows}, 8), dtype=x.dtype, buffer=nl.sbuf)",
+            f"        nisa.dma_copy(dst={tiles[-1]}, src={source}[0:{rows}, t * 8 : (t + 1) * 8])",
+        ]
+    for step in data.draw(st.lists(st.sampled_from(("add", "scale", "exp", "copy")), max_size=4), label="steps"):
+        one, two = (data.draw(st.sampled_from(tiles)) for _ in range(2))
+        new = f"t{len(tiles)}"
+        lines.append(f"        {new} = nl.ndarray(({rows}, 8), dtype=x.dtype, buffer=nl.sbuf)")
+        lines.append("        " + {
+            "add": f"nisa.tensor_tensor(dst={new}, data1={one}, data2={two}, op=nl.add)",
+            "scale": f"nisa.tensor_scalar(dst={new}, data={one}, op0=nl.multiply, operand0=0.5)",
+            "exp": f"nisa.activation(dst={new}, op=nl.tanh, data={one})",
+            "copy": f"nisa.tensor_copy(dst={new}, src={one})",
+        }[step])  # fmt: skip
+        tiles.append(new)
+    for half in range(2):
+        chosen = data.draw(st.sampled_from(tiles), label="stored")
+        lines.append(f"        nisa.dma_copy(dst=out[{half}, 0:{rows}, t * 8 : (t + 1) * 8], src={chosen})")
+    source = HEADER + "\n".join([*lines, "    return out"]) + "\n"
+    x, y = random(rows, 8 * trips), random(rows, 8 * trips, seed=1)
+
+    found = sites(FILL, source)
+
+    for key in found:
+        np.testing.assert_array_equal(run(applied(FILL, source, key), x, y), run(source, x, y))

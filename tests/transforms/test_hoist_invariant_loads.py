@@ -254,6 +254,35 @@ def test_refuses(case):
         applied(HOIST, source, key)
 
 
+SCALED = ADD_ROWS.replace(
+    LOAD,
+    LOAD + "            twice = nl.ndarray((128, 64), dtype=y.dtype, buffer=nl.sbuf)\n"
+    "            nisa.tensor_scalar(dst=twice, data=row, op0=nl.multiply, operand0=2.0)\n",
+).replace("data2=row", "data2=twice")
+HOISTED = applied(HOIST, SCALED.replace("data2=twice", "data2=row"), "row/m")
+PREPARATION_REFUSALS = {
+    "a load": (ADD_ROWS, "row/m", "loaded from memory"),
+    "what it is made of changes": (SCALED.replace("data=row", "data=tile"), "twice/m", "."),
+    "it is written again": (
+        SCALED.replace(STORE, "            nisa.memset(dst=twice, value=0.0)\n" + STORE), "twice/m", "."
+    ),
+    "the loop can be left early": (
+        SCALED.replace("            total = ", "            if n > 2:\n                break\n            total = "),
+        "twice/m",
+        "left early",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PREPARATION_REFUSALS)
+def test_preparation_stays_where_it_is(case):
+    source, key, reason = PREPARATION_REFUSALS[case]
+
+    assert key not in sites(PREPARE, source)
+    with pytest.raises(IllegalSite, match=reason):
+        applied(PREPARE, source, key)
+
+
 def test_a_site_of_another_kernel_is_gone():
     with pytest.raises(SiteGone):
         applied(HOIST, ADD_ROWS, "w_tile/m")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import libcst as cst
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone
 from accelopt_core.transforms.retile import Retile
@@ -111,3 +113,36 @@ def test_a_declaration_that_is_not_one_literal_is_refused_by_name(declaration):
 
     with pytest.raises(NotAKernel, match="TUNABLES"):
         RETILE.analyze(cst.parse_module(source), None)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_every_site_of_a_random_kernel_keeps_the_result(data):
+    """One or two tunables over rows and columns, a few steps between load and store: same numbers for every value."""
+    rows = data.draw(st.sampled_from((16, 32, 64)), label="rows")
+    steps = data.draw(st.lists(st.sampled_from(("nl.exp", "nl.silu", "nl.tanh")), max_size=3), label="steps")
+    heights = ', "HEIGHT": (8, 16)' if data.draw(st.booleans(), label="two tunables") else ""
+    lines = [
+        "WIDTH = 16",
+        "HEIGHT = 16",
+        f'TUNABLES = {{"WIDTH": (4, 16, 32){heights}}}',
+        "@nki.jit",
+        "def kernel(x):",
+        "    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)",
+        "    for m in nl.affine_range(x.shape[0] // HEIGHT):",
+        "        for n in nl.affine_range(x.shape[1] // WIDTH):",
+        "            tile = nl.ndarray((HEIGHT, WIDTH), dtype=x.dtype, buffer=nl.sbuf)",
+        "            nisa.dma_copy(dst=tile, src=x[m * HEIGHT : (m + 1) * HEIGHT, n * WIDTH : (n + 1) * WIDTH])",
+        *(f"            nisa.activation(dst=tile, op={step}, data=tile)" for step in steps),
+        "            nisa.dma_copy(dst=out[m * HEIGHT : (m + 1) * HEIGHT, n * WIDTH : (n + 1) * WIDTH], src=tile)",
+        "    return out",
+    ]
+    source = HEADER + "\n".join(lines) + "\n"
+    x = random(rows, 64)
+    expected = run(source, x)
+
+    found = sites(RETILE, source)
+
+    assert len(found) == (3 if heights else 2)
+    for key in found:
+        np.testing.assert_array_equal(run(applied(RETILE, source, key), x), expected)
