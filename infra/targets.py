@@ -13,7 +13,15 @@ from pathlib import Path
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.kernel_wrapper import NKIKernel
-from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, TargetInfo, TargetMisconfigured
+from accelopt_core.ports import (
+    EvaluationRequest,
+    Progress,
+    Step,
+    Target,
+    TargetInfo,
+    TargetMisconfigured,
+    TargetUnreachable,
+)
 from infra import wire
 from infra.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.seed_index import task_from_files
@@ -27,6 +35,9 @@ class LocalTarget:
         self._toolchain = toolchain
         self._folder = Path(tempfile.mkdtemp(prefix="nki-judge-"))
         self._cache_key = secrets.token_hex(32)
+        self._judges: set[int] = set()
+        """Process groups at work; several, where several threads evaluate."""
+        self._closed = False
 
     @property
     def width(self) -> int:
@@ -70,14 +81,18 @@ class LocalTarget:
                 text=True,
                 env=scrubbed_environment(ONE_THREAD),
             )
+            self._judges.add(process.pid)
             try:
                 assert process.stdout is not None
                 for line in process.stdout:
                     relay(line, progress)
                 status = process.wait()
             finally:
+                self._judges.discard(process.pid)
                 kill_group(process.pid)
                 process.wait()
+            if self._closed:  # what an ended judge says is no verdict, and nobody may keep it for one
+                raise TargetUnreachable("this machine: the run has ended, and its judges with it")
             if not result.exists():
                 errors.seek(0)
                 last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
@@ -88,6 +103,10 @@ class LocalTarget:
             shutil.rmtree(work, ignore_errors=True)
 
     def close(self) -> None:
+        """Ends what other threads are still evaluating."""
+        self._closed = True
+        for judge in list(self._judges):
+            kill_group(judge)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -175,7 +175,9 @@ class _Allowance:
 
 
 def tried(context: RoundContext, root: Candidate, content_hash: str, title: str) -> bool:
-    """Whether this run has seen the kernel, or a change of this name to the same kernel."""
+    """Whether this run has seen the kernel, or a change of this name to the same kernel, or is trying it right now."""
+    if any((plan.parent_id or context.parent.id, plan.title) == (root.id, title) for plan in context.planned):
+        return True
     return content_hash == root.content_hash or any(
         attempt.content_hash == content_hash or (attempt.parent_id == root.id and attempt.title == title)
         for attempt in context.history

@@ -24,7 +24,7 @@ from accelopt_core.prompting import (
     shortened,
 )
 from nki_sim.machine import MACHINES
-from tests.llm.scenes import PROFILE, context, measured
+from tests.llm.scenes import PLAN, PROFILE, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
@@ -135,3 +135,10 @@ def test_shortening_says_what_is_missing() -> None:
 @pytest.mark.parametrize(("value", "text"), [(12345.6, "12,345.6 µs"), (0.01234, "0.0123 µs"), (-3.0, "-3 µs")])
 def test_microseconds(value: float, text: str) -> None:
     assert microseconds(value) == text
+
+
+def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_it() -> None:
+    alone = planner_prompt(context(), Detail())
+    beside = planner_prompt(context(planned=(PLAN,)), Detail())
+    assert "in this round already" not in alone and "in this round already" in beside
+    assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
