@@ -118,8 +118,20 @@ class Run(Group):
 class Target(Group):
     """where candidates are compiled, verified and timed; without a host, the simulated machine here"""
 
-    host: str | None = setting(
-        None, "Instance to use over SSH, also as the first word: ubuntu@10.0.0.1.", metavar="USER@HOST"
+    host: tuple[str, ...] = setting(
+        (),
+        "Instances to use over SSH, by commas, also as the first words: ubuntu@10.0.0.1. Candidates spread over them.",
+        metavar="USER@HOST",
+    )
+    cores: tuple[int, ...] = setting(
+        (),
+        "NeuronCores of each host to use, one candidate on each at a time, by commas. Without it: one, any that is "
+        "free. With --remote-simulator only their number counts.",
+        metavar="N,N,...",
+        legal=_WHOLE,
+    )
+    core_wait_s: float = setting(
+        1800.0, "Seconds to wait for a core while others use it.", name="core-wait", metavar="S", legal=_WHOLE
     )
     remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
     machine: str = setting("trn2", "Machine to simulate, and to take bounds from.", legal=Legal(choices=MACHINES))
@@ -152,8 +164,14 @@ class Target(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.remote_simulator and self.host is None:
+        if self.remote_simulator and not self.host:
             raise SettingsError("remote-simulator: on which host? give --host USER@HOST, or leave the flag away")
+        if self.cores and not self.host:
+            raise SettingsError("cores: of which host? give --host USER@HOST; without one the machine is simulated")
+        for name, given in (("host", self.host), ("cores", self.cores)):
+            twice = [item for number, item in enumerate(given) if item in given[:number]]
+            if twice:
+                raise SettingsError(f"{name}: {twice[0]!r} is named twice")
 
 
 @dataclass(frozen=True)
@@ -322,13 +340,14 @@ EPILOG = f"""\
 examples:
   ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
   ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
+  ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
   python3 orchestrator.py --resume              go on where the latest run was interrupted
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
 
 other commands:
-  doctor [USER@HOST]    what works on this machine or on that host, and what to do about the rest
+  doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do about the rest
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
@@ -347,7 +366,7 @@ _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9.
 def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
     made = Parser(
         prog=program,
-        usage="%(prog)s [USER@HOST] [flags]\n       %(prog)s doctor|runs|show|diff|config [flags]",
+        usage="%(prog)s [USER@HOST ...] [flags]\n       %(prog)s doctor|runs|show|diff|config [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
         epilog=EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
@@ -383,8 +402,9 @@ def read(
     command, words = _command(rest)
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
     if words and command in ("run", "doctor"):
-        flags.setdefault(("target", "host"), Given(_host(words.pop(0)), "--host"))
-    if words:
+        hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
+        flags.setdefault(("target", "host"), Given(hosts, "--host"))
+    elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
     given |= flags
     return Invocation(command, _settings(given), run_id, {f"{g}.{n}": v.origin for (g, n), v in given.items()})

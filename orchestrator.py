@@ -61,6 +61,7 @@ from infra.settings_reader import SettingsError
 from infra.spending import MeteredTarget, Spending, TimeLimits
 from infra.ssh.config import SshSettings
 from infra.ssh_target import SshTarget
+from infra.target_pool import TargetPool
 from infra.targets import LocalTarget
 from infra.terminal import report
 from infra.terminal.dashboard import open_view
@@ -139,6 +140,8 @@ def _run(invocation: config.Invocation) -> tuple[config.Settings, Problem, RunFo
         else:
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
+        if isinstance(target, TargetPool):
+            target.remember_in(folder.path / "remote")
         log = stack.enter_context(EventLog(folder.log))
         view = open_view(settings.run.view)
         stack.callback(view.close)
@@ -355,8 +358,13 @@ def _adjusted(task: Task, settings: config.Settings) -> Task:
 
 def _target(settings: config.Settings) -> Target:
     wanted = settings.target
-    if wanted.host is None:
+    if not wanted.host:
         return LocalTarget("simulator")
+    return TargetPool([_host(settings, host) for host in wanted.host])
+
+
+def _host(settings: config.Settings, host: str) -> SshTarget:
+    wanted = settings.target
     ssh = SshSettings(
         config_file=wanted.ssh_config,
         known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
@@ -365,10 +373,10 @@ def _target(settings: config.Settings) -> Target:
         connect_timeout_s=wanted.connect_timeout_s,
         reconnect_for_s=wanted.reconnect_s,
     )
-    destination = f"{wanted.host}:{wanted.ssh_port}" if wanted.ssh_port is not None else wanted.host
+    destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
     return SshTarget(
         destination, remote_simulator=wanted.remote_simulator, remote_python=wanted.remote_python, settings=ssh,
-        root=wanted.remote_dir,
+        root=wanted.remote_dir, cores=wanted.cores, core_wait_s=wanted.core_wait_s,
     )  # fmt: skip
 
 
@@ -509,17 +517,27 @@ def doctor(invocation: config.Invocation) -> int:
     from infra import doctor as examination
 
     wanted = invocation.settings.target
-    if wanted.host is None:
+    if not wanted.host:
         return examination.show(examination.examine())
-    target = _target(invocation.settings)
-    assert isinstance(target, SshTarget)
-    try:
-        report_of_host = target.examine()
-        return examination.show(
-            report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
+    status = examination.USABLE
+    for number, host in enumerate(wanted.host):
+        target = _host(invocation.settings, host)
+        try:
+            report_of_host = target.examine()
+        except TargetError as error:
+            status = _complain(error, UNREACHABLE)
+            continue
+        finally:
+            target.close()
+        if number:
+            print()
+        status = max(
+            status,
+            examination.show(
+                report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
+            ),
         )
-    finally:
-        target.close()
+    return status
 
 
 def runs(invocation: config.Invocation) -> int:

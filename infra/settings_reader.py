@@ -169,9 +169,9 @@ class Given:
 
 
 def from_text(spec: Spec, text: str, where: str, folder: Path) -> Given:
-    """What a flag or a variable says. `none` unsets an optional setting; a list is separated by commas."""
-    if spec.optional and text.strip().lower() == "none":
-        return Given(None, where)
+    """What a flag or a variable says. `none` unsets an optional setting or a list, whose items commas separate."""
+    if (spec.optional or spec.many) and text.strip().lower() == "none":
+        return Given(() if spec.many else None, where)
     if spec.many:
         items = [part.strip() for part in text.split(",") if part.strip()]
         return Given(tuple(_item(spec, part, where, folder) for part in items), where)
@@ -199,6 +199,10 @@ def from_document(spec: Spec, value: Any, where: str, folder: Path) -> Given:
     if value is None and spec.optional:
         return Given(None, where)
     if spec.many:
+        if value is None:
+            return Given((), where)  # as earlier releases wrote a setting that was no list yet
+        if isinstance(value, str) and spec.kind is str:
+            value = [value]
         if not isinstance(value, list):
             raise SettingsError(f"{where}: need a list, e.g. [{spec.example}]")
         return Given(tuple(_typed(spec, item, where, folder) for item in value), where)

@@ -78,16 +78,22 @@ def test_paths_are_relative_to_where_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("ubuntu@10.0.0.1", "ubuntu@10.0.0.1"),
-        ("trn2-box --rounds 3", "trn2-box"),
-        ("--rounds 3 me@host.example:2222", "me@host.example:2222"),
-        ("ubuntu@[fe80::1]:22", "ubuntu@[fe80::1]:22"),
-        ("--host a.example", "a.example"),
-        ("first.example --host second.example", "second.example"),
-        ("doctor ubuntu@10.0.0.1", "ubuntu@10.0.0.1"),
+        ("ubuntu@10.0.0.1", ("ubuntu@10.0.0.1",)),
+        ("trn2-box --rounds 3", ("trn2-box",)),
+        ("--rounds 3 me@host.example:2222", ("me@host.example:2222",)),
+        ("ubuntu@[fe80::1]:22", ("ubuntu@[fe80::1]:22",)),
+        ("--host a.example", ("a.example",)),
+        ("first.example --host second.example", ("second.example",)),
+        ("doctor ubuntu@10.0.0.1", ("ubuntu@10.0.0.1",)),
+        ("a.example --rounds 3 me@b.example:2222 c", ("a.example", "me@b.example:2222", "c")),
+        ("a.example,b.example c", ("a.example", "b.example", "c")),
+        ("--host a.example,b.example", ("a.example", "b.example")),
+        ("doctor a.example b.example", ("a.example", "b.example")),
+        ("--host none", ()),
+        ("", ()),
     ],
 )
-def test_the_first_word_is_the_host(tmp_path: Path, flags: str, expected: str) -> None:
+def test_the_first_words_are_the_hosts(tmp_path: Path, flags: str, expected: tuple[str, ...]) -> None:
     assert given(tmp_path, flags).settings.target.host == expected
 
 
@@ -135,6 +141,20 @@ def test_a_file_may_use_dashes_underscores_or_the_full_name_with_its_unit(tmp_pa
         assert given(tmp_path, "", f"[budget]\n{key} = 3").settings.budget.max_cost_usd == 3.0
 
 
+def test_hosts_and_cores_may_stand_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
+    read_file = given(tmp_path, "", '[target]\nhost = ["a", "b"]\ncores = [0, 5]').settings.target
+    assert (read_file.host, read_file.cores) == (("a", "b"), (0, 5))
+    assert given(tmp_path, "", '[target]\nhost = "a"').settings.target.host == ("a",), "one needs no brackets"
+    assert given(tmp_path, NKI_OPT_HOST="a,b", NKI_OPT_CORES="1,2").settings.target.cores == (1, 2)
+
+
+@pytest.mark.parametrize(("stored", "expected"), [(None, ()), ("a.example", ("a.example",)), (["a", "b"], ("a", "b"))])
+def test_a_run_of_an_earlier_release_with_one_host_or_none_can_be_resumed(
+    stored: object, expected: tuple[str, ...]
+) -> None:
+    assert config.from_document({"target": {"host": stored}}, "run x").target.host == expected
+
+
 # --- mistakes -------------------------------------------------------------------------------------
 
 MISTAKES = [
@@ -156,7 +176,6 @@ MISTAKES = [
     ("--run-id ../x", None, {}, "--run-id: '../x'"),
     ("--round 5", None, {}, "unknown flag --round: did you mean --rounds?"),  # no guessing at abbreviations
     # words
-    ("one two", None, {}, "'two' is one word too many"),
     ("runs x", None, {}, "'x' is one word too many"),
     ("mine.py", None, {}, "for a file write --kernel mine.py"),
     ("dir/mine", None, {}, "for a file write --kernel dir/mine"),
@@ -186,6 +205,13 @@ MISTAKES = [
     ("--in-place", None, {}, "--in-place: there is no kernel file to write back to"),
     ("--problem ref.py", None, {}, "--problem: a reference needs the kernel"),
     ("--remote-simulator", None, {}, "--remote-simulator: on which host?"),
+    ("--cores 0,1", None, {}, "--cores: of which host?"),
+    ("a.example --cores 0,1,0", None, {}, "--cores: 0 is named twice"),
+    ("a.example --cores 0,x", None, {}, "--cores: 'x' is not a whole number"),
+    ("a.example b.example a.example", None, {}, "--host: 'a.example' is named twice"),
+    ("a.example k.py", None, {}, "for a file write --kernel k.py"),
+    ("a.example doctor", None, {}, "did you mean the command doctor"),
+    ("runs a.example", None, {}, "'a.example' is one word too many for `runs`"),
     ("", None, {"NKI_OPT_REMOTE_SIMULATOR": "1"}, "NKI_OPT_REMOTE_SIMULATOR: on which host?"),
     ("--provider command", None, {}, "--provider: command needs --model-command"),
     ("--base-url ftp://x", None, {}, "--base-url: 'ftp://x' is not an http"),
