@@ -23,6 +23,7 @@ from rich.console import Console
 
 import config
 from accelopt_core import events
+from accelopt_core.lane import MOST_LANES
 from accelopt_core.menu import Menu
 from accelopt_core.model_proposer import proposer_from_model
 from accelopt_core.ports import (
@@ -134,7 +135,8 @@ def _run(invocation: config.Invocation) -> tuple[config.Settings, Problem, RunFo
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
-        settings = replace(settings, run=replace(settings.run, width=settings.run.width or target.width))
+        width = settings.run.width or min(target.width, MOST_LANES)
+        settings = replace(settings, run=replace(settings.run, width=width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
         else:
