@@ -1,6 +1,6 @@
 """What an evaluation costs beside the kernel itself: here, and over SSH with a slow link between.
 
-    .venv/bin/python -m benchmarks.evaluation_overhead [--delay-ms 50]
+    python benchmarks/evaluation_overhead.py [--delay-ms 50]
 
 Here: a judge process with its walls, against the same compiling, running and comparing in this process without any.
 Over SSH: a proxy on the loopback interface delays every byte; what the delay adds, divided by the round trip, is the
@@ -20,18 +20,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Measured, explain
-from accelopt_core.kernel_wrapper import judge
-from accelopt_core.ports import EvaluationRequest
-from accelopt_core.task import ShapePreset, Task
-from accelopt_core.verification import ReferenceCache
-from infra.sandbox import ONE_THREAD
-from infra.ssh_target import SshTarget
-from infra.targets import LocalTarget
-from infra.toolchains import SimulatorToolchain
-from tests.e2e import kernels
-from tests.ssh.server import Sshd, free_port, make_sshd
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from accelopt_core.candidate import Candidate  # noqa: E402  (the path above comes first)
+from accelopt_core.evaluation import Measured, explain  # noqa: E402
+from accelopt_core.kernel_wrapper import judge  # noqa: E402
+from accelopt_core.ports import EvaluationRequest  # noqa: E402
+from accelopt_core.task import ShapePreset, Task  # noqa: E402
+from accelopt_core.verification import ReferenceCache  # noqa: E402
+from infra.sandbox import ONE_THREAD  # noqa: E402
+from infra.ssh_target import SshTarget  # noqa: E402
+from infra.targets import LocalTarget  # noqa: E402
+from infra.toolchains import SimulatorToolchain  # noqa: E402
+from tests.e2e import kernels  # noqa: E402
+from tests.ssh.server import Sshd, free_port, make_sshd  # noqa: E402
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
 REPEATS = 8
@@ -68,7 +71,7 @@ def in_this_process() -> Callable[[], None]:
     class Unwalled(SimulatorToolchain):
         """Traces here instead of in a process of the candidate's."""
 
-        def compile(self, source, arguments, timeout_s):  # type: ignore[no-untyped-def]  # as in the base class
+        def compile(self, source, arguments, timeout_s, in_order=True):  # type: ignore[no-untyped-def]  # as in the base class
             import nki_sim
             from infra.toolchains import Simulated
             from nki_sim.dtypes import as_dtype

@@ -1,6 +1,6 @@
 """How optimization memory behaves with 10,000 entries: load under 1 s, retrieve under 50 ms.
 
-python -m benchmarks.memory_scale [entries]
+    python benchmarks/memory_scale.py [entries]
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from accelopt_core.optimization_memory import Experience
-from infra.memory_file import MemoryFile
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from accelopt_core.optimization_memory import Experience  # noqa: E402  (the path above comes first)
+from infra.memory_file import MemoryFile  # noqa: E402
 
 LOAD_BOUND_MS, RETRIEVE_BOUND_MS = 1000.0, 50.0
 OPERATORS = ("nc_matmul", "activation:silu", "tensor_tensor:add", "dma_copy", "tensor_reduce", "nc_transpose")
