@@ -256,7 +256,10 @@ def _optimize(
                 interrupted,
                 _past(folder),
             )
-            return loop.run()
+            try:
+                return loop.run()
+            finally:
+                spending.note_time()
 
 
 def _notices(settings: config.Settings, problem: Problem, provider: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from accelopt_core.events import (
     BaselineMeasured,
     BudgetUpdate,
     Event,
+    LastCheck,
     Notice,
     PlanMade,
     RoundEnded,
@@ -22,6 +23,17 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.ports import Step
+from infra.lineage import INPUT, Lineage
+
+
+@dataclass
+class LaneState:
+    """One of several candidates that are tried side by side."""
+
+    plan: Plan | None = None
+    step: Step | None = None
+    step_began_at: float = 0.0
+    detail: str = ""
 
 
 @dataclass
@@ -33,6 +45,13 @@ class RunState:
     baseline: Measured | None = None
     best: Measured | None = None
     best_round: int = BASELINE_ROUND
+    best_id: str = INPUT
+    parent_id: str = INPUT
+    """What the round under way started from."""
+    dropped: set[str] = field(default_factory=set)
+    """Winners that failed their last check."""
+    lanes: dict[str, LaneState] = field(default_factory=dict)
+    """Of the round under way, by name; none where a round tries one candidate."""
     current: Evaluation | None = None
     """The newest evaluation of a candidate."""
     current_round: int = BASELINE_ROUND
@@ -57,22 +76,26 @@ class RunState:
             case BaselineMeasured(result=result):
                 self.baseline = self.best = result
                 self.step, self.detail = None, ""
-            case RoundStarted(round=number):
-                self.round, self.round_began_at = number, at
+            case RoundStarted(round=number, parent_id=parent):
+                self.round, self.round_began_at, self.parent_id = number, at, parent
                 self.plan, self.step, self.detail = None, None, ""
-            case StepBegan(round=number, step=step):
+                self.lanes = {}
+            case StepBegan(round=number, step=step, lane=lane):
                 self.final_check = self.started is not None and number > self.started.rounds
-                if step is not self.step:
-                    self.step_began_at = at
-                self.step, self.detail = step, ""
-            case StepNote(step=step, detail=detail):
-                if step is not self.step:
-                    self.step, self.step_began_at = step, at
-                self.detail = detail
-            case PlanMade(plan=plan):
+                self._step(step, "", lane, at)
+            case StepNote(step=step, detail=detail, lane=lane):
+                self._step(step, detail, lane, at)
+            case PlanMade(plan=plan, lane=lane):
                 self.plan = plan
+                if lane:
+                    self.lanes.setdefault(lane, LaneState()).plan = plan
             case RoundEnded():
                 self._end_round(event, at)
+            case LastCheck(candidate_id=candidate, evaluation=evaluation, passed=passed):
+                if passed and isinstance(evaluation, Measured):
+                    self.best = evaluation
+                elif not passed:
+                    self._drop(candidate)
             case BudgetUpdate():
                 self.budget = event
             case Notice():
@@ -80,24 +103,63 @@ class RunState:
             case RunEnded():
                 self.ended = event
 
+    def _step(self, step: Step, detail: str, lane: str, at: float) -> None:
+        if step is not self.step:
+            self.step, self.step_began_at = step, at
+        self.detail = detail
+        if lane:
+            own = self.lanes.setdefault(lane, LaneState())
+            if step is not own.step:
+                own.step, own.step_began_at = step, at
+            own.detail = detail
+
     def _end_round(self, event: RoundEnded, at: float) -> None:
+        number, attempt = event.attempt.round, event.attempt
+        if number == self.round:  # not one of before a resumed run was interrupted
+            if self.rounds and self.rounds[-1].attempt.round == number:
+                self.round_seconds.pop()
+            self.round_seconds.append(at - self.round_began_at)
         self.rounds.append(event)
-        self.round_seconds.append(at - self.round_began_at)
         if event.evaluation is not None:
-            self.current, self.current_round = event.evaluation, event.attempt.round
+            self.current, self.current_round = event.evaluation, number
         if event.decision.improved and isinstance(event.evaluation, Measured):
-            self.best, self.best_round = event.evaluation, event.attempt.round
+            self.best, self.best_round, self.best_id = event.evaluation, number, attempt.candidate_id
         self.step, self.detail = None, ""
+        self.lanes.pop(attempt.lane, None)
+
+    def _drop(self, candidate_id: str) -> None:
+        """The fastest of the others is the best, as far as anybody knows before its own last check."""
+        self.dropped.add(candidate_id)
+        self.best, self.best_round, self.best_id = self.baseline, BASELINE_ROUND, INPUT
+        for ended in self.rounds:
+            result, name = ended.evaluation, ended.attempt.candidate_id
+            if isinstance(result, Measured) and name not in self.dropped:
+                if self.best is None or result.latency_us < self.best.latency_us:
+                    self.best, self.best_round, self.best_id = result, ended.attempt.round, name
+
+    @property
+    def rounds_done(self) -> int:
+        return len({ended.attempt.round for ended in self.rounds})
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """None before the input kernel is measured."""
+        if self.baseline is None:
+            return None
+        attempts = [ended.attempt for ended in self.rounds]
+        return Lineage(self.baseline.latency_us, attempts, self.best_id, self.dropped)
 
     def seconds_left(self, now: float) -> float | None:
         """At most, going by the rounds so far; None before the first round has ended."""
         if self.started is None or not self.round_seconds or self.final_check or self.ended is not None:
             return None
         usual = _median(self.round_seconds)
-        in_round = now - self.round_began_at if self.round > len(self.round_seconds) else 0.0
-        left = max(0.0, (self.started.rounds - len(self.rounds)) * usual - in_round)
+        under_way = all(ended.attempt.round != self.round for ended in self.rounds)
+        in_round = now - self.round_began_at if under_way else 0.0
+        left = max(0.0, (self.started.rounds - self.rounds_done) * usual - in_round)
         if self.started.max_hours is not None:
-            left = min(left, max(0.0, self.started_at + 3600 * self.started.max_hours - now))
+            hours = self.started.max_hours - self.started.hours_before
+            left = min(left, max(0.0, self.started_at + 3600 * hours - now))
         return left
 
 

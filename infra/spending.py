@@ -46,14 +46,18 @@ class Spending:
         self._ledger = ledger
 
     def exhausted(self) -> str | None:
-        seconds = self._clock() - self._began
-        self._on_time(seconds)
-        hours, minutes = seconds / 3600, self._device_s / 60
+        hours, minutes = self.note_time() / 3600, self._device_s / 60
         if self._limits.hours is not None and hours >= self._limits.hours:
             return f"the {self._limits.hours:g} hours are used up"
         if self._limits.device_minutes is not None and minutes >= self._limits.device_minutes:
             return f"the {self._limits.device_minutes:g} device minutes are used up"
         return None
+
+    def note_time(self) -> float:
+        """The seconds used so far, noted down."""
+        seconds = self._clock() - self._began
+        self._on_time(seconds)
+        return seconds
 
     def model_called(self, entry: LedgerEntry) -> None:
         self._tell()

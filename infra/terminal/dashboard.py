@@ -23,8 +23,10 @@ from rich.text import Text
 from accelopt_core.evaluation import Measured
 from accelopt_core.events import BASELINE_ROUND, Event, Notice, RunObserver
 from accelopt_core.ports import Step
-from infra.run_state import RunState
+from infra.lineage import Lineage
+from infra.run_state import LaneState, RunState
 from infra.terminal import wording
+from infra.terminal.family_tree import path_line
 from infra.terminal.plain_progress import PlainProgress
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 
@@ -122,11 +124,15 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
         note = wording.bound_note(state.baseline)
         if note:
             parts += [Text(note, style="dim")]
-    room = height - 17
+    room = height - 17 - len(state.lanes)
+    lineage = state.lineage
+    if lineage is not None and state.rounds and room >= 2:
+        parts += ["", _lineage(lineage, state.parent_id, inside, ascii_only)]
+        room -= 2
     if state.rounds and room >= 1:
         parts += ["", _rounds(state, min(room, 10), inside, ascii_only)]
     gaps = _gaps(state, inside, ascii_only)
-    if gaps is not None and room - len(state.rounds) >= 6:
+    if gaps is not None and room - min(len(state.rounds), 10) >= 6:
         parts += ["", Text("Time still to be won in the best kernel", style="dim"), gaps]
     parts += ["", _spent(state, now, dot)]
     body = Padding(Group(*parts), (0, 1))
@@ -151,11 +157,15 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
         cells: list[RenderableType] = [Text(place, style="bold"), Text(left, style="dim")]
         room = width - 7 - len(place) - len(left) - 4
         if room >= 8:
-            done = min(len(state.rounds), total)
+            done = min(state.rounds_done, total)
             bar = ProgressBar(total=total, completed=done, width=room, complete_style="cyan", finished_style="green")
             cells.insert(1, bar)
         line.add_row(*cells)
         grid.add_row("Round", line)
+    if len(state.lanes) > 0 and not state.final_check:
+        for name, lane in sorted(state.lanes.items()):
+            grid.add_row(f"Try {name}", _lane(lane, now, width - 7, ascii_only))
+        return grid
     plan = Text("-", style="dim")
     if state.plan is not None:
         gain = f"  expects {wording.latency(state.plan.expected_gain_us)} less"
@@ -163,25 +173,42 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
             one_line(state.plan.title, width - 7 - len(gain), ascii_only=ascii_only), (gain, "dim")
         )  # fmt: skip
     grid.add_row("Plan", plan)
-    grid.add_row("Step", _steps(state, now, ascii_only))
+    grid.add_row("Step", _steps(state.step, state.step_began_at, now, ascii_only))
     grid.add_row("", Text(one_line(state.detail, width - 7, ascii_only=ascii_only) or " ", style="dim"))
     return grid
 
 
-def _steps(state: RunState, now: float, ascii_only: bool) -> Text:
+def _lane(lane: LaneState, now: float, width: int, ascii_only: bool) -> Text:
+    """One of several candidates: its step, and what it is about."""
+    text = _steps(lane.step, lane.step_began_at, now, ascii_only)
+    title = lane.plan.title if lane.plan is not None else ""
+    text.append(f"  {one_line(title, max(0, width - len(text) - 2), ascii_only=ascii_only)}", style="dim")
+    text.truncate(width)
+    return text
+
+
+def _lineage(lineage: Lineage, parent_id: str, width: int, ascii_only: bool) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", width=5, no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_row("From", path_line(lineage, parent_id, width - 7, ascii_only=ascii_only))
+    return grid
+
+
+def _steps(step: Step | None, began_at: float, now: float, ascii_only: bool) -> Text:
     done_mark, open_mark = ("#", ".") if ascii_only else ("●", "○")
     frames = _PLAIN_FRAMES if ascii_only else _FRAMES
-    at = STEPS.index(state.step) if state.step is not None else -1
+    at = STEPS.index(step) if step is not None else -1
     text = Text()
     for number in range(len(STEPS)):
         if number == at:
             text.append(frames[int(now * 5) % len(frames)], style="bold cyan")
         else:
             text.append(done_mark if number < at else open_mark, style="cyan" if number < at else "dim")
-    if state.step is not None:
+    if step is not None:
         text.append(f"  {at + 1} of {len(STEPS)}  ", style="dim")
-        text.append(state.step.value, style="bold")
-        text.append(f"  {wording.duration(now - state.step_began_at)}", style="dim")
+        text.append(step.value, style="bold")
+        text.append(f"  {wording.duration(now - began_at)}", style="dim")
     return text
 
 
@@ -222,7 +249,7 @@ def _rounds(state: RunState, most: int, width: int, ascii_only: bool) -> Table:
         words = wording.outcome_words(attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
         table.add_row(
-            str(attempt.round),
+            f"{attempt.round}{attempt.lane}",
             Text(f"{mark} {words.label}", style=words.style),
             wording.latency(attempt.latency_us),
             Text(one_line(attempt.title or attempt.summary, max(8, width - 43), ascii_only=ascii_only)),

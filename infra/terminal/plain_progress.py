@@ -61,16 +61,18 @@ class PlainProgress:
             case RunStarted():
                 return (
                     f"run {event.run_id}: {event.task} ({event.shape}) on {event.target.name}, proposed by "
-                    f"{event.proposer}, at most {event.rounds} rounds, {event.experiences} experiences in memory"
+                    f"{event.proposer}, at most {event.rounds} rounds"
+                    f"{f' of {event.width} candidates' if event.width > 1 else ''}, "
+                    f"{event.experiences} experiences in memory"
                 )
             case BaselineMeasured(result=result):
                 return f"input kernel: {explain(result)}"
             case RoundStarted(round=number, parent_id=parent, parent_us=us):
                 return f"{self._where(number)}: from {parent} at {self._label()}{wording.latency(us)}"
-            case StepBegan(round=number, step=step):
-                return f"{self._where(number)} [{STEPS.index(step) + 1}/{len(STEPS)}] {step.value}"
-            case StepNote(round=number, step=step, detail=detail):
-                return f"{self._where(number)} {step.value}: {detail}"
+            case StepBegan(round=number, step=step, lane=lane):
+                return f"{self._where(number, lane)} [{STEPS.index(step) + 1}/{len(STEPS)}] {step.value}"
+            case StepNote(round=number, step=step, detail=detail, lane=lane):
+                return f"{self._where(number, lane)} {step.value}: {detail}"
             case PlanMade():
                 return None  # the plan step's own note says it
             case RoundEnded(attempt=attempt):
@@ -80,7 +82,7 @@ class PlainProgress:
                 if best and self._state.baseline:
                     standing += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
                 measured = f" at {self._label()}{wording.latency(attempt.latency_us)}" if attempt.latency_us else ""
-                return f"{self._where(attempt.round)}: {label}{measured}{standing}"
+                return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{standing}"
             case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
                 return f"{winner} passed its last check: {explain(evaluation)}"
             case LastCheck():
@@ -94,11 +96,11 @@ class PlainProgress:
             case RunEnded(outcome=outcome, reason=reason):
                 return f"{outcome}: {reason}"
 
-    def _where(self, number: int) -> str:
+    def _where(self, number: int, lane: str = "") -> str:
         if number == BASELINE_ROUND:
             return "input"
         total = self._state.started.rounds if self._state.started else number
-        return f"round {number}/{total}" if number <= total else "final check"
+        return f"round {number}{lane}/{total}" if number <= total else "final check"
 
     def _label(self) -> str:
         return "simulated " if self._state.baseline is not None and self._state.baseline.simulated else ""

@@ -17,9 +17,11 @@ from rich.text import Text
 
 from accelopt_core.ports import Try
 from infra.journal import JournalError
+from infra.lineage import Lineage
 from infra.llm.ledger import Totals
 from infra.run_folder import Manifest, Measurement, RunFolder, run_ids
 from infra.terminal import wording
+from infra.terminal.family_tree import tree_lines
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 DIFF_LINES_SHOWN = 60
@@ -36,12 +38,31 @@ class RunSummary:
     model_calls: Totals
     under_way: bool
     """Some process is at work on it now."""
+    seconds_used: float = 0.0
 
     @property
     def improved(self) -> bool:
         return self.best is not None and self.baseline is not None and self.best.candidate.id != (
             self.baseline.candidate.id
         )  # fmt: skip
+
+    @property
+    def speedup_basis_us(self) -> float:
+        """The input kernel's latency: as it was timed beside the best in one process, or else as it was at first."""
+        assert self.baseline is not None and self.best is not None
+        rival = self.best.result.rival
+        if rival is not None and rival.content_hash == self.baseline.candidate.content_hash:
+            return rival.latency_us
+        return self.baseline.result.latency_us
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """None where the input kernel was never measured."""
+        if self.baseline is None or self.best is None:
+            return None
+        dropped = [entry.attempt.candidate_id for entry in self.tries if entry.last_check is not None]
+        attempts = [entry.attempt for entry in self.tries]
+        return Lineage(self.baseline.result.latency_us, attempts, self.best.candidate.id, dropped)
 
     @property
     def status(self) -> str:
@@ -52,7 +73,9 @@ class RunSummary:
 
     @property
     def seconds(self) -> float:
-        """From its creation to its last word."""
+        """At work, all its sessions together; of a run of an older version, from its creation to its last word."""
+        if self.seconds_used:
+            return self.seconds_used
         begin, end = (datetime.fromisoformat(text) for text in (self.manifest.created, self.manifest.updated))
         return (end - begin).total_seconds()
 
@@ -63,8 +86,9 @@ def summary_of(folder: RunFolder) -> RunSummary:
     for entry in folder.model_calls():
         totals = totals.plus(entry)
     return RunSummary(
-        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.tries(), totals, folder.is_held
-    )
+        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.tries(), totals, folder.is_held,
+        folder.seconds_used(),
+    )  # fmt: skip
 
 
 # --- one run --------------------------------------------------------------------------------------
@@ -79,8 +103,13 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if summary.baseline is not None and summary.best is not None:
         console.print()
         remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
+        if summary.speedup_basis_us != summary.baseline.result.latency_us:
+            remark += f", beside the input at {wording.latency(summary.speedup_basis_us)}"
         style = "bold green" if summary.improved else "bold"
-        rows = [LatencyRow("input", summary.baseline.result), LatencyRow("best", summary.best.result, remark, style)]
+        rows = [
+            LatencyRow("input", summary.baseline.result),
+            LatencyRow("best", summary.best.result, remark, style, summary.speedup_basis_us),
+        ]
         baseline = summary.baseline.result
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         note = wording.bound_note(baseline)
@@ -93,6 +122,11 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if summary.tries:
         console.print()
         print_rounds(console, summary.tries)
+        lineage = summary.lineage
+        if lineage is not None and len(lineage.tree()) > 1:
+            console.print()
+            for line in tree_lines(lineage, ascii_only=console.options.ascii_only):
+                console.print(line, soft_wrap=True)
     if with_diff and summary.improved:
         console.print()
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)
@@ -135,8 +169,8 @@ def shown_path(path: Path) -> str:
 
 
 def print_rounds(console: Console, tries: Sequence[Try]) -> None:
-    """One line per round: its last try, and the kernel it changed."""
-    last = {entry.round: entry for entry in tries}
+    """One line per round, or per lane of it: its last try, and the kernel it changed."""
+    last = {(entry.round, entry.lane): entry for entry in tries}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("round", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
@@ -146,12 +180,13 @@ def print_rounds(console: Console, tries: Sequence[Try]) -> None:
     table.add_column("change", no_wrap=True)
     ascii_only = console.options.ascii_only
     room = max(20, min(console.width, 120) - 55)
-    for number, entry in sorted(last.items()):
+    for (number, lane), entry in sorted(last.items()):
         words = wording.outcome_words(entry.attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
         change = entry.attempt.title or entry.attempt.summary
         table.add_row(
-            str(number), Text(f"{mark} {words.label}", style=words.style), wording.latency(entry.attempt.latency_us),
+            f"{number}{lane}", Text(f"{mark} {words.label}", style=words.style),
+            wording.latency(entry.attempt.latency_us),
             str(entry.number), entry.attempt.parent_id or "-", Text(one_line(change, room, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
@@ -223,13 +258,13 @@ def print_runs(console: Console, checkpoints: Path) -> None:
 
 
 def _run_row(run_id: str, summary: RunSummary) -> list[str]:
-    baseline = summary.baseline.result.latency_us if summary.baseline else None
     best = summary.best.result.latency_us if summary.best else None
+    basis = summary.speedup_basis_us if summary.baseline and summary.best else None
     return [
         run_id,
         "under way" if summary.under_way else summary.status.split(":")[0],
         str(len({entry.round for entry in summary.tries})),
         wording.latency(best),
-        wording.speedup(baseline, best) if baseline is not None else "-",
+        wording.speedup(basis, best) if basis is not None else "-",
         summary.manifest.target.name,
     ]

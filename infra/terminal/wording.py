@@ -11,7 +11,7 @@ from rich.text import Text
 
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import Usage
-from ka_extensions.attempt_history import Attempt
+from ka_extensions.attempt_history import Attempt, last_of_rounds
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class OutcomeWords:
 
 OUTCOMES = {
     "improved": OutcomeWords("improved", "green", "✓", "+"),
+    "kept": OutcomeWords("kept, no best", "cyan", "→", ">"),
     "no_improvement": OutcomeWords("no improvement", "dim", "·", "."),
     "reverted": OutcomeWords("reverted", "yellow", "↩", "<"),
     "failed": OutcomeWords("failed", "red", "✗", "x"),
@@ -82,9 +83,9 @@ def tokens(usage: Usage) -> str:
 
 
 def tally(attempts: Iterable[Attempt]) -> str:
-    """`3 improved, 2 no improvement, 1 wrong`: the rounds by what came of them."""
-    last = {attempt.round: attempt for attempt in attempts}
-    counted = Counter(outcome_words(attempt.outcome).label for attempt in last.values())
+    """`3 improved, 2 no improvement, 1 wrong`: the rounds, or their lanes, by what came of them."""
+    ended = [attempt for lanes in last_of_rounds(attempts) for attempt in lanes]
+    counted = Counter(outcome_words(attempt.outcome).label for attempt in ended)
     return ", ".join(f"{count} {label}" for label, count in counted.most_common()) or "none"
 
 
@@ -109,6 +110,8 @@ class LatencyRow:
     result: Measured | None
     remark: str = ""
     style: str = ""
+    basis_us: float | None = None
+    """What its speed-up is over, where that is not the baseline's first latency."""
 
 
 def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *, ascii_only: bool = False) -> Table:
@@ -126,7 +129,7 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
         percent = f"{baseline.profile.bounds.percent_of_peak(us):.1f} %" if us is not None else "-"
         table.add_row(
             Text(row.name, style=row.style), Text(latency(us), style=row.style),
-            Text(speedup(baseline.latency_us, us), style=row.style), Text(percent, style=row.style),
+            Text(speedup(row.basis_us or baseline.latency_us, us), style=row.style), Text(percent, style=row.style),
             one_line(row.remark, room, ascii_only=ascii_only),
         )  # fmt: skip
     return table

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, TimedOut
+from accelopt_core.evaluation import Implausible, RivalTiming, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.in_place import KernelChanged, write_back
 from infra.llm.ledger import LedgerEntry
@@ -158,3 +158,23 @@ def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
     print_rounds(console, [first, second])
     lines = console.file.getvalue().splitlines()
     assert "input" in lines[1] and "r001t1" in lines[2]
+
+
+def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    winner = folder.winner()
+    assert winner is not None
+    timed = RivalTiming(Candidate("input", BEFORE).content_hash, 525.0, 0.01)
+    folder.best(winner.candidate, replace(winner.result, rival=timed))
+    report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
+    assert "2.10x" in report and "beside the input at 525.0 µs" in report
+    assert "2.10x" in text_of(lambda console: print_runs(console, tmp_path), width=120)
+
+
+def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    entry = folder.tries()[-2]
+    folder.attempt(replace(entry, last_check=Implausible("too good at the last")))
+    report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
+    assert "input  500.0 µs" in report and "─ r001t2  250.0 µs  * best" in report
+    assert "r002t1  600.0 µs  dropped: failed its last check" in report

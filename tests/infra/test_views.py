@@ -9,20 +9,31 @@ import re
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from accelopt_core.events import BudgetUpdate, Event, Notice, PlanMade, RoundStarted, RunEnded, StepBegan, StepNote
+from accelopt_core.events import (
+    BudgetUpdate,
+    Event,
+    LastCheck,
+    Notice,
+    PlanMade,
+    RoundStarted,
+    RunEnded,
+    StepBegan,
+    StepNote,
+)
 from accelopt_core.ports import Step, Usage
 from infra.event_log import EventLog
 from infra.run_state import RunState
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view
 from infra.terminal.plain_progress import PlainProgress
-from tests.infra.samples import PLAN, run_events
+from tests.infra.samples import PLAN, measured, run_events
 
 ROOT = Path(__file__).parents[2]
 SIZES = [(80, 24), (80, 40), (60, 18), (40, 12), (200, 60)]
@@ -82,6 +93,44 @@ def test_at_every_moment_it_fits_the_window(width: int, height: int, ascii_only:
         if ascii_only:
             inside = re.sub("[╭╮╰╯│─━╸╺µ…]", "", picture)  # rich sees to frame and bar, bootstrap.enter to µ
             assert inside.isascii(), inside
+
+
+def wide_events() -> list[Event]:
+    """A round with two candidates under way, after one that was won."""
+    return [
+        *run_events(1), RoundStarted(2, "r001t1", 250.0), StepBegan(2, Step.PLAN, "a"), PlanMade(2, PLAN, "a"),
+        PlanMade(2, replace(PLAN, title="Widen the rows"), "b"), StepBegan(2, Step.EXECUTE, "b"),
+        StepNote(2, Step.VERIFY, "seed 42", "a"),
+    ]  # fmt: skip
+
+
+def test_candidates_side_by_side_have_a_line_each() -> None:
+    lines = drawn(state_after(wide_events()), 100.0).splitlines()
+    (a,) = (line for line in lines if "Try a" in line)
+    (b,) = (line for line in lines if "Try b" in line)
+    assert "compile and verify" in a and "Hoist the rhs load" in a
+    assert "execute" in b and "Widen the rows" in b
+    for width, height in SIZES:
+        picture = drawn(state_after(wide_events()), 100.0, width, height)
+        assert max(len(line) for line in picture.splitlines()) <= width
+
+
+def test_the_picture_shows_where_the_best_comes_from() -> None:
+    assert "input → r001t1*" in drawn(state_after(list(run_events(3))), 0.0)
+    wandering = [*run_events(3), RoundStarted(4, "r003t1", 251.0)]
+    assert "input → r001t1*; now from r003t1" in drawn(state_after(wandering), 0.0)
+
+
+def test_a_winner_that_fails_its_last_check_is_shown_as_dropped_and_no_longer_as_the_best() -> None:
+    state = state_after([*run_events(3), LastCheck("r001t1", measured(250.0), False, "wrong")])
+    assert state.best_id == "r003t1" and state.best is not None and state.best.latency_us == 251.0
+    assert "dropped r001t1" in drawn(state, 0.0)
+
+
+def test_rounds_of_before_an_interruption_do_not_count_for_the_time_left() -> None:
+    events = [event for event in run_events(2) if not isinstance(event, RoundStarted)]
+    state = state_after([*events, RoundStarted(3, "r001t1", 250.0)])
+    assert state.rounds_done == 2 and state.seconds_left(1e6) is None
 
 
 def test_the_last_check_of_the_winner_is_no_round() -> None:
@@ -200,6 +249,9 @@ def plain_lines(events: list[Event], quiet: bool = False) -> list[str]:
 
 
 def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
+    lines = plain_lines(wide_events())
+    assert "12:54:18  round 2b/10 [3/9] execute" in lines
+    assert "12:54:18  round 2a/10 compile and verify: seed 42" in lines
     lines = plain_lines([*run_events(2), RunEnded("finished", "all rounds are done")])
     assert all(line.startswith("12:54:18  ") for line in lines)
     for number, step in enumerate(Step, 1):
