@@ -25,7 +25,8 @@ def main() -> int:
     tree, source = Path(job["tree"]), Path(job["source"])
     text = source.read_text(encoding="utf-8")
     said = []
-    pid, refused = wall.fork_behind_wall([tree / "nki_sim"], source.parent) if job["walls"] else (-1, "not wanted")
+    room = wall.Room((tree / "nki_sim",), source.parent)
+    pid, refused = wall.fork_behind_wall(room) if job["walls"] else (-1, "not wanted")
     if pid > 0:
         os.close(job["report_fd"])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

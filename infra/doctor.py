@@ -29,6 +29,7 @@ from accelopt_core.task import ShapePreset, Task, Work
 from accelopt_core.toolchain import Toolchain, ToolchainMissing
 from accelopt_core.verification import BadReference, ReferenceCache
 from infra.neuron.commands import Installation, find_profiler, this_machine
+from infra.neuron.known_kernel import KNOWN_KERNEL
 from infra.neuron.packages import Device, list_devices, system_versions
 from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
 from infra.neuron.toolchain import open_neuron_toolchain
@@ -246,33 +247,6 @@ def _quietly(step: Step, detail: str) -> None:
     """A proof takes seconds; nobody watches its steps."""
 
 
-KNOWN_KERNEL = '''\
-"""result = lhs_t.T @ rhs in float32: every engine that a matmul needs, one tile at a time."""
-
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def kernel(lhs_t, rhs):
-    K, M = lhs_t.shape
-    N = rhs.shape[1]
-    result = nl.ndarray((M, N), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
-    for m in nl.affine_range(M // 128):
-        acc = nl.ndarray((128, N), dtype=nl.float32, buffer=nl.psum)
-        for k in nl.affine_range(K // 128):
-            stationary = nl.ndarray((128, 128), dtype=lhs_t.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=stationary, src=lhs_t[k * 128 : (k + 1) * 128, m * 128 : (m + 1) * 128])
-            moving = nl.ndarray((128, N), dtype=rhs.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=moving, src=rhs[k * 128 : (k + 1) * 128, 0:N])
-            nisa.nc_matmul(dst=acc, stationary=stationary, moving=moving)
-        out = nl.ndarray((128, N), dtype=result.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=out, src=acc)
-        nisa.dma_copy(dst=result[m * 128 : (m + 1) * 128, 0:N], src=out)
-    return result
-'''
-
 KNOWN_REFERENCE = """\
 import numpy as np
 
@@ -365,7 +339,10 @@ def from_json(text: str) -> DoctorReport:
                     for d in data["devices"]
                 ),
                 "packages": _pairs(data["packages"]),
-                "routes": tuple(ProbeResult(**{**r, "versions": _pairs(r["versions"])}) for r in data["routes"]),
+                "routes": tuple(
+                    ProbeResult(**{**r, "versions": _pairs(r["versions"]), "folders": tuple(r.get("folders", ()))})
+                    for r in data["routes"]
+                ),
                 "proofs": tuple(Proof(**proof) for proof in data["proofs"]),
                 "missing": tuple(str(line) for line in data["missing"]),
                 "problems": tuple(str(problem) for problem in data["problems"]),

@@ -73,7 +73,7 @@ def limit(job: dict[str, Any]) -> None:
 
 
 def probe(modules: list[str], really_import: list[str]) -> dict[str, Any]:
-    """Versions of installed packages, and of each module None or why it is not there."""
+    """Versions of installed packages, of each module None or why it is not there, and the folders all that lies in."""
     versions: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -88,7 +88,9 @@ def probe(modules: list[str], really_import: list[str]) -> dict[str, Any]:
             missing[name] = None if importlib.util.find_spec(name) else "is not installed"
         except BaseException as error:  # finding a submodule imports its parents, which may fail in any way
             missing[name] = f"does not import: {type(error).__name__}: {str(error)[:200]}"
-    return {"python": sys.version.split()[0], "packages": versions, "modules": missing}
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    folders += [entry for entry in sys.path if os.path.isabs(entry) and os.path.isdir(entry)]
+    return {"python": sys.version.split()[0], "packages": versions, "modules": missing, "folders": folders}
 
 
 # --- the candidate --------------------------------------------------------------------------------

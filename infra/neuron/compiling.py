@@ -1,6 +1,8 @@
-"""From a candidate's source to a NEFF, in a process of the candidate's own. Shipped to the instance.
+"""From a candidate's source to a NEFF, in a process of the candidate's own, behind the wall. Shipped to the instance.
 
-What the process leaves is checked and copied out of the candidate's reach; all else is deleted.
+What the process leaves is checked and copied out of the candidate's reach; all else is deleted. An SDK may not stand
+the wall: what it needs is nowhere written down. That is never concluded from a candidate's failure, but from a known
+kernel that compiles outside the wall and not behind it; the wall is then left out, and the evaluation says so.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +23,7 @@ from typing import Any
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
     ArgumentSpec,
+    CandidateFault,
     CompileError,
     StepTimeout,
     TensorArgument,
@@ -28,11 +32,14 @@ from accelopt_core.toolchain import (
 from infra import sandbox
 from infra.neuron.commands import Installation
 from infra.neuron.faults import compile_error, neffs_in, read_report
+from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
 from infra.neuron.routes import CHILD, DOCTOR, Route, ask_interpreter, search_path
 from infra.neuron.tensors import size_bytes
 
 log = logging.getLogger(__name__)
+
+BEHIND_WALL = Path(__file__).with_name("behind_wall.py")
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,28 @@ class Neff:
     """All inputs and outputs once: the least that any kernel for this call must move."""
 
 
+class _MaybeTheWall(Exception):
+    """A failure that neither the compiler nor a line of the candidate accounts for."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class NeffCompiler:
     """One route with one interpreter; NEFFs are kept in `folder`."""
 
     def __init__(
-        self, route: Route, python: Path, installation: Installation, machine: str, core: str, folder: Path
+        self,
+        route: Route,
+        python: Path,
+        python_folders: Sequence[str],
+        installation: Installation,
+        machine: str,
+        core: str,
+        folder: Path,
     ) -> None:
+        """`python_folders`: in which that interpreter's own files and packages lie; all it gets to see of the disk."""
         self.route = route
         self.machine = machine
         self._python = python
@@ -67,27 +90,50 @@ class NeffCompiler:
         """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
         self.wall = ""
         """What kept the last candidate in."""
+        self._python_folders = tuple(Path(path) for path in python_folders)
+        self._no_room = ""
+        """Why candidates are compiled outside namespaces; empty while they are not."""
+        self._proven = False
+        """The wall was tried with the known kernel."""
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
         deadline = time.monotonic() + timeout_s
-        work = Path(tempfile.mkdtemp(prefix="compile-", dir=self._folder))
         try:
-            said = self._compile_in(work, source, arguments, timeout_s)
+            try:
+                return self._compile(source, arguments, deadline)
+            except _MaybeTheWall as failure:
+                if self._proven or self._no_room or not self._wall_is_to_blame(deadline):
+                    raise failure.error from None
+            return self._compile(source, arguments, deadline)
+        except _MaybeTheWall as failure:
+            raise failure.error from None
+        except StepTimeout:
+            raise StepTimeout("compile", timeout_s) from None
+
+    def _compile(self, source: str, arguments: Sequence[ArgumentSpec], deadline: float) -> Neff:
+        outer = Path(tempfile.mkdtemp(prefix="compile-", dir=self._folder))
+        work = outer / "work"
+        try:
+            said = self._compile_in(work, source, arguments, deadline)
             neffs = neffs_in(work)
             if not neffs and said["phase"] == "done" and not self._runtime_saves:
                 self._runtime_saves = True
                 log.info("%s left no NEFF; compiling again with the runtime's inspection on", self.route.name)
                 shutil.rmtree(work)
-                work.mkdir()
-                said = self._compile_in(work, source, arguments, deadline - time.monotonic())
+                said = self._compile_in(work, source, arguments, deadline)
                 neffs = neffs_in(work)
             if said["phase"] != "done" and not (neffs and "NRT" in said["message"]):
-                raise self._compile_error(said)
+                error = self._compile_error(said)
+                if said["line"] is None and "NCC_" not in said["message"] + said["output"]:
+                    raise _MaybeTheWall(error)
+                raise error
             if not neffs:
-                raise CompileError(
-                    f"the kernel was called and left no NEFF ({self.route.name} route): it must be decorated "
-                    "with nki.jit and return the tensors it computes"
+                raise _MaybeTheWall(
+                    CompileError(
+                        f"the kernel was called and left no NEFF ({self.route.name} route): it must be decorated "
+                        "with nki.jit and return the tensors it computes"
+                    )
                 )
             if len(neffs) > 1:
                 raise CompileError(
@@ -95,15 +141,34 @@ class NeffCompiler:
                 )
             return self._keep(next(iter(neffs.values())), said, arguments)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(outer, ignore_errors=True)
+
+    def _wall_is_to_blame(self, deadline: float) -> bool:
+        """Whether the known kernel compiles outside the wall only; from then on candidates are compiled there."""
+        self._proven = True
+        try:
+            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
+        except _MaybeTheWall as failure:
+            behind = str(failure.error)
+        except (CandidateFault, ToolchainMissing) as fault:
+            behind = str(fault)
+        else:
+            return False
+        self._no_room = f"the SDK does not work behind them: {behind[:200]}"
+        try:
+            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
+        except (_MaybeTheWall, CandidateFault, ToolchainMissing):
+            self._no_room = ""  # nor does it outside: the wall stays
+        return bool(self._no_room)
 
     def _compile_in(
-        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float
+        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], deadline: float
     ) -> dict[str, Any]:
+        timeout_s = deadline - time.monotonic()
         if timeout_s <= 0:
             raise StepTimeout("compile", timeout_s)
         candidate, said, artifacts = work / "candidate.py", work / "said.json", work / "artifacts"
-        artifacts.mkdir()
+        artifacts.mkdir(parents=True)
         candidate.write_text(source, encoding="utf-8")
         job = {
             "route": self.route.name,
@@ -116,16 +181,48 @@ class NeffCompiler:
             "data_bytes": _half_of_memory(),
             "file_bytes": NEFF_LIMIT,
         }
-        finished = sandbox.run(
-            [str(self._python), "-I", str(CHILD)],
-            cwd=work,
-            stdin=json.dumps(job).encode(),
-            limits=sandbox.Limits(wall_s=timeout_s, memory_bytes=0),
-            env=self._compile_environment(work, artifacts),
-        )
+        with tempfile.TemporaryFile() as report:
+            entrance = {
+                "tree": str(BEHIND_WALL.parents[2]),
+                "room": None if self._no_room else self._room(work),
+                "no_room": self._no_room,
+                "report_fd": report.fileno(),
+                "command": [str(self._python), "-I", str(CHILD)],
+            }
+            finished = sandbox.run(
+                [sys.executable, "-I", str(BEHIND_WALL), json.dumps(entrance)],
+                cwd=work,
+                stdin=json.dumps(job).encode(),
+                limits=sandbox.Limits(wall_s=timeout_s, memory_bytes=0),
+                env=self._compile_environment(work, artifacts),
+                pass_fds=(report.fileno(),),
+            )
+            report.seek(0)
+            self.wall = report.read(4096).decode("utf-8", "replace")
+        if finished.over_disk:
+            raise CompileError(f"compiling the kernel fills more than {sandbox.Limits.disk_bytes >> 30} GiB of disk")
         if finished.timed_out:
             raise StepTimeout("compile", timeout_s)
         return {**read_report(said, finished), "output": finished.output}
+
+    def _room(self, work: Path) -> dict[str, Any]:
+        """`wall.Room` as JSON. Nothing is shown that holds a home or the judge's own folders."""
+        hung_on = work.with_name("root")
+        hung_on.mkdir(exist_ok=True)
+        tools = [Path(tool).parent for name in ("neuronx-cc", "neuron-ls") if (tool := self._installation.tool(name))]
+        private = [Path(os.path.expanduser("~")), self._folder]
+        shown = [
+            path
+            for path in (*self._python_folders, *tools, CHILD)
+            if not any(path == kept or path in kept.parents for kept in private)
+        ]
+        devices = self._installation.device_folder.glob("neuron*")
+        return {
+            "visible": [str(path) for path in shown],
+            "work": str(work),
+            "hung_on": str(hung_on),
+            "devices": [str(path) for path in devices],
+        }
 
     def _compile_environment(self, work: Path, artifacts: Path) -> dict[str, str]:
         """All set before the interpreter starts: NKI reads some of it when imported."""

@@ -103,7 +103,8 @@ def read_report(path: Path, finished: sandbox.Finished) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         last = finished.output.strip().splitlines()[-1:] or ["no output"]
         status = finished.status or 0
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        number = -status if status < 0 else status - 128 if status > 128 else 0  # passed on as shells do
+        how = f"signal {number}" if number else f"exit status {status}"
         return {**lost, "message": f"the compiling process died ({how}): {last[0][:300]}"}
 
 

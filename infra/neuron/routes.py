@@ -89,6 +89,8 @@ class ProbeResult:
     why_not: str | None
     python: str | None = None
     versions: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    """In which the interpreter's own files and packages lie."""
 
 
 # --- finding out ----------------------------------------------------------------------------------
@@ -112,7 +114,8 @@ def probe_routes(where: Installation) -> Iterator[ProbeResult]:
             why = _why_not(route, asked[python])
             if why is None:
                 versions = sorted((str(name), str(version)) for name, version in asked[python]["packages"].items())
-                yield ProbeResult(route.name, route.title, True, None, str(python), tuple(versions))
+                folders = tuple(str(folder) for folder in asked[python]["folders"])
+                yield ProbeResult(route.name, route.title, True, None, str(python), tuple(versions), folders)
                 break
             reasons.append(f"{python}: {why}")
         else:
@@ -120,7 +123,7 @@ def probe_routes(where: Installation) -> Iterator[ProbeResult]:
 
 
 def ask_interpreter(where: Installation, python: Path, really_import: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`packages` (name to version) and `modules` (name to None, or why it cannot be imported).
+    """`packages` (name to version), `modules` (name to None, or why it cannot be imported) and `folders`.
 
     Modules are looked for and not imported, except those in `really_import`.
     """
@@ -137,10 +140,18 @@ def ask_interpreter(where: Installation, python: Path, really_import: tuple[str,
     for line in reversed(finished.output.splitlines()):
         try:
             found = json.loads(line)
-            return {"packages": dict(found["packages"]), "modules": dict(found["modules"])}
+            return {
+                "packages": dict(found["packages"]),
+                "modules": dict(found["modules"]),
+                "folders": list(found["folders"]),
+            }
         except (ValueError, KeyError, TypeError):
             continue
-    return {"packages": {}, "modules": dict.fromkeys(modules, "is unknown: the interpreter does not run")}
+    return {
+        "packages": {},
+        "modules": dict.fromkeys(modules, "is unknown: the interpreter does not run"),
+        "folders": [],
+    }
 
 
 def _why_not(route: Route, found: Mapping[str, Any]) -> str | None:

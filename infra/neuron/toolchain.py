@@ -139,7 +139,8 @@ class NeuronToolchain:
     @cached_property
     def _compiler(self) -> NeffCompiler:
         python = Path(str(self._probe.python))
-        return NeffCompiler(self.route, python, self._where, self.machine, self._share.core, self._folder)
+        folders = self._probe.folders
+        return NeffCompiler(self.route, python, folders, self._where, self.machine, self._share.core, self._folder)
 
     @cached_property
     def versions(self) -> dict[str, str]:
