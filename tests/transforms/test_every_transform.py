@@ -1,0 +1,237 @@
+"""What every transform of the catalogue must have: a new one is not in the house before it is in this table.
+
+Where it applies, what it refuses, that random kernels compute the same afterwards, and that the gain it promises is
+the one that is then judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import is_hypothesis_test
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.proposer import RoundContext
+from accelopt_core.task import ShapePreset, Task
+from accelopt_core.transforms.catalogue import catalogue_proposer
+from accelopt_core.transforms.registry import TRANSFORMS, transform_named
+from infra.predictor import Predictor
+from infra.seed_index import load_seed
+from infra.targets import LocalTarget
+from tests.transforms import test_accumulate_in_psum as psum
+from tests.transforms import test_block_tiles as block
+from tests.transforms import test_drop_copy as drop
+from tests.transforms import test_elementwise_transforms as elementwise
+from tests.transforms import test_fill_partitions as fill
+from tests.transforms import test_fuse_elementwise as fuse
+from tests.transforms import test_hoist_invariant_loads as hoist
+from tests.transforms import test_interchange_loops as interchange
+from tests.transforms import test_retile as retile
+from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_transpose_by_dma as by_dma
+from tests.transforms import test_transpose_by_pe as by_pe
+from tests.transforms import test_widen_dma_rows as widen
+from tests.transforms.running import applied
+
+AGREEMENT = 0.25
+
+
+@dataclass(frozen=True)
+class Contract:
+    applies: Callable[..., None]
+    """A test: it is offered where it should be, and does what it says."""
+    refusals: Sized
+    """A table of kernels it refuses by name, which its own tests go through."""
+    equivalent: Callable[..., None]
+    """A hypothesis test that executes what came of random kernels."""
+    task: str
+    """One of the shipped tasks, whose small shape it makes faster ..."""
+    kernel: Callable[[str], str] = lambda seed: seed
+    """... beginning with this variant of its kernel."""
+
+
+SHAPES = {
+    "adamw": {"M": 128, "N": 1024},
+    "matmul": {"M": 256, "K": 512, "N": 1024},
+    "rope_single_freq_apply": {"B": 1, "H": 1, "N": 2048, "D": 128},
+    "silu": {"M": 128, "N": 7168},
+}
+"""Instead of a task's small shape, where a smaller one shows the gain as well, or only a larger one does."""
+
+
+def with_one_buffer(silu: str) -> str:
+    """The tiles are made once, before the loops."""
+    made = [line for line in silu.splitlines(True) if line.startswith("            ") and "nl.ndarray" in line]
+    assert len(made) == 2
+    for line in made:
+        silu = silu.replace(line, "")
+    before, loops, after = silu.partition("    for m in ")
+    return before + "".join(line[8:] for line in made) + "\n" + loops + after
+
+
+def with_a_copy(adamw: str) -> str:
+    """The denominator is copied to a second tile, and that one is inverted."""
+    inverted = "            nisa.reciprocal(dst=inverse, data=denominator)\n"
+    assert inverted in adamw
+    made = "            again = nl.ndarray((rows, TILE_N), dtype=nl.float32, buffer=nl.sbuf)\n"
+    copied = "            nisa.tensor_copy(dst=again, src=denominator)\n"
+    return adamw.replace(inverted, made + copied + inverted.replace("data=denominator", "data=again"))
+
+
+def summed_in_sbuf(matmul: str) -> str:
+    """Each product is added to a tile of SBUF by the Vector engine."""
+    whole = "            acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)\n"
+    product = "                nisa.nc_matmul(dst=acc, stationary=lhs_t, moving=rhs_tile)\n"
+    assert whole in matmul and product in matmul
+    return matmul.replace(
+        whole, whole.replace("acc", "total").replace("psum", "sbuf") + "            nisa.memset(dst=total, value=0.0)\n"
+    ).replace(
+        product,
+        "    " + whole + product + "                nisa.tensor_tensor(dst=total, data1=total, data2=acc, op=nl.add)\n",
+    ).replace("src=acc)", "src=total)")  # fmt: skip
+
+
+def turned_by_dma(matmul: str) -> str:
+    return applied(transform_named("transpose-by-dma"), matmul, "x_tile")
+
+
+ANY_ELEMENTWISE = elementwise.test_every_site_of_a_random_elementwise_kernel_keeps_the_result
+CONTRACTS = {
+    "hoist-invariant-load": Contract(
+        hoist.test_given_the_matmul_seed_then_both_operands_are_offered_and_nothing_else,
+        hoist.REFUSALS, hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "matmul",
+    ),
+    "hoist-invariant-preparation": Contract(
+        hoist.test_work_on_chip_is_hoisted_like_a_load_and_offered_apart,
+        hoist.PREPARATION_REFUSALS, hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "rmsnorm_matmul",
+    ),
+    "retile": Contract(
+        retile.test_every_other_legal_value_is_a_site,
+        retile.REFUSALS, retile.test_every_site_of_a_random_kernel_keeps_the_result, "silu",
+    ),
+    "move-elementwise-work": Contract(
+        elementwise.test_a_moved_instruction_runs_there_and_gives_the_same_numbers,
+        elementwise.MOVE_REFUSALS, ANY_ELEMENTWISE, "bmm",
+    ),
+    "fuse-row-sum": Contract(
+        elementwise.test_a_fused_sum_is_the_same_sum_without_an_instruction_of_its_own,
+        elementwise.FUSE_REFUSALS, ANY_ELEMENTWISE, "bmm_softmax",
+    ),
+    "fuse-elementwise": Contract(
+        fuse.test_one_instruction_does_what_two_did,
+        fuse.REFUSED, fuse.test_fused_kernels_compute_the_same, "add_rmsnorm_matmul",
+    ),
+    "accumulate-in-psum": Contract(
+        psum.test_it_is_offered_once_and_relieves_the_vector_engine,
+        psum.REFUSED, psum.test_the_sum_is_the_same_and_vector_adds_nothing, "matmul", summed_in_sbuf,
+    ),
+    "drop-copy": Contract(
+        drop.test_a_copy_within_sbuf_serves_no_transfer,
+        drop.REFUSED, drop.test_the_same_numbers_come_of_one_pass_less, "adamw", with_a_copy,
+    ),
+    "transpose-by-dma": Contract(
+        by_dma.test_both_operands_of_lora_can_be_turned,
+        by_dma.REFUSED, by_dma.test_the_tile_is_the_same_and_the_tensor_engine_rests, "lora",
+    ),
+    "transpose-by-pe": Contract(
+        by_pe.test_it_is_the_way_back,
+        by_pe.REFUSED, by_pe.test_the_tile_is_the_same_and_the_transfers_are_plain, "matmul_add_rmsnorm", turned_by_dma,
+    ),
+    "reciprocal-on-scalar": Contract(
+        elementwise.test_a_reciprocal_moves_to_scalar_with_the_same_numbers,
+        elementwise.RECIPROCAL_REFUSALS, ANY_ELEMENTWISE, "adamw",
+    ),
+    "fill-partitions": Contract(
+        fill.test_half_as_many_instructions_do_the_same_work,
+        fill.REFUSALS, fill.test_every_site_of_a_random_kernel_keeps_the_result, "rope_single_freq_apply",
+    ),
+    "rotate-buffers": Contract(
+        rotate.test_the_next_load_need_not_wait_for_the_readers_of_the_last,
+        rotate.REFUSALS, rotate.test_every_site_of_a_random_kernel_keeps_the_result, "silu", with_one_buffer,
+    ),
+    "block-tiles": Contract(
+        block.test_the_matmul_seed_loads_fewer_tiles_and_gets_faster,
+        block.REFUSALS, block.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+    "widen-dma-rows": Contract(
+        widen.test_transfers_are_fewer_and_their_rows_longer_while_the_work_stays,
+        widen.REFUSALS, widen.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+    "interchange-loops": Contract(
+        interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,
+        interchange.REFUSALS, interchange.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
+def test_a_transform_has_all_four(transform):
+    assert transform.name in CONTRACTS, "write its tests, then enter them here"
+    contract = CONTRACTS[transform.name]
+
+    assert contract.applies.__name__.startswith("test_")
+    assert len(contract.refusals) >= 3
+    assert contract.equivalent.__name__.startswith("test_") and is_hypothesis_test(contract.equivalent)
+    assert load_seed(contract.task)
+
+
+def test_the_table_holds_nothing_else():
+    assert set(CONTRACTS) == {transform.name for transform in TRANSFORMS}
+
+
+# --- what is promised, and what is then judged --------------------------------------------------------
+
+
+@functools.cache
+def task_of(name: str) -> Task:
+    task = load_seed(name).task()
+    preset = task.presets[0]
+    if name in SHAPES:
+        preset = ShapePreset("only", tuple(SHAPES[name].items()))
+    return dataclasses.replace(task, presets=(preset,), seeds=task.seeds[:1])
+
+
+def judged(name: str, source: str) -> Measured:
+    result = LocalTarget().evaluate(EvaluationRequest(task_of(name), Candidate("c", source)), lambda step, detail: None)
+    assert isinstance(result, Measured), result
+    return result
+
+
+@pytest.fixture(scope="module")
+def predictor_for() -> Iterator[Callable[[str], Predictor]]:
+    made: dict[str, Predictor] = {}
+
+    def predictor(name: str) -> Predictor:
+        if name not in made:
+            made[name] = Predictor(task_of(name), "trn2", workers=1)
+        return made[name]
+
+    yield predictor
+    for each in made.values():
+        each.close()
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
+def test_the_gain_that_is_planned_is_the_one_that_is_judged_within_a_quarter(transform, predictor_for):
+    """Planned as in a run, by the planner with this one transform; judged in a judge's process, on inputs."""
+    contract = CONTRACTS[transform.name]
+    source = contract.kernel(load_seed(contract.task).kernel_source)
+    start = Candidate("start", source)
+    before = judged(contract.task, source)
+    context = RoundContext(1, task_of(contract.task), start, before, start, before, before.latency_us)
+    proposer = catalogue_proposer(predictor_for(contract.task), datetime.date.today, (transform,))
+
+    plan = proposer.planner.plan(context)
+    after = judged(contract.task, proposer.executor.execute(context, plan, ()))
+
+    assert plan.technique == transform.name
+    gain_us = before.latency_us - after.latency_us
+    assert plan.expected_gain_us > 0
+    assert gain_us == pytest.approx(plan.expected_gain_us, rel=AGREEMENT)
