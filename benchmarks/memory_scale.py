@@ -1,6 +1,6 @@
 """How optimization memory behaves with 10,000 entries: load under 1 s, retrieve under 50 ms.
 
-    python benchmarks/memory_scale.py [entries]
+python benchmarks/memory_scale.py [entries]
 """
 
 from __future__ import annotations

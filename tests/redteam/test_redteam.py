@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from infra.targets import LocalTarget
 from infra.toolchains import TREE
 from tests.e2e import kernels
 from tests.redteam.attacks import ATTACKS, KERNELS, NAMES, PROGRAM, SECRET, source_of
-from tests.ssh.server import make_sshd
+from tests.ssh.server import make_sshd, processes_mentioning
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))
 LIMITS = EvaluationLimits(compile_timeout_s=2.5)
@@ -60,23 +62,48 @@ def here() -> Iterator[LocalTarget]:
         target.close()
 
 
+AT_ONCE = 4
+"""Candidates judged side by side over there: most of them only wait for their time limit."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What became of every hostile candidate in one session over SSH, and of what came after them."""
+
+    verdicts: dict[str, Evaluation]
+    honest: Evaluation
+    left_running: tuple[str, ...]
+    left_on_disk: tuple[str, ...]
+
+
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
-    server = make_sshd(tmp_path_factory.mktemp("ssh"))
+def far(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """All of them over one connection to one server, in one session."""
+    server, root = make_sshd(tmp_path_factory.mktemp("ssh")), tmp_path_factory.mktemp("far")
     server.trust()
     server.start()
-    target = SshTarget(
-        server.destination,
-        remote_simulator=True,
-        remote_python=sys.executable,
-        settings=server.settings,
-        root=str(tmp_path_factory.mktemp("far")),
-    )
-    assert isinstance(judged(target, HONEST), Measured)
-    yield target
-    assert isinstance(judged(target, HONEST), Measured), "the judge was harmed"
-    target.close()
-    server.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANTHROPIC_API_KEY", SECRET)
+        target = SshTarget(
+            server.destination,
+            remote_simulator=True,
+            remote_python=sys.executable,
+            settings=server.settings,
+            root=str(root),
+            cores=range(AT_ONCE),
+        )
+        try:
+            assert isinstance(judged(target, HONEST), Measured)
+            connection = server.connections()
+            with ThreadPoolExecutor(target.width) as threads:
+                verdicts = dict(zip(NAMES, threads.map(lambda name: judged(target, source_of(name)), NAMES)))
+            assert server.connections() == connection, "the link dropped"
+            honest = judged(target, HONEST)
+        finally:
+            target.close()
+            server.stop()
+    jobs = tuple(path.name for path in (root / "jobs").iterdir())
+    return Session(verdicts, honest, (*running(PROGRAM), *processes_mentioning(str(root))), jobs)
 
 
 def assert_not_accepted(result: Evaluation) -> None:
@@ -91,17 +118,14 @@ def test_a_hostile_candidate_is_not_accepted_here(here: LocalTarget, name: str) 
     assert not (TREE / "nki_sim" / "cost.py").read_text(encoding="utf-8").endswith("raise SystemExit\n")
 
 
-OVER_SSH = (
-    "infinite loop that ignores signals", "fork bomb", "memory bomb", "disk filler", "signal to everybody",
-    "a daemon that stays", "threads left running", "the environment of other processes", "links out of the folder",
-    "a spoofed verdict", "leaving with success", "a program that claims terabytes", "another tracer", "another NumPy",
-    "zeros", "bfloat16 arithmetic",
-)  # fmt: skip
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_candidate_is_not_accepted_over_ssh(far: Session, name: str) -> None:
+    assert_not_accepted(far.verdicts[name])
 
 
-@pytest.mark.parametrize("name", OVER_SSH)
-def test_a_hostile_candidate_is_not_accepted_over_ssh(far: SshTarget, name: str) -> None:
-    assert_not_accepted(judged(far, source_of(name)))
+def test_after_all_of_them_the_judge_over_there_is_unharmed_and_nothing_is_left(far: Session) -> None:
+    assert isinstance(far.honest, Measured), explain(far.honest)
+    assert not far.left_running and not far.left_on_disk
 
 
 @pytest.mark.parametrize("name", sorted(set(ATTACKS) - HARMLESS_TEXT))
