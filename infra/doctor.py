@@ -21,19 +21,25 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Measured, explain
-from accelopt_core.kernel_wrapper import judge
-from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Step
-from accelopt_core.task import ShapePreset, Task, Work
-from accelopt_core.toolchain import Toolchain, ToolchainMissing
-from accelopt_core.verification import BadReference, ReferenceCache
-from infra.neuron.commands import Installation, find_profiler, this_machine
-from infra.neuron.known_kernel import KNOWN_KERNEL
-from infra.neuron.packages import Device, list_devices, system_versions
-from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
-from infra.neuron.toolchain import open_neuron_toolchain
-from infra.toolchains import SimulatorToolchain
+try:
+    from accelopt_core.candidate import Candidate
+    from accelopt_core.evaluation import Measured, explain
+    from accelopt_core.kernel_wrapper import judge
+    from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Step
+    from accelopt_core.task import ShapePreset, Task, Work
+    from accelopt_core.toolchain import Toolchain, ToolchainMissing
+    from accelopt_core.verification import BadReference, ReferenceCache
+    from infra.neuron.commands import Installation, find_profiler, this_machine
+    from infra.neuron.known_kernel import KNOWN_KERNEL
+    from infra.neuron.packages import Device, list_devices, system_versions
+    from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
+    from infra.neuron.toolchain import open_neuron_toolchain
+    from infra.toolchains import SimulatorToolchain
+except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
+    raise SystemExit(
+        f"{sys.executable} cannot examine this machine: {error}; give it what is missing (setup_trn2.sh does, or "
+        f"`{sys.executable} -m pip install numpy ml_dtypes`)"
+    ) from error
 
 REPORT_VERSION = 1
 LOW_DISK_BYTES = 5 << 30

@@ -17,12 +17,18 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from accelopt_core.kernel_wrapper import judge
-from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
-from accelopt_core.toolchain import ToolchainMissing
-from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
-from infra import sandbox, wire
-from infra.toolchains import open_toolchain
+try:
+    from accelopt_core.kernel_wrapper import judge
+    from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
+    from accelopt_core.toolchain import ToolchainMissing
+    from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
+    from infra import sandbox, wire
+    from infra.toolchains import open_toolchain
+except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
+    raise SystemExit(
+        f"{sys.executable} cannot judge kernels: {error}; give it what is missing (setup_trn2.sh does, or "
+        f"`{sys.executable} -m pip install numpy ml_dtypes`)"
+    ) from error
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Evaluation
+from accelopt_core.evaluation import Crashed, Evaluation
 from accelopt_core.kernel_wrapper import NKIKernel
 from accelopt_core.ports import (
     EvaluationRequest,
@@ -82,10 +82,17 @@ class LocalTarget:
                 env=scrubbed_environment(ONE_THREAD),
             )
             self._judges.add(process.pid)
+            reached = Step.UPLOAD
+
+            def told(step: Step, detail: str) -> None:
+                nonlocal reached
+                reached = step
+                progress(step, detail)
+
             try:
                 assert process.stdout is not None
                 for line in process.stdout:
-                    relay(line, progress)
+                    relay(line, told)
                 status = process.wait()
             finally:
                 self._judges.discard(process.pid)
@@ -93,6 +100,9 @@ class LocalTarget:
                 process.wait()
             if self._closed:  # what an ended judge says is no verdict, and nobody may keep it for one
                 raise TargetUnreachable("this machine: the run has ended, and its judges with it")
+            if not result.exists() and status < 0:
+                why = "out of memory, or the candidate did it"
+                return Crashed(reached.value, f"the judge was killed by signal {-status}: {why}")
             if not result.exists():
                 errors.seek(0)
                 last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]

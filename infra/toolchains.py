@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO
@@ -75,6 +75,17 @@ class Simulated:
         return profile.measure(self.program, self._machine)
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """Of one compiling process: how it ended, and what it wrote to the files it was given."""
+
+    finished: sandbox.Finished
+    program: bytes
+    failure: bytes
+    wall: str
+    """Said when all was imported and before the candidate was read; nothing that comes later can unsay it."""
+
+
 class SimulatorToolchain:
     """Compiles by tracing in a process of the candidate's own; runs and times the program here.
 
@@ -112,6 +123,26 @@ class SimulatorToolchain:
     def compile(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
     ) -> Simulated:
+        traced = self._traced(source, arguments, timeout_s)
+        self.wall = traced.wall
+        finished = traced.finished
+        if finished.over_disk:
+            raise CompileError(f"the kernel's file writes more than {DISK_LIMIT >> 20} MiB to disk")
+        if finished.timed_out:
+            raise StepTimeout("compile", timeout_s)
+        if finished.status != 0:
+            error = _compile_error(traced.failure, finished)
+            if not traced.wall and not (alone := self._traced("", (), timeout_s)).wall:
+                # The candidate was not even read, and without one it is no better.
+                raise ToolchainMissing(
+                    f"the simulator does not start in a process of its own here: "
+                    f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
+                )
+            raise error
+        return Simulated(_checked(traced.program, source, in_order), self.machine)
+
+    def _traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Traced:
+        """What the candidate's process left, whatever it did."""
         self._count += 1
         work = self._folder / f"compile-{self._count}"
         work.mkdir()
@@ -143,15 +174,8 @@ class SimulatorToolchain:
                     env=sandbox.ONE_THREAD,
                     pass_fds=(program.fileno(), failure.fileno(), report.fileno()),
                 )
-                self.wall = _beginning(report, 4096).decode("utf-8", "replace")
-                if finished.over_disk:
-                    raise CompileError(f"the kernel's file writes more than {DISK_LIMIT >> 20} MiB to disk")
-                if finished.timed_out:
-                    raise StepTimeout("compile", timeout_s)
-                if finished.status != 0:
-                    raise _compile_error(_beginning(failure, 64 << 10), finished)
-                traced = _beginning(program, PROGRAM_LIMIT)
-            return Simulated(_checked(traced, source, in_order), self.machine)
+                wall = _beginning(report, 4096).decode("utf-8", "replace")
+                return _Traced(finished, _beginning(program, PROGRAM_LIMIT), _beginning(failure, 64 << 10), wall)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
