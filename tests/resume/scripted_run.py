@@ -7,6 +7,7 @@ but for the target, which knows its kernels' latencies and notes each evaluation
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -49,6 +50,10 @@ class CheapTarget:
     def __init__(self, tally: Path) -> None:
         self._tally = tally
 
+    @property
+    def width(self) -> int:
+        return 1
+
     def describe(self) -> TargetInfo:
         return TargetInfo("cheap machine", "cheap-1", True)
 
@@ -83,6 +88,13 @@ KERNELS = {
 }
 """What the executor writes, by round and try: a wrong and a good kernel; prose and a slow one; the best."""
 
+BESIDE = {
+    1: ["I would rather talk about the weather.", fenced(with_step(512))],
+    2: [fenced(WRONG + "\nAGAIN = 1\n"), fenced(with_step(256) + "\nSAME = 1\n")],
+    3: [fenced(with_step(128) + "\nSLOW = 1\n")],
+}
+"""What it writes for the second plan of a round, where a round has two."""
+
 
 def reply_to(body: dict[str, Any]) -> str:
     """The same for the same request, whenever it is asked."""
@@ -93,13 +105,15 @@ def reply_to(body: dict[str, Any]) -> str:
     assert found is not None, text[:200]
     number = int(found.group(1))
     if text.startswith("# Round"):
+        beside = " beside" if "in this round already" in text else ""
         return json.dumps({
-            "title": f"idea {number}", "technique": f"technique-{number}", "bottleneck": "memory-bound",
+            "title": f"idea {number}{beside}", "technique": f"technique-{number}{beside}", "bottleneck": "memory-bound",
             "expected_gain_us": 30.0, "rationale": "short rows", "details": "",
         })  # fmt: skip
     if "## The plan of round" in text:
         latest = re.search(r"Try (\d+), the latest", text)
-        return KERNELS[number][int(latest.group(1)) if latest else 0]
+        kernels = BESIDE if f"idea {number} beside" in text[text.find("## The plan of round") :] else KERNELS
+        return kernels[number][int(latest.group(1)) if latest else 0]
     if "Write the entry" in text:
         return json.dumps({"title": f"Wider rows {number}", "summary": "Longer rows cost less."})
     return json.dumps({"diagnosis_right": True, "lesson": f"lesson {number}", "avoid": [], "build_on": ["rows"]})
@@ -118,11 +132,14 @@ class World:
 
     folder: Path
     url: str
+    width: int = 1
+    reference: str = REFERENCE
+    flags: tuple[str, ...] = ("--rounds", "3")
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
         (self.folder / "add.py").write_text(SLOW, encoding="utf-8")
-        (self.folder / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
+        (self.folder / "add_reference.py").write_text(self.reference, encoding="utf-8")
 
     @property
     def run(self) -> RunFolder:
@@ -145,8 +162,9 @@ class World:
         places = ["--checkpoints", str(self.folder / "checkpoints"), "--memory", str(self.folder / "memory.json")]
         if (self.run.path / "manifest.json").exists():
             return [*places, "--resume", "r"]
-        return [*places, "--kernel", str(self.folder / "add.py"), "--rounds", "3", "--run-id", "r",
-                "--provider", "anthropic", "--model", "test-model"]  # fmt: skip
+        return [*places, "--kernel", str(self.folder / "add.py"), *self.flags, "--run-id", "r",
+                "--provider", "anthropic", "--model", "test-model", "--menu-seconds", "0",
+                "--width", str(self.width)]  # fmt: skip
 
     def start(self, kill: Kill | None = None, target: Callable[[], Target] | None = None) -> int | None:
         """Runs, or resumes, in a process of its own; its exit status, or None when it was killed."""
@@ -188,14 +206,14 @@ class Kill:
 
     def arm(self) -> None:
         # A kill loses nothing that was written; only a power cut would, so nobody waits for the disk here.
-        replace, done = os.replace, Counter[str]()
+        replace, steps = os.replace, itertools.count(1)  # next() is one step for all threads
 
         def counted(act: Callable[[], None]) -> None:
-            done["steps"] += 1
-            if done["steps"] == self.step and not self.after:
+            number = next(steps)
+            if number == self.step and not self.after:
                 os.kill(os.getpid(), signal.SIGKILL)
             act()
-            if done["steps"] == self.step:
+            if number == self.step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def killing_fsync(descriptor: int) -> None:
