@@ -1,6 +1,8 @@
 """Every evaluation, kept by what it depends on; so that none is paid for twice.
 
-An evaluation depends on the kernel's text, the task, the target's fingerprint and the limits. Each run keeps its own,
+An evaluation depends on the kernel's text, the task, the target's fingerprint and the limits; a latency also on the
+kernel it was timed against, where time is not exact: what lost to yesterday's best in yesterday's weather says nothing
+about today's. Each run keeps its own,
 in `checkpoints/<run-id>/evaluated/`, so that runs at the same time cannot take each other's place. A resumed run comes
 by the same kernels again and is served from there; what other runs measured serves only when asked to (`--replay`).
 """
@@ -75,14 +77,19 @@ def _read(path: Path) -> Stored | None:
 
 
 def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
-    """Seeds drawn afresh are not part of it; whether it is the final check is."""
+    """Seeds drawn afresh are not part of it; whether it is the final check is, and then against what.
+
+    The user's own kernel is judged by milder rules than a proposed one of the same text.
+    """
     depends_on = [
         request.candidate.source,
+        request.candidate.parent_id is None,
         request.task.content_hash,
         fingerprint,
         asdict(request.limits),
         len(request.extra_seeds),
         request.final,
+        request.rival.content_hash if request.final and request.rival is not None else "",
     ]
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
@@ -114,7 +121,7 @@ class RememberingTarget:
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         info = self.describe()
         key = evaluation_key(request, info.fingerprint)
-        stored = self._stored(key, request)
+        stored = self._stored(key, request, info.simulated)
         if stored is not None:
             progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")
             return stored.evaluation
@@ -124,21 +131,27 @@ class RememberingTarget:
         self._store.put(key, Stored(self._store.run_id, now, info.name, result, self._clock() - began))
         return result
 
-    def _stored(self, key: str, request: EvaluationRequest) -> Stored | None:
+    def _stored(self, key: str, request: EvaluationRequest, simulated: bool) -> Stored | None:
         own = self._store.get(key)
-        if own is not None and _serves(own, request):
+        if own is not None and _serves(own, request, simulated):
             return own
         others = self._store.of_others(key) if self._replay else ()
-        return next((s for s in others if isinstance(s.evaluation, LASTING) and _serves(s, request)), None)
+        return next((s for s in others if isinstance(s.evaluation, LASTING) and _serves(s, request, simulated)), None)
 
     def close(self) -> None:
         self._target.close()
 
 
-def _serves(stored: Stored, request: EvaluationRequest) -> bool:
-    """A latency whose full shape was not verified serves only where it would not be verified now either."""
+def _serves(stored: Stored, request: EvaluationRequest, simulated: bool) -> bool:
+    """A fault always does. A latency must have been timed against the same rival, unless time is exact there.
+
+    One whose full shape was not verified serves only where that would not be verified now either.
+    """
     result = stored.evaluation
-    if not isinstance(result, Measured) or result.verified_full:
+    if not isinstance(result, Measured):
         return True
+    rival = request.rival.content_hash if request.rival is not None else None
+    if rival is not None and not simulated and (result.rival is None or result.rival.content_hash != rival):
+        return False
     limit = request.verify_full_below_us
-    return limit is not None and result.latency_us >= limit
+    return result.verified_full or (limit is not None and result.latency_us >= limit)

@@ -1,0 +1,189 @@
+"""A repeated kernel is not measured again by accident, and what was measured serves nothing else than what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import (
+    Bounds,
+    CheckFailure,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Implausible,
+    Incorrect,
+    Measured,
+    Profile,
+    RivalTiming,
+    TimedOut,
+)
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, TargetInfo
+from accelopt_core.task import ShapePreset, Task
+from infra.evaluation_store import EvaluationStore, RememberingTarget
+from infra.journal import JournalDamaged
+from tests.infra.samples import measured
+
+TASK = Task("silu", "", (ShapePreset("full", (("M", 4),)),))
+BEST, INPUT = Candidate("r001t1", "best = 1", "input"), Candidate("input", "slow = 1")
+REQUEST = EvaluationRequest(TASK, Candidate("c", "x = 1", "input"), extra_seeds=(1, 2))
+RIVALLED = replace(REQUEST, rival=BEST)
+MEASURED = replace(measured(100.0), profile=Profile({"total_time": 1e-4}, Bounds(1.0, 0.0, 2.0, "declared")))
+
+
+class CountingTarget:
+    def __init__(self, *, simulated: bool, result: Evaluation | None = None, fingerprint: str = "f") -> None:
+        self.info = TargetInfo("a target", fingerprint, simulated)
+        self.evaluated = 0
+        self._result = result
+
+    def describe(self) -> TargetInfo:
+        return self.info
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        self.evaluated += 1
+        if self._result is not None:
+            return self._result
+        timed = request.rival is not None and (request.final or not self.info.simulated)
+        rival = RivalTiming(request.rival.content_hash, 130.0, 0.01) if timed and request.rival is not None else None
+        return replace(MEASURED, rival=rival)
+
+    def close(self) -> None: ...
+
+
+Remember = Callable[..., tuple[CountingTarget, RememberingTarget]]
+
+
+@pytest.fixture
+def remember(tmp_path: Path) -> Remember:
+    def made(
+        *, simulated: bool = True, run: str = "one", replay: bool = False, result: Evaluation | None = None,
+        fingerprint: str = "f",
+    ) -> tuple[CountingTarget, RememberingTarget]:  # fmt: skip
+        target = CountingTarget(simulated=simulated, result=result, fingerprint=fingerprint)
+        return target, RememberingTarget(target, EvaluationStore(tmp_path, run), replay=replay)
+
+    return made
+
+
+def evaluate(target: RememberingTarget, request: EvaluationRequest) -> Evaluation:
+    return target.evaluate(request, lambda step, detail: None)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_the_same_kernel_is_measured_once_with_and_without_a_rival(remember: Remember, simulated: bool) -> None:
+    for request in (REQUEST, replace(RIVALLED, candidate=Candidate("c", "x = 2", "input"))):
+        target, remembering = remember(simulated=simulated)
+        first = evaluate(remembering, request)
+        assert evaluate(remembering, replace(request, extra_seeds=(8, 9))) == first
+        assert target.evaluated == 1
+
+
+CHANGES: dict[str, EvaluationRequest] = {
+    "another kernel": replace(REQUEST, candidate=Candidate("c", "x = 2", "input")),
+    "another task": replace(REQUEST, task=replace(TASK, tolerance=1e-3)),
+    "other limits": replace(REQUEST, limits=EvaluationLimits(iterations=20)),
+    "more seeds": replace(REQUEST, extra_seeds=(1, 2, 3)),
+    "the final check": replace(REQUEST, final=True),
+    "the user's own": replace(REQUEST, candidate=Candidate("input", "x = 1")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_could_change_the_verdict_is_measured_anew(remember: Remember, change: str) -> None:
+    target, remembering = remember()
+    evaluate(remembering, REQUEST)
+    evaluate(remembering, CHANGES[change])
+    assert target.evaluated == 2
+
+
+def test_another_machine_or_toolchain_is_measured_anew(remember: Remember) -> None:
+    evaluate(remember()[1], REQUEST)
+    target, remembering = remember(fingerprint="sdk 2.33")
+    evaluate(remembering, REQUEST)
+    assert target.evaluated == 1
+
+
+def test_on_a_device_a_latency_holds_against_the_rival_it_was_timed_with(remember: Remember) -> None:
+    target, remembering = remember(simulated=False)
+    evaluate(remembering, REQUEST)
+    first = evaluate(remembering, RIVALLED)
+    assert target.evaluated == 2, "alone is not against the best"
+    evaluate(remembering, replace(RIVALLED, rival=INPUT))
+    assert target.evaluated == 3
+    for _ in range(2):
+        assert evaluate(remembering, RIVALLED) == first and target.evaluated == 4, "the last rival is remembered"
+
+
+def test_where_time_is_exact_a_new_best_changes_nothing(remember: Remember) -> None:
+    target, remembering = remember(simulated=True)
+    for rival in (None, BEST, INPUT):
+        evaluate(remembering, replace(REQUEST, rival=rival))
+    assert target.evaluated == 1
+
+
+def test_the_last_measurement_is_against_its_own_rival(remember: Remember) -> None:
+    target, remembering = remember(simulated=True)
+    final = replace(RIVALLED, final=True, rival=INPUT)
+    result = evaluate(remembering, final)
+    assert isinstance(result, Measured) and result.rival is not None
+    assert result.rival.content_hash == INPUT.content_hash
+    assert evaluate(remembering, final) == result and target.evaluated == 1
+    evaluate(remembering, replace(final, rival=BEST))
+    assert target.evaluated == 2
+
+
+@pytest.mark.parametrize(
+    "fault", [CompileFailed("no", 3), Incorrect(CheckFailure(0, "full", 0, "differs")), Implausible("too fast", 0.1)]
+)
+def test_a_fault_of_the_kernel_holds_against_every_rival_and_in_other_runs(
+    remember: Remember, fault: Evaluation
+) -> None:
+    target, remembering = remember(simulated=False, result=fault)
+    evaluate(remembering, RIVALLED)
+    assert evaluate(remembering, replace(RIVALLED, rival=INPUT)) == fault and target.evaluated == 1
+    other, elsewhere = remember(simulated=False, run="two", replay=True)
+    assert evaluate(elsewhere, RIVALLED) == fault and other.evaluated == 0
+
+
+@pytest.mark.parametrize("fault", [TimedOut("run", 1.0), Crashed("run", "signal 9")])
+def test_what_may_be_the_machines_fault_is_tried_again_by_another_run(remember: Remember, fault: Evaluation) -> None:
+    evaluate(remember(result=fault)[1], REQUEST)
+    other, elsewhere = remember(run="two", replay=True)
+    assert isinstance(evaluate(elsewhere, REQUEST), Measured) and other.evaluated == 1
+
+
+def test_other_runs_serve_only_when_asked_to(remember: Remember) -> None:
+    evaluate(remember()[1], REQUEST)
+    for replay, times in ((False, 1), (True, 0)):
+        other, elsewhere = remember(run=f"replay {replay}", replay=replay)
+        evaluate(elsewhere, REQUEST)
+        assert other.evaluated == times
+
+
+def test_an_unverified_latency_serves_only_where_it_would_stay_unverified(remember: Remember) -> None:
+    slow = replace(MEASURED, verified_full=False)
+    target, remembering = remember(result=slow)
+    for below_us, times in ((90.0, 1), (80.0, 1), (110.0, 2), (None, 3)):
+        evaluate(remembering, replace(REQUEST, verify_full_below_us=below_us))
+        assert target.evaluated == times
+
+
+def test_a_record_of_before_there_were_rivals_is_read_and_a_damaged_one_is_named(
+    remember: Remember, tmp_path: Path
+) -> None:
+    evaluate(remember()[1], REQUEST)
+    (path,) = tmp_path.glob("one/evaluated/*.json")
+    document = json.loads(path.read_text())
+    del document["evaluation"]["rival"]
+    path.write_text(json.dumps(document))
+    target, remembering = remember()
+    assert isinstance(evaluate(remembering, REQUEST), Measured) and target.evaluated == 0
+    path.write_text(path.read_text().replace('"latency_us": 100.0', '"latency_us": -1'))
+    with pytest.raises(JournalDamaged, match="delete it to measure again"):
+        evaluate(remembering, REQUEST)
