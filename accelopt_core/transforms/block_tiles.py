@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import (
     Block,
@@ -36,6 +36,7 @@ from accelopt_core.transforms.kernel_code import (
     replace_nodes,
 )
 from accelopt_core.transforms.loop_independence import check_independent
+from accelopt_core.transforms.loop_sites import loop_and_factor, several_at_a_time
 
 FACTORS = (2, 4, 8)
 
@@ -83,15 +84,8 @@ class BlockTiles:
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
         code = read_kernel(module)
-        place, _, factor = site.key.rpartition("x")
-        variable, _, number = place.partition("#")
-        loops = list(code.loops())
-        if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:
-            raise SiteGone(f"{site.key}: the kernel has no such loop over {variable}")
-        if not factor.isdecimal() or int(factor) < 2:
-            raise IllegalSite(f"{factor} iterations at once: it must be a number of at least 2")
-        blocking = _plan(code, loops[int(number)])
-        return cst.parse_module(_Rewriting(code, blocking, int(factor)).module().code)
+        loop, factor = loop_and_factor(code, site.key)
+        return cst.parse_module(_Rewriting(code, _plan(code, loop), factor).module().code)
 
 
 # --- legality ---------------------------------------------------------------------------------------
@@ -186,28 +180,8 @@ class _Rewriting:
         """Names that a group has bound so far: the next one takes other names, so that each is bound once."""
 
     def module(self) -> cst.Module:
-        loop, factor = self._blocking.loop, self._factor
-        node = loop.node
-        assert isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and loop.count is not None
-        count = _factor(self._code.module.code_for_node(loop.count))
-        counted = replace_nodes(node.iter, {loop.count: cst.parse_expression(f"{count} // {factor}")})
-        new_loop = node.with_changes(
-            target=cst.Name(self._block),
-            iter=counted,
-            body=node.body.with_changes(body=self._emit(self._parts)),
-            leading_lines=[],
-        )
-        check = cst.parse_statement(
-            f'assert {count} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
-        )
-        assert isinstance(check, cst.SimpleStatementLine)
-        check = check.with_changes(leading_lines=node.leading_lines)
-        parent = loop.block.node
-        at = list(parent.body).index(node)
-        body = [*parent.body[:at], check, new_loop, *parent.body[at + 1 :]]
-        result = replace_nodes(self._code.module, {parent: parent.with_changes(body=body)})
-        assert isinstance(result, cst.Module)
-        return result
+        body = self._emit(self._parts)
+        return several_at_a_time(self._code, self._blocking.loop, self._factor, self._block, body)
 
     # --- what goes where ------------------------------------------------------------------------------
 
@@ -375,8 +349,3 @@ def _is_container(statement: Statement) -> bool:
     node = statement.node
     small = node.body[0] if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1 else None
     return isinstance(small, cst.Assign) and isinstance(small.value, cst.List)
-
-
-def _factor(text: str) -> str:
-    """An expression's text, ready to be divided."""
-    return text if text.isidentifier() or text.isdecimal() else f"({text})"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
     Kind,
@@ -27,6 +27,7 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
+from accelopt_core.transforms.loop_sites import as_factor, loop_at
 
 ELEMENTWISE = frozenset(
     {
@@ -79,11 +80,8 @@ class FillPartitions:
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
         code = read_kernel(module)
-        variable, _, number = site.key.partition("#")
-        loops = list(code.loops())
-        if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:
-            raise SiteGone(f"{site.key}: the kernel has no such loop over {variable}")
-        return cst.parse_module(_rewrite(code, _plan(code, loops[int(number)])).code)
+        loop = loop_at(code, site.key, site.key)
+        return cst.parse_module(_rewrite(code, _plan(code, loop)).code)
 
 
 def _plan(code: KernelCode, loop: Statement) -> _Pairing:
@@ -185,7 +183,7 @@ def _rewrite(code: KernelCode, pairing: _Pairing) -> cst.Module:
             shape = code.argument(statement, "shape", 0)
             assert isinstance(shape, cst.Tuple)
             first = shape.elements[0].value
-            doubled = cst.parse_expression(f"2 * {_factor(code.module.code_for_node(first))}")
+            doubled = cst.parse_expression(f"2 * {as_factor(code.module.code_for_node(first))}")
             body.append(replace_nodes(statement.node, {first: doubled}))
         elif statement in pairing.transfers:
             body.append(_half_transfer(pairing, statement, 0))
@@ -194,13 +192,13 @@ def _rewrite(code: KernelCode, pairing: _Pairing) -> cst.Module:
         else:
             body.append(statement.node)
     body += late
-    check = cst.parse_statement(f'assert {_factor(count)} % 2 == 0, "two tiles at a time: their number must be even"')
+    check = cst.parse_statement(f'assert {as_factor(count)} % 2 == 0, "two tiles at a time: their number must be even"')
     assert isinstance(check, cst.SimpleStatementLine)
     new_loop = replace_nodes(
         loop.node,
         {
             loop.body.node: loop.body.node.with_changes(body=body),
-            loop.count: cst.parse_expression(f"{_factor(count)} // 2"),
+            loop.count: cst.parse_expression(f"{as_factor(count)} // 2"),
         },
     )
     leading = list(loop.node.leading_lines)
@@ -226,11 +224,6 @@ def _half_transfer(pairing: _Pairing, statement: Statement, half: int) -> cst.CS
             changes[node] = cst.parse_expression(f"(2 * {variable} + 1)" if half else f"(2 * {variable})")
         elif node.value in pairing.tiles:
             partitions, free = pairing.tiles[node.value]
-            rows = f"{partitions} : 2 * {_factor(partitions)}" if half else f"0:{partitions}"
+            rows = f"{partitions} : 2 * {as_factor(partitions)}" if half else f"0:{partitions}"
             changes[node] = cst.parse_expression(f"{node.value}[{rows}, 0:{free}]")
     return replace_nodes(statement.node, changes)
-
-
-def _factor(text: str) -> str:
-    """An expression's text, ready to be multiplied."""
-    return text if text.isidentifier() or text.isdecimal() else f"({text})"

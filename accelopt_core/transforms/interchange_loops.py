@@ -19,6 +19,7 @@ from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, Si
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_independence import check_independent
+from accelopt_core.transforms.loop_sites import loop_at
 
 _HOIST = HoistInvariantLoads()
 
@@ -68,10 +69,7 @@ class InterchangeLoops:
         pair, _, rest = site.key.partition("#")
         outer, _, inner = pair.partition(",")
         number, _, tile = rest.partition("/")
-        loops = list(code.loops())
-        if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != outer:
-            raise SiteGone(f"{site.key}: the kernel has no such loop over {outer}")
-        nest = _plan(code, loops[int(number)])
+        nest = _plan(code, loop_at(code, f"{outer}#{number}", site.key))
         if nest.inner.variable != inner:
             raise SiteGone(f"{site.key}: the loop over {outer} holds one over {nest.inner.variable}")
         exchanged = cst.parse_module(_exchanged(code, nest).code)

@@ -17,6 +17,7 @@ import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+from accelopt_core.transforms.loop_sites import loop_at
 
 OVERWRITES = frozenset(
     {
@@ -85,13 +86,10 @@ class RotateBuffers:
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
         code = read_kernel(module)
         tile, _, rest = site.key.partition("/")
-        variable, _, number = rest.partition("#")
-        loops = list(code.loops())
-        if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:
-            raise SiteGone(f"{site.key}: the kernel has no such loop over {variable}")
+        loop = loop_at(code, rest, site.key)
         if not code.bindings(tile):
             raise SiteGone(f"{site.key}: the kernel has no buffer {tile}")
-        return cst.parse_module(_rewrite(code, _plan(code, tile, loops[int(number)])).code)
+        return cst.parse_module(_rewrite(code, _plan(code, tile, loop)).code)
 
 
 def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
 from accelopt_core.transforms.index_algebra import Indices
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
@@ -29,6 +29,7 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
+from accelopt_core.transforms.loop_sites import as_factor, loop_and_factor, several_at_a_time
 
 FACTORS = (2, 4)
 _HBM = {"hbm", "shared_hbm", "private_hbm"}
@@ -86,15 +87,8 @@ class WidenDmaRows:
 
     def apply(self, module: cst.Module, site: Site) -> cst.Module:
         code = read_kernel(module)
-        place, _, factor = site.key.rpartition("x")
-        variable, _, number = place.partition("#")
-        loops = list(code.loops())
-        if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:
-            raise SiteGone(f"{site.key}: the kernel has no such loop over {variable}")
-        if not factor.isdecimal() or int(factor) < 2:
-            raise IllegalSite(f"{factor} iterations at once: it must be a number of at least 2")
-        loop = loops[int(number)]
-        return cst.parse_module(_rewrite(code, loop, _plan(code, loop), int(factor)).code)
+        loop, factor = loop_and_factor(code, site.key)
+        return cst.parse_module(_rewrite(code, loop, _plan(code, loop), factor).code)
 
 
 # --- legality ---------------------------------------------------------------------------------------
@@ -262,7 +256,6 @@ def _uses(code: KernelCode, loop: Statement, transfer: Statement, tile: str, is_
 
 def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...], factor: int) -> cst.Module:
     assert isinstance(loop.node, cst.For) and loop.body is not None and loop.count is not None
-    text = code.module.code_for_node
     outer, inner = code.fresh_name(f"{loop.variable}_wide"), code.fresh_name("j")
     changes: dict[cst.CSTNode, cst.CSTNode] = {}
     before: list[cst.BaseStatement] = []
@@ -270,7 +263,7 @@ def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...]
     gone: set[cst.CSTNode] = set()
     for transfer in transfers:
         wide = code.fresh_name(f"{transfer.tile}_wide")
-        columns = _factor(transfer.columns)
+        columns = as_factor(transfer.columns)
         part = f"{wide}[0:{transfer.partitions}, {inner} * {columns} : ({inner} + 1) * {columns}]"
         for use in transfer.uses:
             changes[use] = cst.parse_expression(part)
@@ -284,7 +277,6 @@ def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...]
         else replace_nodes(child, changes)
         for at, child in enumerate(node for node in loop.body.node.body if node not in gone)
     ]
-    count = _factor(text(loop.count))
     here = cst.parse_statement(f"{loop.variable} = {factor} * {outer} + {inner}")
     repeated = replace_nodes(loop.node.iter, {loop.count: cst.Integer(str(factor))})
     assert isinstance(repeated, cst.Call)
@@ -293,23 +285,7 @@ def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...]
         iter=repeated,
         body=loop.body.node.with_changes(body=[here, *kept], header=cst.TrailingWhitespace(), footer=()),
     )
-    new_loop = loop.node.with_changes(
-        target=cst.Name(outer),
-        iter=replace_nodes(loop.node.iter, {loop.count: cst.parse_expression(f"{count} // {factor}")}),
-        body=loop.body.node.with_changes(body=[*before, narrow, *after]),
-        leading_lines=(),
-    )
-    check = cst.parse_statement(
-        f'assert {count} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
-    )
-    assert isinstance(check, cst.SimpleStatementLine)
-    parent = loop.block.node
-    at = list(parent.body).index(loop.node)
-    check = check.with_changes(leading_lines=loop.node.leading_lines)
-    body = [*parent.body[:at], check, new_loop, *parent.body[at + 1 :]]
-    result = replace_nodes(code.module, {parent: parent.with_changes(body=body)})
-    assert isinstance(result, cst.Module)
-    return result
+    return several_at_a_time(code, loop, factor, outer, [*before, narrow, *after])
 
 
 def _widened_allocation(code: KernelCode, transfer: _Transfer, wide: str, factor: int) -> cst.BaseStatement:
@@ -318,7 +294,7 @@ def _widened_allocation(code: KernelCode, transfer: _Transfer, wide: str, factor
     assert isinstance(shape, cst.Tuple) and isinstance(node, cst.SimpleStatementLine)
     small = node.body[0]
     assert isinstance(small, cst.Assign)
-    columns = cst.parse_expression(f"{factor} * {_factor(transfer.columns)}")
+    columns = cst.parse_expression(f"{factor} * {as_factor(transfer.columns)}")
     result = replace_nodes(node, {shape.elements[1].value: columns, small.targets[0].target: cst.Name(wide)})
     assert isinstance(result, cst.SimpleStatementLine)
     return result.with_changes(leading_lines=_comments(node))
@@ -336,7 +312,7 @@ def _widened_transfer(
             if node.value == loop.variable
         },
     )
-    last = cst.parse_expression(f"{code.module.code_for_node(first)} + {factor} * {_factor(transfer.columns)}")
+    last = cst.parse_expression(f"{code.module.code_for_node(first)} + {factor} * {as_factor(transfer.columns)}")
     changes: dict[cst.CSTNode, cst.CSTNode] = {transfer.lower: first, transfer.upper: last}
     for node in name_nodes(transfer.statement.node):
         if node.value == transfer.tile:
@@ -348,8 +324,3 @@ def _widened_transfer(
 
 def _comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return [line for line in getattr(node, "leading_lines", ()) if line.comment is not None]
-
-
-def _factor(text: str) -> str:
-    """An expression's text, ready to be multiplied or divided."""
-    return text if text.isidentifier() or text.isdecimal() else f"({text})"
