@@ -1,0 +1,218 @@
+"""Best-first search over kernels: two steps where one does not pay, other kernels than the best, within its limits."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import time
+from dataclasses import replace
+
+import libcst as cst
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.proposer import NothingToPlan, RoundContext
+from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
+from accelopt_core.transforms.catalogue import catalogue_proposer
+from accelopt_core.transforms.search import LookAhead
+from infra.seed_index import load_seed
+from ka_extensions.attempt_history import Attempt
+from tests.transforms.running import priced_by
+
+TASK = load_seed("matmul").task()
+START = "PATH = ''\n\n\ndef kernel(x):\n    return x\n"
+
+
+class Walk:
+    """A graph made for the test: each node is a word, and a step adds a letter that `edges` allows there."""
+
+    name = "walk"
+
+    def __init__(self, edges: dict[str, str]) -> None:
+        self.edges = edges
+
+    def describe(self) -> str:
+        return "Go one letter further."
+
+    def analyze(self, module: cst.Module, context) -> tuple[Site, ...]:
+        return tuple(
+            Site(self.name, letter, f"go {letter}", 1, f"{letter} is open", f"{letter} is shorter")
+            for letter in self.edges.get(word(module.code), "")
+        )
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        here = word(module.code)
+        if site.key not in self.edges.get(here, ""):
+            raise SiteGone(f"{site.key} is not open at {here}")
+        if site.key == "!":
+            raise IllegalSite("never")
+        return cst.parse_module(node(here + site.key))
+
+
+def word(source: str) -> str:
+    found = re.search(r"PATH = '(.*)'", source)
+    assert found is not None
+    return found.group(1)
+
+
+def node(path: str) -> str:
+    return START.replace("''", f"'{path}'")
+
+
+def measured(latency_us: float) -> Measured:
+    return Measured(
+        latency_us, latency_us, latency_us, 1, True, "simulated", Profile({}, Bounds(1.0, 1.0, 1.0, "declared"))
+    )
+
+
+class Game:
+    """A planner on such a graph, with prices by word; what it asks for is written down."""
+
+    def __init__(self, edges: dict[str, str], prices: dict[str, float | None], **limits) -> None:
+        self.asked: list[str] = []
+        self.prices = prices
+
+        def price(source: str) -> float | None:
+            self.asked.append(word(source))
+            return prices[word(source)]
+
+        walk = Walk(edges)
+        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, (walk,), LookAhead(**limits))
+
+    def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
+        """Measured kernels in the order of the run; the fastest is the best and the parent."""
+        ran = tuple((Candidate(text or "input", node(text)), measured(self.prices[text])) for text in words)
+        best, result = min(ran, key=lambda pair: pair[1].latency_us)
+        return RoundContext(
+            len(words), TASK, best, result, best, result, ran[0][1].latency_us, history=history, measured=ran
+        )
+
+    def plan(self, *words: str, history: tuple[Attempt, ...] = ()):
+        return self.proposer.planner.plan(self.context(*words, history=history))
+
+
+@pytest.fixture(autouse=True)
+def walk_in_the_registry(monkeypatch):
+    """Steps are carried out by the registered transform of that name."""
+    from accelopt_core.transforms import steps
+
+    real = steps.transform_named
+    known: dict[str, Walk] = {}
+    monkeypatch.setattr(steps, "transform_named", lambda name: known[name] if name in known else real(name))
+    return known
+
+
+def test_given_a_step_that_gains_then_nothing_further_is_looked_at():
+    game = Game({"": "ab", "a": "c"}, {"": 100.0, "a": 90.0, "b": 95.0, "ac": 10.0})
+
+    plan = game.plan("")
+
+    assert (plan.title, plan.expected_gain_us, plan.parent_id) == ("go a", 10.0, None)
+    assert "ac" not in game.asked
+
+
+def test_given_no_step_that_gains_then_two_that_do_together_are_one_plan():
+    game = Game({"": "ab", "b": "c"}, {"": 100.0, "a": 100.0, "b": 104.0, "bc": 80.0})
+
+    plan = game.plan("")
+
+    assert (plan.title, plan.technique, plan.expected_gain_us) == ("go b, then go c", "walk", 20.0)
+    assert "100.0 µs become 104.0 µs (by itself this does not pay; it opens the next step)" in plan.rationale
+    assert "104.0 µs become 80.0 µs." in plan.rationale
+    assert "None of 2 untried sites gains by itself" in plan.rationale
+
+
+def test_the_executor_carries_out_both_steps(walk_in_the_registry):
+    edges = {"": "b", "b": "c"}
+    walk_in_the_registry["walk"] = Walk(edges)
+    game = Game(edges, {"": 100.0, "b": 104.0, "bc": 80.0})
+
+    made = game.proposer.executor.execute(game.context(""), game.plan(""), ())
+
+    assert word(made) == "bc"
+
+
+def test_what_a_step_opens_comes_before_what_was_open_without_it():
+    prices = {"": 100.0, "a": 100.0, "b": 101.0, "ab": 90.0, "ba": 90.0, "bz": 95.0}
+    game = Game({"": "ab", "a": "b", "b": "az"}, prices)
+
+    assert game.plan("").title == "go b, then go z"
+    assert "ab" not in game.asked
+
+
+def test_where_the_best_leads_nowhere_the_search_goes_on_from_another_measured_kernel():
+    game = Game({"": "b", "b": "c"}, {"": 100.0, "a": 70.0, "b": 100.0, "bc": 60.0})
+
+    plan = game.plan("", "a")
+
+    assert (plan.parent_id, plan.title) == ("input", "go b, then go c")
+    assert plan.expected_gain_us == 40.0  # over the kernel it starts from, not over the best
+
+
+def test_faster_than_where_it_starts_is_not_enough_it_must_beat_the_best():
+    game = Game({"": "b"}, {"": 100.0, "a": 70.0, "b": 80.0})
+
+    with pytest.raises(NothingToPlan, match="no idea left: 0 untried sites, .* and none of 1 kernels further on"):
+        game.plan("", "a")
+
+
+def test_what_was_tried_is_not_planned_again_by_code_or_by_name():
+    game = Game({"": "b", "b": "cd"}, {"": 100.0, "b": 104.0, "bc": 80.0, "bd": 90.0})
+    by_code = Attempt(1, "r001", Candidate("x", node("bc")).content_hash, "?", "walk", "?", "incorrect", None, "")
+    by_name = Attempt(1, "r001", "0" * 16, "input", "walk", "go b, then go c", "incorrect", None, "")
+
+    assert game.plan("", history=(by_code,)).title == "go b, then go d"
+    assert game.plan("", history=(by_name,)).title == "go b, then go d"
+
+
+@pytest.mark.parametrize(
+    "blocked", [{"b": None, "bc": 1.0}, {"b": 151.0, "bc": 1.0}, {"b": 104.0, "bc": None}, {"b": 104.0, "bc": 99.5}]
+)
+def test_not_through_what_does_not_compile_or_is_far_slower_nor_to_a_gain_within_the_noise(blocked):
+    game = Game({"": "b", "b": "c"}, {"": 100.0, **blocked}, detour=1.5)
+
+    with pytest.raises(NothingToPlan):
+        game.plan("")
+
+
+def test_the_search_is_bounded_in_number_and_in_time():
+    letters = "abcdefgh"
+    edges = {"": letters, **{one: letters for one in letters}}
+    prices = {"": 100.0, **dict.fromkeys(letters, 100.0), **{a + b: 100.0 for a in letters for b in letters}}
+
+    few = Game(edges, prices, most_kernels=10)
+    with pytest.raises(NothingToPlan):
+        few.plan("")
+    assert sum(len(path) == 2 for path in set(few.asked)) == 10
+
+    none = Game(edges, prices, limit_s=0.0)
+    with pytest.raises(NothingToPlan):
+        none.plan("")
+    assert not any(len(path) == 2 for path in none.asked)
+
+
+def test_an_oracle_that_runs_out_of_time_leaves_kernels_out_and_the_search_goes_on_with_the_others():
+    prices = {"": 100.0, "a": 100.0, "b": 104.0, "ac": 50.0, "bc": 80.0}
+
+    def oracle(sources, limit_s=math.inf):
+        return {s: prices[word(s)] for s in sources if math.isinf(limit_s) or word(s) not in ("a", "ac")}
+
+    planner = catalogue_proposer(oracle, datetime.date.today, (Walk({"": "ab", "a": "c", "b": "c"}),)).planner
+    context = Game({}, prices).context("")
+
+    assert planner.plan(context).title == "go b, then go c"
+
+
+def test_a_plan_takes_no_longer_than_its_limit_on_a_kernel_of_the_real_catalogue():
+    source = load_seed("swiglu").kernel_source
+    slow = Candidate("input", source)
+    context = RoundContext(1, TASK, slow, measured(100.0), slow, measured(100.0), 100.0)
+    planner = catalogue_proposer(priced_by(lambda text: 100.0), datetime.date.today, look_ahead=LookAhead(limit_s=2.0))
+
+    began = time.process_time()
+    with pytest.raises(NothingToPlan, match="no idea left"):
+        planner.planner.plan(replace(context, measured=((slow, measured(100.0)),)))
+
+    assert time.process_time() - began < 60
