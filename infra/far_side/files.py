@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from infra.far_side.wire import Refused, write_all
@@ -16,7 +20,7 @@ def work_directory(request: dict[str, Any]) -> str:
     root = os.path.expanduser(request["root"])
     if not os.path.isabs(root):
         root = os.path.join(os.path.expanduser("~"), root)
-    for name in ("", "blobs", "trees", "jobs", "incoming", "scratch"):
+    for name in ("", "blobs", "trees", "jobs", "incoming", "scratch", "locks"):
         os.makedirs(os.path.join(root, name), mode=0o700, exist_ok=True)
     return root
 
@@ -27,6 +31,23 @@ def inside(base: str, name: str) -> str:
     if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise Refused("bad_name", f"not a plain relative path: {name!r}")
     return os.path.join(base, *parts)
+
+
+@contextmanager
+def locked(root: str, name: str, exclusive: bool, tick: Callable[[], None]) -> Iterator[None]:
+    """Two runs of one user at the same time: one alone writes `name`, or several read it. Freed with the process."""
+    descriptor = os.open(os.path.join(root, "locks", name), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                tick()
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: str, data: bytes, mode: int = 0o600) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any
 
-from infra.far_side.files import inside, read_bounded, remove_tree, work_directory, write_atomically
+from infra.far_side.files import inside, locked, read_bounded, remove_tree, work_directory, write_atomically
 from infra.far_side.processes import (
     Watched,
     become_subreaper,
@@ -36,7 +36,7 @@ def start(request: dict[str, Any], wire: Wire) -> None:
     payload = [(name, take(size)) for name, size in request["files"]]
     job = _directory(request)
     tree = request["tree"]
-    if tree and (not os.path.isdir(tree["path"]) or digest_of(tree["path"]) != tree["digest"]):
+    if tree and not _is_as_sent(tree, request, wire):
         raise Refused("tree_changed", f"{tree['path']} is not what was sent")
     try:
         os.mkdir(job, 0o700)
@@ -127,6 +127,11 @@ def supervisor_of(job: str) -> int | None:
 
 def _directory(request: dict[str, Any]) -> str:
     return inside(os.path.join(work_directory(request), "jobs"), request["job"])
+
+
+def _is_as_sent(tree: dict[str, Any], request: dict[str, Any], wire: Wire) -> bool:
+    with locked(work_directory(request), os.path.basename(tree["path"]), False, wire.beat):
+        return os.path.isdir(tree["path"]) and digest_of(tree["path"]) == tree["digest"]
 
 
 def _detach() -> None:

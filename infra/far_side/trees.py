@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from infra.far_side.files import inside, read_bounded, remove_tree, sha256_of, work_directory, write_atomically
+from infra.far_side.files import inside, locked, read_bounded, remove_tree, sha256_of, work_directory, write_atomically
 from infra.far_side.processes import Watched, environment
 from infra.far_side.wire import Refused, Wire
 
@@ -60,6 +60,13 @@ def digest_of(tree: str) -> str:
 
 def _lay_out(root: str, request: dict[str, Any], wire: Wire) -> None:
     tree = inside(os.path.join(root, "trees"), request["key"])
+    with locked(root, request["key"], True, wire.beat):
+        digest = _fill(root, tree, request, wire)
+    wire.say("tree", root=root, path=tree, digest=digest)
+
+
+def _fill(root: str, tree: str, request: dict[str, Any], wire: Wire) -> str:
+    """The digest of what is there when it is done."""
     files = request["files"]
     os.makedirs(tree, mode=0o700, exist_ok=True)
     _prune(tree, files)
@@ -85,7 +92,7 @@ def _lay_out(root: str, request: dict[str, Any], wire: Wire) -> None:
             words = " ".join(compiling.stderr_tail.decode("utf-8", "replace").split())[-500:]
             raise Refused("cannot_compile", f"{python} cannot compile the files sent: {words}")
     os.utime(tree)
-    wire.say("tree", root=root, path=tree, digest=digest_of(tree))
+    return digest_of(tree)
 
 
 def _prune(tree: str, files: Mapping[str, str]) -> None:

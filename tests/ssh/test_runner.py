@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -509,3 +511,23 @@ def test_close_leaves_no_follower_and_no_thread_behind(sshd: Sshd, work: Path) -
     assert not processes_mentioning(marker)
     with pytest.raises(TargetUnreachable, match="closed by this program"):
         runner.run(["true"], 5)
+
+
+def test_runs_that_start_at_the_same_time_do_not_spoil_each_others_trees(sshd: Sshd, work: Path) -> None:
+    files = {f"package/module_{number}.py": b"print('x')\n" * 200 for number in range(80)}
+    with ExitStack() as stack:
+        runners = [stack.enter_context(SshRunner(sshd.destination, sshd.settings, root=str(work))) for _ in range(3)]
+
+        def use(runner: SshRunner) -> list[str]:
+            tree = runner.put_tree(files, compile_with=sys.executable)
+            ended = []
+            for _ in range(4):
+                job = runner.new_job(JobSpec(("true",), 60))
+                runner.start_job(job, tree)
+                list(runner.follow(job))
+                assert job.outcome is not None
+                ended.append(job.outcome.ended)
+            return ended
+
+        with ThreadPoolExecutor(len(runners)) as threads:
+            assert list(threads.map(use, runners)) == [["exit"] * 4] * 3
