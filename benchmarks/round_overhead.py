@@ -1,6 +1,6 @@
 """What a round costs beside the model and the evaluation: at most 100 ms.
 
-    python -m benchmarks.round_overhead [rounds]
+    python3 benchmarks/round_overhead.py [rounds]
 
 The model and the target answer at once, so that what is left is the loop itself: prompts, checks, files, memory.
 """
@@ -15,6 +15,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import bootstrap  # noqa: E402  (the path above comes first)
+
+if __name__ == "__main__":
+    bootstrap.enter(__file__)
 
 from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile
 from accelopt_core.events import Event, RoundEnded

@@ -108,7 +108,7 @@ def reply_to(body: dict[str, Any]) -> str:
         beside = " beside" if "in this round already" in text else ""
         return json.dumps({
             "title": f"idea {number}{beside}", "technique": f"technique-{number}{beside}", "bottleneck": "memory-bound",
-            "expected_gain_us": 30.0, "rationale": "short rows", "details": "",
+            "expected_gain_us": 3.0, "rationale": "short rows", "details": "",
         })  # fmt: skip
     if "## The plan of round" in text:
         latest = re.search(r"Try (\d+), the latest", text)
