@@ -16,10 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import bootstrap  # noqa: E402  (the path above comes first)
+import bootstrap
 
 if __name__ == "__main__":
     bootstrap.enter(__file__)
