@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.kernels import REFERENCE, SLOW, WRONG
-from tests.e2e.run import Ran, orchestrate
+from tests.e2e.run import ROOT, Ran, orchestrate
 from tests.e2e.test_model_run import LESSON, PLAN, SECRET, SUMMARY, code
 from tests.llm.wire_server import WireServer
 from tests.ssh.server import Sshd, make_sshd, processes_mentioning
@@ -24,10 +29,15 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 def over_ssh(sshd: Sshd, folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Ran:
+    words = command_line(sshd, folder, [sshd.destination.rsplit(":", 1)[0]], *flags)
+    return orchestrate(*words, folder=folder, environment=environment)
+
+
+def command_line(sshd: Sshd, folder: Path, hosts: list[str], *flags: str) -> list[str]:
     (folder / "add.py").write_text(SLOW, encoding="utf-8")
     (folder / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
-    return orchestrate(
-        sshd.destination.rsplit(":", 1)[0],
+    return [
+        *hosts,
         "--ssh-port", str(sshd.port),
         "--ssh-config", str(sshd.home / "config"),
         "--identity", str(sshd.user_key),
@@ -36,9 +46,7 @@ def over_ssh(sshd: Sshd, folder: Path, *flags: str, environment: dict[str, str] 
         "--remote-python", sys.executable,
         "--kernel", "add.py",
         *flags,
-        folder=folder,
-        environment=environment,
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, tmp_path: Path) -> None:
@@ -83,3 +91,52 @@ def test_a_host_that_refuses_connections_is_one_line(sshd: Sshd, tmp_path: Path)
     sshd.stop()
     ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue")
     assert ran.status == 4 and ran.errors.count("\n") == 1 and str(sshd.port) in ran.errors
+
+
+def test_two_hosts_of_two_cores_try_four_candidates_of_a_round_at_once(sshd: Sshd, tmp_path: Path) -> None:
+    """The one server under two names is two hosts."""
+    names = ("127.0.0.1", "localhost")
+    lines = [sshd.host_key_line(f"[{name}]:{sshd.port}") for name in names]
+    (sshd.home / "known_hosts").write_text("".join(lines))
+    hosts = [f"{getpass.getuser()}@{name}" for name in names]
+    words = command_line(
+        sshd, tmp_path, hosts, "--remote-simulator", "--cores", "0,1", "--rounds", "1", "--provider", "catalogue"
+    )
+    ran = orchestrate(*words, folder=tmp_path)
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.document("config.json")["run"]["width"] == 4
+    assert len([entry for entry in ran.tries() if entry["round"] == 1]) > 1 and ran.speedup > 1.3
+    log = json.dumps(ran.events())
+    assert all(f"to {host}" in log for host in hosts), "both were given something to do"
+    assert processes_mentioning(str(tmp_path / "far side")) == []
+    assert not list((ran.folder / "remote").iterdir())
+
+
+def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    checkpoints, far = tmp_path / "checkpoints", tmp_path / "far side"
+    words = command_line(
+        sshd, tmp_path, [sshd.destination.rsplit(":", 1)[0]],
+        "--remote-simulator", "--rounds", "1", "--provider", "catalogue", "--run-id", "night",
+    )  # fmt: skip
+    started = subprocess.Popen(
+        [sys.executable, str(ROOT / "orchestrator.py"), *words, "--checkpoints", str(checkpoints)]
+        + ["--memory", str(tmp_path / "memory.json")],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    judging = False
+    while not judging:
+        assert started.poll() is None, "it ended before it was killed"
+        judging = bool(list(far.glob("jobs/*/stdout.log")))
+        time.sleep(0.01)
+    started.kill()
+    started.wait()
+    (job,) = (path.name for path in (far / "jobs").iterdir())
+    (record,) = (checkpoints / "night" / "remote").iterdir()
+    assert json.loads(record.read_text())["job"] == job and os.stat(record).st_mode & 0o077 == 0
+    resumed = orchestrate("--resume", "night", folder=tmp_path)
+    assert resumed.status == 0, resumed.errors + resumed.output
+    details = [event.get("detail", "") for event in resumed.events()]
+    assert [detail for detail in details if "before a restart: collecting it" in detail]
+    assert resumed.speedup > 1.3 and not list((checkpoints / "night" / "remote").iterdir())
+    assert not list((far / "jobs").iterdir()) and processes_mentioning(str(far)) == []
