@@ -123,6 +123,12 @@ class Menu:
                     f"tool {tool} at site {key} makes the kernel that round {attempt.round} tried ({attempt.outcome}): "
                     "choose another change"
                 )
+        details = as_details([SiteName(tool, key)])
+        if any((plan.parent_id or context.parent.id, plan.details) == (context.parent.id, details)
+               for plan in context.planned):  # fmt: skip
+            raise MalformedAnswer(
+                f"tool {tool} at site {key} is being tried in this round already: choose another change"
+            )
         site = offered.get((tool, key))
         gain_us = site.predicted_gain_us if site is not None else microseconds_field(answer, "expected_gain_us")
         assert gain_us is not None
@@ -134,7 +140,7 @@ class Menu:
             bottleneck=bottleneck_of(result.profile, result.latency_us),
             expected_gain_us=gain_us,
             rationale=text_field(answer, "rationale", longest=4_000),
-            details=as_details([SiteName(tool, key)]),
+            details=details,
         )
 
     def _legal(self, source: str, context: RoundContext) -> tuple[Step, ...]:

@@ -30,7 +30,7 @@ class LookAhead:
     roots: int = 3
     """Measured kernels to start from, the fastest first."""
     detour: float = 1.5
-    """A first step to a kernel slower than the best by more than this factor is not followed."""
+    """Kernels slower than the best by more than this factor, measured or one step away, are not gone on from."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Search:
         nodes: list[_Node] = []
         for root, _ in self._roots(context):
             root_us = self.price_us(root.source)
-            if root_us is None:
+            if root_us is None or root_us > self._look_ahead.detour * best_us:
                 continue
             root_node = _Node(root, root_us, (), root.source, root_us)
             children = self._children(context, root_node, self._legal(root.source), clock)

@@ -119,8 +119,10 @@ def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
         made = proposer.executor.execute(fresh(), proposer.planner.plan(fresh()), ())
     tried = Attempt(1, "r001t1", Candidate("c", made).content_hash, "base", "t", "x", "no_improvement", 1.0, "")
     ban = Ban("hoist-invariant-load", 1, 9, "it failed three times")
+    with stage([json.dumps(HOIST)], menu) as (proposer, _):
+        beside = proposer.planner.plan(fresh())
 
-    for situation in (replace(context(), history=(tried,)), fresh(banned=(ban,))):
+    for situation in (replace(context(), history=(tried,)), fresh(banned=(ban,)), fresh(planned=(beside,))):
         assert "s/i" not in [site.key for site in menu.offers(situation).sites]
         with stage([json.dumps(HOIST), json.dumps(OWN)], menu) as (proposer, requests):
             assert proposer.planner.plan(situation).technique == "hoist-by-hand"
