@@ -1,7 +1,6 @@
 """Judging one kernel: compile, verify, time, in that order, stopping at the first fault.
 
-`judge` is the procedure, the same on a laptop and on an instance. `NKIKernel` is the interface that
-users of NKIBench know.
+`judge` is the procedure, the same on a laptop and on an instance. `NKIKernel` is what users of NKIBench know of it.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from accelopt_core.evaluation import (
     Profile,
     RivalTiming,
     TimedOut,
+    explain,
 )
 from accelopt_core.plausibility import contradiction, one_value, same_bits
 from accelopt_core.ports import EvaluationRequest, Progress, Step
@@ -388,7 +388,7 @@ def _measured(
 
 @dataclass
 class KernelResult:
-    """NKIBench's result: three flags and a dictionary."""
+    """NKIBench's result: three flags and a dictionary; and the evaluation they were read from."""
 
     compiled: bool
     runnable: bool
@@ -398,36 +398,60 @@ class KernelResult:
 
 
 class NKIKernel:
-    """A kernel file and its NumPy reference, profiled as NKIBench's users know it.
+    """A kernel file and its NumPy reference, profiled as NKIBench's users know it; the last result is `res`.
 
-    `evaluate` runs an EvaluationRequest somewhere; `infra.targets.kernel_wrapper` builds one of these
-    with the simulator or a host behind it.
+    `evaluate` takes the two paths and judges the kernel somewhere. `infra.nki_kernel.NKIKernel` is this class with the
+    simulator, a device or a host behind it, and needs the two paths only.
     """
 
     def __init__(self, program_path: str, base_numpy_path: str, *, evaluate: Callable[[str, str], Evaluation]) -> None:
         self.program_path = program_path
         self.base_numpy_path = base_numpy_path
+        self.res: KernelResult | None = None
         self._evaluate = evaluate
 
-    def profile(self, save_fields: list[str] | None = None) -> KernelResult:
-        """Latencies in the metadata are in milliseconds, as NKIBench has them; `save_fields` in profiler units."""
-        result = self._evaluate(self.program_path, self.base_numpy_path)
-        compiled = not isinstance(result, CompileFailed)
-        if not isinstance(result, Measured):
-            runnable = isinstance(result, (Incorrect, Implausible))
-            return KernelResult(compiled, runnable, False, {"error": result}, result)
-        fields = result.profile.fields
-        wanted = list(save_fields or [])
-        missing = [name for name in wanted if name not in fields]
-        if missing:
-            raise KeyError(f"the profiler has no field {', '.join(missing)}; it has {', '.join(sorted(fields))}")
-        metadata: dict[str, Any] = {
-            "latency": result.latency_us / 1e3,
-            "min_ms": result.min_us / 1e3,
-            "max_ms": result.max_us / 1e3,
-            "rel_diffs": result.spread,
-            "simulated": result.simulated,
-            "machine": result.machine,
-        }
-        metadata.update({name: fields[name] for name in wanted})
-        return KernelResult(True, True, True, metadata, result)
+    def profile(self, save_fields: Sequence[str] = ()) -> KernelResult:
+        """Whatever is wrong with the kernel is in the result, in the words of docs/tasks.md."""
+        self.res = kernel_result(self._evaluate(self.program_path, self.base_numpy_path), save_fields)
+        return self.res
+
+
+_BEFORE_A_RUN = ("compile", Step.UPLOAD.value, Step.VERIFY.value)
+"""Steps in which nothing of the kernel has been executed for certain."""
+
+
+def kernel_result(evaluation: Evaluation, save_fields: Sequence[str] = ()) -> KernelResult:
+    """Latencies in ms, as NKIBench has them; `save_fields` by the profiler's names, in its units.
+
+    A field that this profiler does not report is listed in `missing_fields`: schemas change with every SDK.
+    """
+    said = explain(evaluation)
+    match evaluation:
+        case CompileFailed():
+            return KernelResult(False, False, False, {"compilation_error": said}, evaluation)
+        case Incorrect():
+            return KernelResult(True, True, False, {"correctness_error": said}, evaluation)
+        case Implausible(latency_us=latency_us):
+            which = "correctness_error" if latency_us is None else "benchmarking_error"
+            return KernelResult(True, True, False, {which: said}, evaluation)
+        case TimedOut(step=step) | Crashed(step=step):
+            if step in _BEFORE_A_RUN:
+                return KernelResult(False, False, False, {"compilation_error": said}, evaluation)
+            if step == "run":
+                return KernelResult(True, False, False, {"correctness_error": said}, evaluation)
+            return KernelResult(True, True, False, {"benchmarking_error": said}, evaluation)
+        case Measured() as measured:
+            fields = measured.profile.fields
+            metadata: dict[str, Any] = {
+                "latency": measured.latency_us / 1e3,
+                "min_ms": measured.min_us / 1e3,
+                "max_ms": measured.max_us / 1e3,
+                "rel_diffs": measured.spread,
+                "simulated": measured.simulated,
+                "machine": measured.machine,
+                **{name: fields[name] for name in save_fields if name in fields},
+            }
+            missing = [name for name in save_fields if name not in fields]
+            if missing:
+                metadata["missing_fields"] = missing
+            return KernelResult(True, True, True, metadata, evaluation)

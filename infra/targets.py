@@ -10,21 +10,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Crashed, Evaluation
-from accelopt_core.kernel_wrapper import NKIKernel
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
     Step,
-    Target,
     TargetInfo,
     TargetMisconfigured,
     TargetUnreachable,
 )
 from infra import wire
 from infra.sandbox import ONE_THREAD, kill_group, scrubbed_environment
-from infra.seed_index import task_from_files
 from infra.toolchains import TREE, open_toolchain
 
 
@@ -128,30 +124,3 @@ def relay(line: str, progress: Progress) -> None:
     except (ValueError, KeyError, TypeError):
         return
     progress(step, detail)
-
-
-def kernel_wrapper(program_path: str, base_numpy_path: str, host: str | None = None) -> NKIKernel:
-    """NKIBench's `NKIKernel` for a kernel file and its reference: on the simulated machine, or on `host` over SSH.
-
-    `profile()` raises TaskNotFound or TaskInvalid for the files, and TargetError when the host cannot be used.
-    """
-
-    def evaluate(program: str, reference: str) -> Evaluation:
-        request = EvaluationRequest(
-            task_from_files(Path(reference)),
-            Candidate("input", Path(program).read_text(encoding="utf-8")),
-            extra_seeds=(secrets.randbelow(1 << 31), secrets.randbelow(1 << 31)),
-        )
-        target: Target
-        if host is None:
-            target = LocalTarget()
-        else:
-            from infra.ssh_target import SshTarget  # needs paramiko, which a purely local user may do without
-
-            target = SshTarget(host)
-        try:
-            return target.evaluate(request, lambda step, detail: None)
-        finally:
-            target.close()
-
-    return NKIKernel(program_path, base_numpy_path, evaluate=evaluate)

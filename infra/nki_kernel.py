@@ -1,0 +1,52 @@
+"""NKIBench's interface, ready for use: `NKIKernel("kernel.py", "reference.py").profile(["hbm_read_bytes"])`."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from accelopt_core import kernel_wrapper
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Evaluation
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
+from infra.seed_index import task_from_files
+from infra.targets import LocalTarget
+
+SECRET_SEEDS = 2
+
+
+class NKIKernel(kernel_wrapper.NKIKernel):
+    """On the simulated machine; with `toolchain="auto"` on this machine's device; with `target` wherever that is.
+
+    `target` (an `SshTarget`, say) stays the caller's to close. `profile` raises TaskNotFound or TaskInvalid for the
+    files, TaskFault for what the reference does, and TargetError when there is nothing to evaluate with.
+    """
+
+    def __init__(
+        self,
+        program_path: str,
+        base_numpy_path: str,
+        *,
+        toolchain: str = "simulator",
+        target: Target | None = None,
+        limits: EvaluationLimits | None = None,
+    ) -> None:
+        super().__init__(program_path, base_numpy_path, evaluate=self._judged)
+        self._toolchain = toolchain
+        self._target = target
+        self._limits = limits or EvaluationLimits()
+
+    def _judged(self, program_path: str, base_numpy_path: str) -> Evaluation:
+        request = EvaluationRequest(
+            task_from_files(Path(base_numpy_path)),
+            Candidate("input", Path(program_path).read_text(encoding="utf-8")),
+            self._limits,
+            extra_seeds=tuple(secrets.randbelow(1 << 31) for _ in range(SECRET_SEEDS)),
+        )
+        if self._target is not None:
+            return self._target.evaluate(request, lambda step, detail: None)
+        target = LocalTarget(self._toolchain)
+        try:
+            return target.evaluate(request, lambda step, detail: None)
+        finally:
+            target.close()
