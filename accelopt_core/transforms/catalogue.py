@@ -25,7 +25,7 @@ from accelopt_core.proposer import (
 )
 from accelopt_core.reflector import actual_gain_us, outcome_of
 from accelopt_core.summarizer import factual_summary, measured_experience
-from accelopt_core.transforms.base import NotAKernel, Site, Transform, TransformError
+from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import TRANSFORMS
 from accelopt_core.transforms.search import Idea, LookAhead, Search
 from accelopt_core.transforms.steps import LEAST_GAIN, NotSteps, Predict, as_details, carried_out, steps_in
@@ -90,7 +90,7 @@ class CataloguePlanner:
                 f"{100 * LEAST_GAIN:g} %, and none of {kernels} kernels further on either"
             )
         bottleneck = bottleneck_of(context.parent_result.profile, context.parent_result.latency_us)
-        weighed = [_Weighed(idea, *_weigh(idea.path[-1], bottleneck, context)) for idea in ideas]
+        weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
         return _plan(context, sorted(weighed, key=lambda each: each.order), bottleneck, seen)
 
 
@@ -132,25 +132,26 @@ def _steps_explained(idea: Idea) -> list[str]:
     return sentences
 
 
-def _weigh(site: Site, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str]:
+def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str]:
     """How much more (or less) than its predicted gain an idea counts, after what was measured before."""
-    same = [e for e in context.experiences if e.technique == site.transform]
+    technique = idea.path[-1].transform
+    same = [e for e in context.experiences if e.technique == technique]
     here = [e for e in same if e.kernel == context.task.name]
     for experience in here:
-        if experience.title == site.what:
+        if experience.title == idea.title:
             if experience.is_win:
                 return 2.0, f"Memory: this very change won on this task before ({_strength(experience)})."
             return 0.1, f"Memory: this very change did not pay on this task before ({_strength(experience)})."
     for experience in here:
         if experience.is_win:
-            return 1.5, f"Memory: {site.transform} won on this task before ({_strength(experience)})."
+            return 1.5, f"Memory: {technique} won on this task before ({_strength(experience)})."
     on_bottleneck = [e for e in same if e.bottleneck == bottleneck.value]
     wins = [e for e in on_bottleneck if e.is_win]
     losses = [e for e in on_bottleneck if not e.is_win]
     if _trust(wins) > _trust(losses):
-        return 1.2, f"Memory: {site.transform} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
+        return 1.2, f"Memory: {technique} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
     if losses:
-        return 0.8, f"Memory: {site.transform} did not pay on {bottleneck.value} kernels before."
+        return 0.8, f"Memory: {technique} did not pay on {bottleneck.value} kernels before."
     return 1.0, ""
 
 

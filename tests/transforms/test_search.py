@@ -13,6 +13,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
 from accelopt_core.transforms.catalogue import catalogue_proposer
@@ -165,6 +166,15 @@ def test_what_was_tried_is_not_planned_again_by_code_or_by_name():
 
     assert game.plan("", history=(by_code,)).title == "go b, then go d"
     assert game.plan("", history=(by_name,)).title == "go b, then go d"
+
+
+def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
+    game = Game({"": "b", "b": "cd"}, {"": 100.0, "b": 104.0, "bc": 80.0, "bd": 90.0})
+    lost = Experience("go b, then go c", "s", "walk", speedup=0.9, kernel=TASK.name)
+
+    plan = game.proposer.planner.plan(replace(game.context(""), experiences=(lost,)))
+
+    assert plan.title == "go b, then go d"
 
 
 @pytest.mark.parametrize(
