@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,3 +33,21 @@ def work(tmp_path: Path) -> Path:
 def runner(sshd: Sshd, work: Path) -> Iterator[SshRunner]:
     with SshRunner(sshd.destination, sshd.settings, root=str(work)) as runner:
         yield runner
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "small disk"
+    folder.mkdir()
+    mounted = (
+        shutil.which("mount") is not None
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
+        ).returncode
+        == 0
+    )
+    if not mounted:
+        pytest.skip("this account may not mount a small file system to fill")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

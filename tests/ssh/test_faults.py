@@ -12,7 +12,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -247,24 +246,6 @@ def test_a_client_killed_without_warning_leaves_a_job_that_another_can_collect(
 
 
 # --- the host -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "small disk"
-    folder.mkdir()
-    mounted = (
-        shutil.which("mount") is not None
-        and subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
-        ).returncode
-        == 0
-    )
-    if not mounted:
-        pytest.skip("this account may not mount a small file system to fill")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_is_one_line_and_room_made_is_used(sshd: Sshd, small_disk: Path) -> None:

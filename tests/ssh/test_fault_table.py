@@ -1,0 +1,278 @@
+"""One evaluation, and each thing that can go wrong on its way: the right result, or one line; nothing left anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed
+from accelopt_core.ports import Step, TargetError
+from infra import ssh_target
+from infra.ssh.stream import Stream
+from infra.ssh_runner import SshRunner
+from infra.ssh_target import SshTarget
+from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
+from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
+
+SOURCE = "the candidate, at length; " * 40_000
+"""A megabyte there, and as the message of the verdict a megabyte back."""
+JUDGED = """
+say("compile and verify", "compiling")
+time.sleep(0.7)
+finish(VERDICT)
+say("benchmark", "finished")
+time.sleep(0.3)
+"""
+
+At = Callable[[str], None]
+
+
+@pytest.fixture
+def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshTarget]:
+    """Its judge is a real program that is shipped; its files are large enough to be cut in the middle."""
+    (tmp_path / "judge.py").write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + JUDGED)
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "large").write_bytes(os.urandom(1 << 20))
+    files = {
+        "infra/judge.py": tmp_path / "judge.py",
+        "infra/__init__.py": tmp_path / "empty",
+        "large": tmp_path / "large",
+    }
+    monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
+    yield built(sshd, work)
+    assert wait_until(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
+
+
+def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
+    return SshTarget(
+        sshd.destination,
+        remote_simulator=True,
+        remote_python=sys.executable,
+        settings=replace(sshd.settings, **changes),  # type: ignore[arg-type]  # fields of SshSettings, by name
+        root=str(root),
+    )
+
+
+def evaluate(target: SshTarget, at: At = lambda moment: None) -> object:
+    request = replace(REQUEST, candidate=Candidate("c1", SOURCE))
+    return target.evaluate(request, lambda step, detail: at(detail if step is not Step.UPLOAD else ""))
+
+
+# --- faults of the link: nothing is lost ----------------------------------------------------------
+
+
+@contextmanager
+def before_upload(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    sshd.cut()
+    yield lambda moment: None
+
+
+@contextmanager
+def before_the_first_upload(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    """While the judge's files go over: between the question what is missing and its answer."""
+    upload, cuts = SshRunner._upload, iter([True])
+
+    def cutting(self: SshRunner, path: str, data: bytes) -> None:
+        if next(cuts, False):
+            threading.Timer(0.02, sshd.cut).start()
+            while True:  # until the cut is felt
+                upload(self, path, data)
+        upload(self, path, data)
+
+    patch.setattr(SshRunner, "_upload", cutting)
+    yield lambda moment: None
+    assert not next(cuts, False)
+
+
+@contextmanager
+def while_the_candidate_is_sent(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    send, cuts = Stream.send, iter([True])
+
+    def cutting(self: Stream, data: bytes) -> None:
+        if len(data) > len(SOURCE) and next(cuts, False):
+            send(self, data[: len(data) // 2])
+            sshd.cut()
+            send(self, data[len(data) // 2 :])
+        else:
+            send(self, data)
+
+    patch.setattr(Stream, "send", cutting)
+    yield lambda moment: None
+    assert not next(cuts, False)
+
+
+@contextmanager
+def while_compiling(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    yield lambda moment: sshd.cut() if moment == "compiling" else None
+
+
+@contextmanager
+def after_finishing(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    yield lambda moment: sshd.cut() if moment == "finished" else None
+
+
+@contextmanager
+def during_download(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    more, cuts = Stream._more, iter([True])
+
+    def cutting(self: Stream) -> None:
+        more(self)
+        if len(self._buffer) > 50_000 and next(cuts, False):
+            sshd.cut()
+
+    patch.setattr(Stream, "_more", cutting)
+    yield lambda moment: None
+    assert not next(cuts, False)
+
+
+@contextmanager
+def again_and_again(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(0.6):
+            sshd.cut()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    threading.Timer(4.0, over.set).start()
+    yield lambda moment: None
+    over.set()
+    thread.join()
+
+
+@contextmanager
+def the_server_restarts(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    def restart() -> None:
+        sshd.stop()
+        time.sleep(1.5)  # the judge ends meanwhile
+        sshd.start()
+
+    thread = threading.Thread(target=restart)
+    yield lambda moment: thread.start() if moment == "compiling" else None
+    thread.join()
+
+
+@contextmanager
+def silence(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
+    """The server's processes freeze: the connection is open, and nothing comes any more."""
+    frozen: list[int] = []
+
+    def freeze(moment: str) -> None:
+        if moment == "compiling":
+            frozen.extend(sshd.connections())
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+
+    yield freeze
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    assert frozen
+
+
+LINK_FAULTS = (
+    before_upload, before_the_first_upload, while_the_candidate_is_sent, while_compiling, after_finishing,
+    during_download, again_and_again, the_server_restarts, silence,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", LINK_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_of_the_link_costs_nothing(
+    target: SshTarget, sshd: Sshd, work: Path, fault: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault is silence:
+        target = built(sshd, work, silence_limit_s=1.5)
+    if fault is not before_the_first_upload:
+        target.describe()
+    threads_before = threading.active_count() - len(sshd.connections())
+    with fault(sshd, monkeypatch) as at:  # type: ignore[attr-defined]  # each is a context manager
+        result = evaluate(target, at)
+    assert result == CompileFailed(SOURCE, 3)
+    target.close()
+    assert wait_until(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
+    assert wait_until(lambda: threading.active_count() <= threads_before)
+
+
+# --- faults that a person has to mend: one line ---------------------------------------------------
+
+
+def another_host_key(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    kind, blob = (sshd.home / "other_key.pub").read_text().split()[:2]
+    (sshd.home / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {kind} {blob}\n")
+    return built(sshd, work)
+
+
+def no_host_key(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    (sshd.home / "known_hosts").write_text("")
+    return built(sshd, work)
+
+
+def wrong_credentials(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    (sshd.home / "authorized_keys").write_text("")
+    return built(sshd, work)
+
+
+def no_server(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    sshd.stop()
+    return built(sshd, work)
+
+
+def no_room(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    return built(sshd, disk / "work")
+
+
+def no_permission(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    return built(sshd, Path("/proc/work"))
+
+
+def gone_for_good(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+    target = built(sshd, work, reconnect_for_s=0.5)
+    target.describe()
+    sshd.stop()
+    return target
+
+
+LASTING_FAULTS = (
+    (another_host_key, "key"),
+    (no_host_key, "--accept-new-host-key"),
+    (wrong_credentials, "rejected"),
+    (no_server, "refused"),
+    (no_room, "make room"),
+    (no_permission, "/proc"),
+    (gone_for_good, "gave up"),
+)
+
+
+@pytest.mark.parametrize(("fault", "said"), LASTING_FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_that_lasts_is_one_line(
+    target: SshTarget, sshd: Sshd, work: Path, small_disk: Path, fault: Callable[..., SshTarget], said: str
+) -> None:
+    broken = fault(sshd, work, small_disk)
+    try:
+        with pytest.raises(TargetError, match=said) as caught:
+            evaluate(broken)
+    finally:
+        broken.close()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+    assert wait_until(lambda: not sshd.connections())
+
+
+def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, sshd: Sshd, work: Path) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as mute:
+        settings = replace(sshd.settings, connect_timeout_s=0.5)
+        silent = SshTarget(f"127.0.0.1:{mute.getsockname()[1]}", settings=settings, root=str(work))
+        with pytest.raises(TargetError, match="does not complete an SSH greeting") as caught:
+            evaluate(silent)
+        silent.close()
+    assert "\n" not in str(caught.value)
