@@ -12,6 +12,7 @@
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
     time_used            seconds at work so far, all sessions together
+    remote/              evaluations under way on hosts, to be collected after a restart
 
 Raises JournalError, and RunNotFound.
 """
