@@ -7,6 +7,8 @@ import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
+from accelopt_core.python_source import parsed
+
 
 class Bottleneck(str, Enum):
     """The limit a plan attacks; the same taxonomy the profile reports."""
@@ -63,7 +65,7 @@ def source_hash(source: str) -> str:
     Text that does not parse is hashed as it stands, so that a repeated broken reply is recognised too.
     """
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:16]
     for node in ast.walk(tree):

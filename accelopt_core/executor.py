@@ -16,6 +16,7 @@ from accelopt_core.prompting import (
     render,
 )
 from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
+from accelopt_core.python_source import PARSING
 from accelopt_core.transforms.base import TransformError
 from accelopt_core.transforms.steps import NotSteps, SiteName, carried_out, steps_in
 from ka_extensions.error_patterns import same_in_a_row
@@ -63,9 +64,10 @@ class ModelExecutor:
 
     def _reference_for(self, source: str) -> str:
         """Made anew only when the parent changed: it takes longer than all the rest of the prompt."""
-        if self._referenced is None or self._referenced[0] != source:
-            self._referenced = (source, self._api_reference(source))
-        return self._referenced[1]
+        with PARSING:  # it parses the kernel, and other candidates of the round may be parsing theirs
+            if self._referenced is None or self._referenced[0] != source:
+                self._referenced = (source, self._api_reference(source))
+            return self._referenced[1]
 
 
 def _tool_steps(plan: Plan) -> tuple[SiteName, ...]:

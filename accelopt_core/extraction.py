@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from accelopt_core.candidate import source_hash
 from accelopt_core.edits import EditFailed, apply_diff, apply_search_replace, looks_like_diff, looks_like_search_replace
 from accelopt_core.proposer import UnusableReply
+from accelopt_core.python_source import parsed
 from accelopt_core.task import ENTRY_POINTS
 from ka_extensions.attempt_history import Attempt
 
@@ -219,7 +220,7 @@ def _why_unusable(text: str, blocks: list[tuple[str, str]], truncated: bool) -> 
 def _parsed(source: str) -> ast.Module | str:
     """The tree, or one line saying where and why there is none."""
     try:
-        return ast.parse(source)
+        return parsed(source)
     except SyntaxError as error:
         lines = source.split("\n")
         line = lines[error.lineno - 1].strip() if error.lineno and error.lineno <= len(lines) else ""
@@ -231,7 +232,7 @@ def _parsed(source: str) -> ast.Module | str:
 def _parse_error(source: str) -> int | None:
     """The line where parsing fails, counted from 1; None when it does not."""
     try:
-        ast.parse(source)
+        parsed(source)
     except SyntaxError as error:
         return error.lineno or 1
     except (ValueError, RecursionError, MemoryError):

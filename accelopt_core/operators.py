@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from accelopt_core.python_source import parsed
+
 _OPERATOR_ARGUMENTS = frozenset({"op", "op0", "op1", "reduce_op", "comp_op0", "comp_op1", "cmp_op"})
 _ISA_MODULE = "nki.isa"
 _LANGUAGE_MODULE = "nki.language"
@@ -16,7 +18,7 @@ def kernel_operators(source: str) -> tuple[str, ...]:
     Empty for a source that does not parse.
     """
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     isa, language = _module_names(tree, _ISA_MODULE), _module_names(tree, _LANGUAGE_MODULE)

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from accelopt_core.python_source import parsed
 from nki_sim.lint import check_source
 from nki_sim.lint.kernel_source import KernelSource
 
@@ -40,7 +41,7 @@ def rule(check: Rule) -> Rule:
 def forbidden(source: str) -> list[Finding]:
     """Findings of `RULES` in the order of lines; text that is not Python gives none, since it does not compile."""
     try:
-        kernel = KernelSource(_without_main(ast.parse(source)))
+        kernel = KernelSource(_without_main(parsed(source)))
         found = {
             Finding(name, getattr(node, "lineno", 1), message)
             for name, check in RULES.items()
@@ -79,7 +80,7 @@ def dialect(source: str) -> list[Finding]:
 def lines_with_code(source: str) -> frozenset[int]:
     """Lines of the source that an expression covers: only they can have issued an instruction."""
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     lines: set[int] = set()

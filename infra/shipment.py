@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from accelopt_core.python_source import parsed
+
 TREE = Path(__file__).resolve().parent.parent
 PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_sim")
 
@@ -35,7 +37,7 @@ def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
 
 
 def _needed(path: Path, tree: Path) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+    for node in ast.walk(parsed(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _module_files(alias.name, tree)
