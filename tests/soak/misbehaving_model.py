@@ -75,14 +75,18 @@ class Misbehaving:
             return self._says("\n```\n")
         if "## The plan of round" in text:
             latest = re.search(r"Try (\d+), the latest", text)
-            return self._says(self._kernel(number, int(latest.group(1)) if latest else 0))
+            beside = re.search(r"idea \d+ beside (\d)", text[text.find("## The plan of round") :])
+            tries = int(latest.group(1)) if latest else 0
+            return self._says(self._kernel(number, tries, int(beside.group(1)) if beside else 0))
         if text.startswith("# Round"):
             if number % 13 == 0 and len(body["messages"]) == 1:
                 return self._says("I would make it faster.")
             # Its favourite idea, until it is told that this one is not allowed.
             technique = "widen-rows" if len(body["messages"]) == 1 else f"fresh-{number}"
+            planned = text[text.find("## Being tried in this round already") :].count("\n- idea")
+            beside = f" beside {planned}" if "## Being tried in this round already" in text else ""
             return self._says(json.dumps({
-                "title": f"idea {number}", "technique": technique, "bottleneck": "memory-bound",
+                "title": f"idea {number}{beside}", "technique": technique, "bottleneck": "memory-bound",
                 "expected_gain_us": 5.0, "rationale": "because", "details": "",
             }))  # fmt: skip
         if "Write the entry" in text:
@@ -99,11 +103,12 @@ class Misbehaving:
             cache_write_tokens=dice(50),
         )
 
-    def _kernel(self, number: int, tries: int) -> str:
-        unique = number + tries / 10
-        if number in WINS_US:
+    def _kernel(self, number: int, tries: int, beside: int) -> str:
+        """`beside`: which of several plans of a round this is for; the first is the one that may win."""
+        unique = number + tries / 10 + beside / 1000
+        if number in WINS_US and not beside:
             return fenced(worth(WINS_US[number]))
-        if number in HOSTILE:
+        if number in HOSTILE and not beside:
             return fenced(HOSTILE[number] + worth(1.0 + unique / 1e6))
         kinds = [
             "The weather is fine today.",
@@ -115,7 +120,7 @@ class Misbehaving:
             fenced(worth(2000.0 + unique)),
             fenced(worth(410.0 + unique)),
         ]
-        return kinds[(number + tries) % len(kinds)]
+        return kinds[(number + tries + 3 * beside) % len(kinds)]
 
     # --- accounts ---
 

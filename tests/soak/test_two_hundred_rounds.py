@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,10 @@ from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evalua
 from accelopt_core.events import Event, RoundEnded
 from accelopt_core.model_proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo
-from accelopt_core.rounds import Loop, LoopSettings
+from accelopt_core.rounds import Loop, LoopSettings, Outcome
 from accelopt_core.steps import Ending
 from infra.evaluation_store import EvaluationStore, RememberingTarget
+from infra.event_log import Observers
 from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
@@ -46,6 +49,10 @@ class Judge:
     def __init__(self) -> None:
         self._real = LocalTarget("simulator")
         self.hostile: list[Evaluation] = []
+
+    @property
+    def width(self) -> int:
+        return 1
 
     def describe(self) -> TargetInfo:
         return TargetInfo("cheap machine", "cheap-1", True)
@@ -107,14 +114,38 @@ def no_children_left() -> Iterator[None]:
     assert children() <= before
 
 
-def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody pulls the plug here
-    (tmp_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
-    task = task_from_files(tmp_path / "add_reference.py", name="add")
-    folder = RunFolder.create(tmp_path / "checkpoints", manifest("soak", rounds=ROUNDS), {})
-    memory = MemoryFile(tmp_path / "rewrites.json", pytest.fail)
+@dataclass
+class Soak:
+    """A run with everything of the program but the command line, a model that misbehaves, and a judge of words."""
+
+    folder: RunFolder
+    memory: MemoryFile
+    watcher: Watcher
+    judge: Judge
+    misbehaving: Misbehaving
+    ledger: Ledger
+    waits: list[float]
+    outcome: Outcome
+    new_files: int
+
+    def the_books_balance(self) -> None:
+        """Every token the server sent is in the ledger, in memory and on disk."""
+        spent, sent, cut = self.ledger.total.usage, self.misbehaving.sent, self.misbehaving.cut
+        assert 0 <= spent.input_tokens - sent[0] <= 100 * cut
+        assert 0 <= spent.output_tokens - sent[1] <= cut
+        assert (spent.cached_input_tokens, spent.cache_write_tokens) == sent[2:]
+        assert self.folder.model_calls() == self.ledger.entries
+        assert len(self.folder.exchanges()) == len(self.ledger.entries)
+
+
+def soak(folder_path: Path, rounds: int, width: int) -> Soak:
+    (folder_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
+    task = task_from_files(folder_path / "add_reference.py", name="add")
+    folder = RunFolder.create(folder_path / "checkpoints", manifest("soak", rounds=rounds), {})
+    memory = MemoryFile(folder_path / "rewrites.json", pytest.fail)
     watcher, judge, misbehaving, waits = Watcher(), Judge(), Misbehaving(seed=7), list[float]()
-    spending = Spending(TimeLimits(), watcher)
+    observer = Observers(watcher)
+    spending = Spending(TimeLimits(), observer)
     ledger = Ledger(load_prices(), on_entry=folder.spend)
     files_before = open_files()
 
@@ -127,12 +158,25 @@ def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path, monkeypatch
         )  # fmt: skip
         proposer = proposer_from_model(models, lambda source: "nisa.dma_copy(dst, src)", lambda: datetime.date.min)
         outcome = Loop(
-            task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(tmp_path / "checkpoints", "soak"),
-            replay=False), proposer, RunJournal(folder, memory), spending, watcher,
-            LoopSettings(rounds=ROUNDS, patience=ROUNDS), lambda: False,
+            task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
+            replay=False), proposer, RunJournal(folder, memory), spending, observer,
+            LoopSettings(rounds=rounds, patience=rounds, width=width), lambda: False,
         ).run()  # fmt: skip
         judge.close()
         folder.close()
+    return Soak(
+        folder, memory, watcher, judge, misbehaving, ledger, waits, outcome, open_files() - files_before
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path) -> None:
+    ran = soak(tmp_path, ROUNDS, 1)
+    outcome, folder, watcher = ran.outcome, ran.folder, ran.watcher
 
     assert (outcome.ending, outcome.best_result.latency_us) == (Ending.FINISHED, WINS_US[188])
     assert folder.best_kernel.read_text(encoding="utf-8") == outcome.best.source
@@ -142,22 +186,34 @@ def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path, monkeypatch
     assert folder.tries()[-1].round == ROUNDS
 
     # Every kind of hostility was met with a verdict, and none got a latency.
-    assert len(judge.hostile) >= len(HOSTILE) and not any(isinstance(result, Measured) for result in judge.hostile)
+    hostile = ran.judge.hostile
+    assert len(hostile) >= len(HOSTILE) and not any(isinstance(result, Measured) for result in hostile)
 
-    # The books: every token the server sent is in the ledger, in memory and on disk.
-    spent = ledger.total.usage
-    sent, cut = misbehaving.sent, misbehaving.cut
-    assert 0 <= spent.input_tokens - sent[0] <= 100 * cut
-    assert 0 <= spent.output_tokens - sent[1] <= cut
-    assert (spent.cached_input_tokens, spent.cache_write_tokens) == sent[2:]
-    assert folder.model_calls() == ledger.entries and len(folder.exchanges()) == len(ledger.entries)
-    assert waits and max(waits) >= 7, "the server's retry-after was honoured"
+    ran.the_books_balance()
+    assert ran.waits and max(ran.waits) >= 7, "the server's retry-after was honoured"
 
     # What was learned is on file: each win once, and the ideas that failed were banned in between.
-    wins = [known for known in memory.load().experiences if known.is_win]
+    wins = [known for known in ran.memory.load().experiences if known.is_win]
     assert sum(known.confirmed for known in wins) >= len(WINS_US)
     assert {end.attempt.technique.split("-")[0] for end in watcher.rounds} == {"widen", "fresh"}
 
-    assert open_files() <= files_before + 2, "connections the client library keeps alive"
+    assert ran.new_files <= 2, "connections the client library keeps alive"
     growth = watcher.resident_bytes[ROUNDS] - watcher.resident_bytes[WARM]
     assert growth < MOST_GROWTH_BYTES, f"{growth >> 20} MiB more after {ROUNDS} rounds than after {WARM}"
+
+
+def test_rounds_of_three_candidates_each_with_a_misbehaving_model(tmp_path: Path) -> None:
+    rounds = 20
+    ran = soak(tmp_path, rounds, 3)
+    wins = [number for number in WINS_US if number <= rounds]
+    assert (ran.outcome.ending, ran.outcome.best_result.latency_us) == (Ending.FINISHED, WINS_US[wins[-1]])
+    assert ran.folder.best_kernel.read_text(encoding="utf-8") == ran.outcome.best.source
+    ended = [end.attempt for end in ran.watcher.rounds]
+    assert sorted({(a.round, a.lane) for a in ended}) == [(a.round, a.lane) for a in ended], "told once, in order"
+    assert {a.round for a in ended} == set(range(1, rounds + 1))
+    assert {a.lane for a in ended} == {"a", "b", "c"}
+    decided = [entry for entry in ran.folder.tries() if entry.decision is not None]
+    assert len(decided) == len(ended), "the journal has each lane's decision"
+    ran.the_books_balance()
+    assert ran.new_files <= 8, "connections the client library keeps alive, one for each of three at once"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane")]
