@@ -48,6 +48,7 @@ _RESULT_LIMIT_BYTES = 64 << 20
 _STOP_PATIENCE_S = 15.0
 _DETAIL_LIMIT = 500
 _DOCTOR_LIMIT_S = 900.0
+_DOCTOR_CORE_WAIT_S = 60.0
 _SPARE_S = 300.0
 """On top of the judge's own limits, for what it does between them."""
 
@@ -106,7 +107,7 @@ class SshTarget:
 
     def remember_in(self, folder: Path) -> None:
         """Keep there what is under way, and collect what an earlier process has left under way there."""
-        self._records = JobRecords(folder, self._runner.where, self._runner.root)
+        self._records = JobRecords(folder, self._runner.where, self._runner.root, keep_days=KEEP_DAYS)
 
     def owes(self, request: EvaluationRequest) -> bool:
         """An earlier process began this very evaluation here and did not live to see its end."""
@@ -124,7 +125,7 @@ class SshTarget:
         answer = self._runner.run(
             [python, "-m", "infra.doctor", "--json"],
             timeout_s=_DOCTOR_LIMIT_S,
-            env=self._environment(station),
+            env={**self._environment(station), **self._share(min(self._core_wait_s, _DOCTOR_CORE_WAIT_S))},
             cwd=station.tree.path,
             path_first=self._path(station),
         )
@@ -251,6 +252,12 @@ class SshTarget:
     def _environment(self, station: _Station) -> dict[str, str]:
         return {"PYTHONPATH": station.tree.path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
 
+    def _share(self, wait_s: float) -> dict[str, str]:
+        """What of the host's cores a judge may take (infra.neuron.cores)."""
+        if self._toolchain == "simulator":
+            return {}
+        return {CORES_VARIABLE: ",".join(map(str, self._cores)), WAIT_VARIABLE: f"{wait_s:g}"}
+
     def _path(self, station: _Station) -> tuple[str, ...]:
         return (posixpath.dirname(station.python), NEURON_TOOLS)
 
@@ -259,13 +266,8 @@ class SshTarget:
     def _evaluate_once(self, request: EvaluationRequest, station: _Station, told: _Relay) -> Evaluation:
         nonce = secrets.token_hex(16)
         limit_s = judge_limit_s(request)
-        shares: dict[str, str] = {}
         if self._toolchain != "simulator":
             limit_s += self._core_wait_s
-            shares = {
-                CORES_VARIABLE: ",".join(map(str, self._cores)),
-                WAIT_VARIABLE: f"{self._core_wait_s:g}",
-            }
         spec = JobSpec(
             argv=(
                 station.python,
@@ -284,7 +286,7 @@ class SshTarget:
                     request, nonce=nonce, toolchain=self._toolchain, cache_key=self._cache_key
                 ).encode()
             },
-            env={**self._environment(station), **shares, "TMPDIR": JOB_DIR},
+            env={**self._environment(station), **self._share(self._core_wait_s), "TMPDIR": JOB_DIR},
             path_first=self._path(station),
             cwd=station.tree.path,
             collect=_COLLECTED,

@@ -10,10 +10,11 @@ import hashlib
 import json
 import threading
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from accelopt_core.ports import EvaluationRequest
-from infra.journal import make_folder, replace_file
+from infra.journal import make_folder, replace_file, utc_now
 from infra.records import BadRecord, from_document, to_document
 
 _SIZE_LIMIT_BYTES = 1 << 16
@@ -53,10 +54,12 @@ class JobRecords:
     `notes` says, a line each, which records that an earlier process left are of no use.
     """
 
-    def __init__(self, folder: Path, host: str, root: str) -> None:
+    def __init__(self, folder: Path, host: str, root: str, *, keep_days: float) -> None:
+        """keep_days: after so long the host has swept what a record speaks of."""
         self._folder = folder
         self._host = host
         self._root = root
+        self._keep_days = keep_days
         self._lock = threading.Lock()
         self._begun: set[Path] = set()
         self.notes: list[str] = []
@@ -111,9 +114,18 @@ class JobRecords:
             if record is None:
                 self.notes.append(f"{path.name} is no record of a job: dropped")
                 path.unlink(missing_ok=True)
+            elif self._is_stale(record):
+                self.notes.append(f"job {record.job} on {record.host} began {record.began[:10]}, too long ago: dropped")
+                path.unlink(missing_ok=True)
             elif (record.host, record.root) == (self._host, self._root) and path == self._path(record.request):
                 found[record.request] = record
         return found
+
+    def _is_stale(self, record: JobRecord) -> bool:
+        try:
+            return utc_now() - datetime.fromisoformat(record.began) > timedelta(days=self._keep_days)
+        except (ValueError, TypeError):  # no time, or one without a zone: none of ours
+            return True
 
     def _read(self, path: Path) -> JobRecord | None:
         try:

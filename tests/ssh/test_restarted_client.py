@@ -18,6 +18,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, TimedOut
 from accelopt_core.ports import EvaluationRequest
 from infra import ssh_target
+from infra.journal import utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh_target import SshTarget
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
@@ -187,15 +188,25 @@ def test_requests_that_may_answer_each_other(changes: dict[str, object], same: b
     assert request_key(asked, "simulator") != request_key(asked, "auto")
 
 
+def record_of(job: str, began: str | None = None) -> JobRecord:
+    return JobRecord("key", "h", "r", job, "secret", "nonce", 1.0, began or utc_now().isoformat(timespec="seconds"))
+
+
+@pytest.mark.parametrize("began", ["2020-01-01T00:00:00+00:00", "2020-01-01T00:00:00", "some day"])
+def test_a_record_of_what_the_host_has_swept_long_ago_is_dropped_and_that_is_said(tmp_path: Path, began: str) -> None:
+    JobRecords(tmp_path, "h", "r", keep_days=7).begin(record_of("1", began))
+    records = JobRecords(tmp_path, "h", "r", keep_days=7)
+    assert not records.owes("key") and not list(tmp_path.iterdir())
+    assert len(records.notes) == 1 and "job 1 on h" in records.notes[0]
+
+
 def test_two_equal_requests_at_once_are_two_jobs_and_one_record(tmp_path: Path) -> None:
-    records = JobRecords(tmp_path / "remote", "h", "r")
-    first, second = (
-        JobRecord("key", "h", "r", job, "secret", "nonce", 1.0, "2026-01-01T00:00:00") for job in ("1", "2")
-    )
+    records = JobRecords(tmp_path / "remote", "h", "r", keep_days=7)
+    first, second = (record_of(job) for job in ("1", "2"))
     records.begin(first)
     records.begin(second)
     records.over(second)
-    assert JobRecords(tmp_path / "remote", "h", "r").take_over("key") == first
-    assert not JobRecords(tmp_path / "remote", "another host", "r").owes("key")
+    assert JobRecords(tmp_path / "remote", "h", "r", keep_days=7).take_over("key") == first
+    assert not JobRecords(tmp_path / "remote", "another host", "r", keep_days=7).owes("key")
     records.over(first)
     assert not list((tmp_path / "remote").iterdir())

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from accelopt_core.candidate import Candidate
@@ -95,6 +96,18 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
 
     got = target.evaluate(EvaluationRequest(task, Candidate("c2", kernel)), progress)
     assert isinstance(got, Measured) and cut
+
+
+def test_references_that_somebody_changed_over_there_are_not_believed(
+    target: SshTarget, task: Task, kernel: str, work: Path
+) -> None:
+    request = EvaluationRequest(task, Candidate("c3", kernel))
+    first = target.evaluate(request, lambda step, detail: None)
+    changed = [path for path in work.glob("scratch/*/*.npy")]
+    assert isinstance(first, Measured) and changed
+    for path in changed:
+        np.save(path, np.zeros_like(np.load(path)))
+    assert target.evaluate(request, lambda step, detail: None) == first
 
 
 @pytest.mark.parametrize("remote_simulator", [True, False])
