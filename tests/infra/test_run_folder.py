@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.optimization_memory import Experience
+from accelopt_core.ports import Try
 from infra.journal import JournalDamaged, JournalError, JournalLocked
 from infra.memory_file import MemoryFile
 from infra.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids
@@ -200,3 +203,42 @@ def test_a_run_that_was_killed_before_it_began_can_begin_again(tmp_path: Path) -
     (unborn.path / ".config.json.1.abcd.tmp").write_text("half")
     again = created(tmp_path)
     assert again.manifest().run_id == unborn.run_id and not list(again.path.glob(".*.tmp"))
+
+
+def test_candidates_side_by_side_are_told_apart_and_one_gone_through_again_leaves_the_other(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("r"), {})
+
+    def tried(lane: str, number: int, us: float) -> Try:
+        entry = attempted(1, measured(us), 500.0, number=number)
+        candidate = Candidate(f"r001{lane}t{number}", f"x = {us}\n", "input", "p")
+        return replace(entry, lane=lane, lanes=2, candidate=candidate)
+
+    for entry in (tried("b", 1, 300.0), tried("a", 1, 400.0), tried("a", 2, 390.0), tried("a", 1, 350.0)):
+        folder.attempt(entry)
+    assert [(t.lane, t.number, t.candidate.id) for t in folder.tries() if t.candidate] == [
+        ("a", 1, "r001at1"), ("b", 1, "r001bt1")
+    ]  # fmt: skip
+    assert {path.stem for path in (folder.path / "candidates").iterdir()} == {"r001at1", "r001at2", "r001bt1"}
+
+
+def test_what_an_older_version_wrote_is_still_read(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("r"), {})
+    folder.attempt(attempted(1, measured(300.0), 500.0))
+    path = folder.path / "experiments.jsonl"
+    record = json.loads(path.read_text())
+    for gone in ("lane", "lanes", "last_check"):
+        del record[gone]
+    del record["attempt"]["lane"], record["plan"]["parent_id"], record["evaluation"]["rival"]
+    path.write_text(json.dumps({**record, "note": ""}) + "\n")
+    (entry,) = folder.tries()
+    assert (entry.lane, entry.lanes, entry.last_check) == ("", 1, None)
+
+
+def test_two_calls_at_once_get_two_numbers(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("r"), {})
+    threads = [threading.Thread(target=lambda: folder.keep_exchange("planner", "{}")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list((folder.path / "exchanges").iterdir())) == 8

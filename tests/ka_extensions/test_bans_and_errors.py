@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
@@ -86,3 +88,25 @@ def test_an_error_of_long_ago_is_forgotten() -> None:
 def test_model_failures_in_a_row_are_counted_by_round(outcomes: list[str], count: int) -> None:
     past = AttemptHistory(history(*[("a", outcome) for outcome in outcomes]))
     assert past.model_failures_in_a_row() == count
+
+
+def lane(round: int, name: str, technique: str, outcome: str) -> Attempt:
+    return replace(attempt(round, technique, outcome), lane=name)
+
+
+def test_two_lanes_with_one_idea_are_one_failure_and_one_win_clears_it() -> None:
+    twice = [lane(1, "a", "x", SLOWER), lane(1, "b", "x", SLOWER), lane(2, "a", "x", SLOWER), lane(2, "b", "y", SLOWER)]
+    assert BanRule(after=3).banned(twice, 3) == ()
+    assert [ban.technique for ban in BanRule(after=2).banned(twice, 3)] == ["x"]
+    assert BanRule(after=2).banned([*twice, lane(3, "a", "x", SLOWER), lane(3, "b", "x", GOOD)], 4) == ()
+
+
+def test_a_round_failed_the_model_only_when_every_lane_did() -> None:
+    failed, mixed = lane(1, "a", "x", MODEL_FAILED), [lane(2, "a", "x", MODEL_FAILED), lane(2, "b", "x", SLOWER)]
+    assert AttemptHistory([failed]).model_failures_in_a_row() == 1
+    assert AttemptHistory([failed, *mixed]).model_failures_in_a_row() == 0
+
+
+def test_a_win_in_any_lane_is_the_rounds_improvement() -> None:
+    past = AttemptHistory([lane(1, "a", "x", GOOD), lane(1, "b", "x", SLOWER), lane(2, "a", "x", SLOWER)])
+    assert past.rounds_without_improvement() == 1
