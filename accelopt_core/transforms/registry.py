@@ -6,6 +6,7 @@ from accelopt_core.transforms.accumulate_in_psum import AccumulateInPsum
 from accelopt_core.transforms.base import Transform
 from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.drop_copy import DropCopy
+from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
@@ -24,6 +25,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantPreparation(),
     Retile(),
     MoveEngine(),
+    EvacuatePsum(),
     FuseRowSum(),
     FuseElementwise(),
     AccumulateInPsum(),

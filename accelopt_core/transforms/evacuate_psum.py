@@ -1,0 +1,136 @@
+"""Copy a tile out of PSUM on the Scalar engine, so that what reads it can run on any engine.
+
+                                                 product_out = ndarray(shape, buffer=sbuf)
+tensor_tensor(dst=y, data1=x, data2=product)  -> tensor_copy(dst=product_out, src=product, engine=scalar)
+                                                 tensor_tensor(dst=y, data1=x, data2=product_out)
+
+By itself this only adds a copy. But GpSimd has no path to PSUM, and Scalar does not combine two tiles: where Vector is
+full and both of them idle, the copy opens the way for the work itself. A copy that is there already is moved by
+`move-elementwise-work`, and taken away by `drop-copy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.kernel_code import (
+    KernelCode,
+    Kind,
+    Statement,
+    loaded_names,
+    name_nodes,
+    read_kernel,
+    replace_nodes,
+)
+from accelopt_core.transforms.private_tile import is_float32
+
+READERS = ("scalar_tensor_tensor", "tensor_reduce", "tensor_scalar", "tensor_tensor")
+"""Elementwise instructions that run on Vector unless told otherwise."""
+OPERANDS = ("data", "data1", "data2", "operand0", "operand1")
+
+
+class EvacuatePsum:
+    name = "evacuate-psum"
+
+    def describe(self) -> str:
+        return "Copy a tile out of PSUM on the Scalar engine, so that the work on it can move from Vector to GpSimd."
+
+    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        busy = [context.fields.get(f"{engine}_engine_active_time") for engine in ("vector", "scalar")]
+        if busy[0] is not None and busy[1] is not None and busy[0] <= busy[1]:
+            return ()
+        found = []
+        for key, tile, reader in _readers(code):
+            try:
+                _check(code, tile, reader)
+            except IllegalSite:
+                continue
+            found.append(
+                Site(
+                    self.name,
+                    key,
+                    f"copy {tile} out of PSUM on the scalar engine before line {reader.line} reads it",
+                    reader.line,
+                    f"the copy has the dtype and the shape of {tile}, and nothing comes between it and its reader",
+                    "what reads it need not run on an engine with a path to PSUM any more",
+                )
+            )
+        return tuple(found)
+
+    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+        code = read_kernel(module)
+        for key, tile, reader in _readers(code):
+            if key == site.key:
+                return _rewritten(code, tile, reader, _check(code, tile, reader))
+        raise SiteGone(f"{site.key}: no elementwise instruction reads such a tile of PSUM")
+
+
+def _readers(code: KernelCode) -> Iterator[tuple[str, str, Statement]]:
+    """Key, tile and instruction, for every whole tile of PSUM that one reads; a tile's second reader is `name#2`."""
+    seen: dict[str, int] = {}
+    for statement in code.statements():
+        if statement.kind is not Kind.INSTRUCTION or statement.operation not in READERS:
+            continue
+        operands = [code.argument(statement, keyword) for keyword in OPERANDS]
+        for tile in dict.fromkeys(operand.value for operand in operands if isinstance(operand, cst.Name)):
+            if code.regions_of(cst.Name(tile)) == {"psum"}:
+                seen[tile] = number = seen.get(tile, 0) + 1
+                yield (tile if number == 1 else f"{tile}#{number}"), tile, statement
+
+
+def _check(code: KernelCode, tile: str, reader: Statement) -> tuple[str, str]:
+    """Shape and dtype of the copy, as text. Raises IllegalSite."""
+    where = f"line {reader.line}"
+    call = reader.call
+    assert call is not None
+    if any(arg.keyword is None for arg in call.args):
+        raise IllegalSite(f"{where} passes operands by position")
+    if not isinstance(call.func, cst.Attribute) or not code.name_of_module("nki.language"):
+        raise IllegalSite(f"{where}: the name of nki.isa or nki.language is not at hand")
+    engine = code.argument(reader, "engine")
+    if engine is not None and not code.qualified(engine).endswith(".vector"):
+        raise IllegalSite(f"{where} does not run on the Vector engine")
+    if tile in code.changed_by(reader):
+        raise IllegalSite(f"{where} writes {tile} as well")
+    if sum(node.value == tile for node in name_nodes(reader.node)) != len(_whole(code, tile, reader)):
+        raise IllegalSite(f"{where} reads a part of {tile} as well")
+    bindings = code.bindings(tile)
+    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or tile in code.captured:
+        raise IllegalSite(f"{tile} is not a tile that is bound once")
+    shape, dtype = code.argument(bindings[0], "shape", 0), code.argument(bindings[0], "dtype", 1)
+    if not isinstance(shape, cst.Tuple) or dtype is None or not is_float32(code, cst.Name(tile)):
+        raise IllegalSite(f"{tile} does not show its shape, or that it is float32")
+    moving = [name for name in sorted(loaded_names(shape)) if len(code.bindings(name)) > 1]
+    if moving:
+        raise IllegalSite(f"{moving[0]}, which {tile} is made with, may have changed by {where}")
+    return code.module.code_for_node(shape), code.module.code_for_node(dtype)
+
+
+def _whole(code: KernelCode, tile: str, reader: Statement) -> list[cst.Name]:
+    operands = [code.argument(reader, keyword) for keyword in OPERANDS]
+    return [operand for operand in operands if isinstance(operand, cst.Name) and operand.value == tile]
+
+
+def _rewritten(code: KernelCode, tile: str, reader: Statement, made_of: tuple[str, str]) -> cst.Module:
+    shape, dtype = made_of
+    assert reader.call is not None and isinstance(reader.call.func, cst.Attribute)
+    isa, language = code.module.code_for_node(reader.call.func.value), code.name_of_module("nki.language")
+    copy = code.fresh_name(f"{tile}_out")
+    lines = [
+        f"{copy} = {language}.ndarray({shape}, dtype={dtype}, buffer={language}.sbuf)",
+        f"{isa}.tensor_copy(dst={copy}, src={tile}, engine={isa}.engine.scalar)",
+    ]
+    statements = [cst.parse_statement(line) for line in lines]
+    statements[0] = statements[0].with_changes(leading_lines=getattr(reader.node, "leading_lines", ()))
+    changed = replace_nodes(reader.node, {node: cst.Name(copy) for node in _whole(code, tile, reader)})
+    assert isinstance(changed, cst.SimpleStatementLine)
+    block = reader.block.node
+    at = list(block.body).index(reader.node)
+    body = [*block.body[:at], *statements, changed.with_changes(leading_lines=()), *block.body[at + 1 :]]
+    result = replace_nodes(code.module, {block: block.with_changes(body=body)})
+    assert isinstance(result, cst.Module)
+    return cst.parse_module(result.code)
