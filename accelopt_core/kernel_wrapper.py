@@ -44,7 +44,14 @@ from accelopt_core.toolchain import (
     Timing,
     Toolchain,
 )
-from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs, check_output
+from accelopt_core.verification import (
+    BadReference,
+    Reference,
+    ReferenceCache,
+    UnusableOutputs,
+    argument_specs,
+    check_output,
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,10 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
 
 def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None:
     """A proposed kernel that reaches out is not run; the user's own is run as carefully, and the user is told."""
+    try:
+        request.candidate.source.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CompileError(f"character {error.start} of the file is half a character: not UTF-8") from None
     found = forbidden(request.candidate.source)
     if found and request.candidate.parent_id is not None:
         raise CompileError(found[0].message + f" ({found[0].rule})", found[0].line)
@@ -222,7 +233,11 @@ def _verify(
             tolerance = max(tolerance, FLOAT32_SLACK * least)
         tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
         raw = toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)
-        outputs = compiled.reference.outputs(raw, expected)
+        try:
+            outputs = compiled.reference.outputs(raw, expected)
+        except UnusableOutputs as error:
+            reason = f"transform_nki_outputs cannot take the outputs: {error}"
+            return Incorrect(CheckFailure(draw.seed, compiled.preset.name, 0, reason, distribution=draw.distribution))
         if len(outputs) != len(expected):
             return CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}")
         worst = 0.0

@@ -26,6 +26,10 @@ class BadReference(Exception):
     """The user's reference module does not follow the protocol or fails: fix it (docs/tasks.md)."""
 
 
+class UnusableOutputs(Exception):
+    """The reference's transform_nki_outputs fails on what this kernel returned: their shapes and why."""
+
+
 class Reference:
     """A task's NumPy reference at one shape. The reference is the user's own code and is trusted."""
 
@@ -80,10 +84,24 @@ class Reference:
         return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
 
     def outputs(self, result: Sequence[np.ndarray], expected: tuple[np.ndarray, ...]) -> list[np.ndarray]:
-        """The kernel's outputs in the shapes of the reference's."""
+        """The kernel's outputs in the shapes of the reference's.
+
+        Raises UnusableOutputs where the transform fails, which may be the kernel's fault: it is not proof of a bad
+        reference; and BadReference where it hands back the expected values instead of the kernel's.
+        """
         kernel_result: Any = tuple(result) if len(result) != 1 else result[0]
         reference: Any = expected if len(expected) != 1 else expected[0]
-        return [np.asarray(a) for a in self._call("transform_nki_outputs", kernel_result, reference)]
+        try:
+            found = [np.asarray(a) for a in self._call("transform_nki_outputs", kernel_result, reference)]
+        except BadReference as error:
+            shapes = ", ".join(str(list(r.shape)) for r in result) or "nothing"
+            raise UnusableOutputs(f"the kernel returns {shapes}: {_brief(error.__cause__ or error)}") from error
+        if any(np.may_share_memory(got, want) for got in found for want in expected):
+            raise BadReference(
+                f"transform_nki_outputs() of {self.task.name} returns the reference's own values: every kernel would "
+                "pass (docs/tasks.md)"
+            )
+        return found
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:

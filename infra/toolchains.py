@@ -184,6 +184,8 @@ class SimulatorToolchain:
             return execute(artifact.program, list(tensors))
         except NkiError as error:
             raise RunError(str(error)) from None
+        except MemoryError:
+            raise RunError("the kernel needs more memory than this machine has left") from None
 
     def estimate_us(self, artifact: Simulated) -> float:
         return artifact.measurement.latency_us
@@ -235,6 +237,17 @@ def _checked(traced: bytes, source: str, in_order: bool) -> Program:
         raise CompileError(f"the traced program is damaged: {error}") from None
     except NkiError as error:
         raise CompileError(str(error), error.line) from None
+    scratch = sum(a.nbytes for each in iterate(program) for a in each.allocations if not a.region.on_chip)
+    if scratch > _half_of_memory():
+        raise CompileError(
+            f"the kernel uses {scratch >> 20:,} MiB of HBM; the simulator has {_half_of_memory() >> 20:,} MiB here"
+        )
+    overwritten = _overwritten_parameters(program)
+    if overwritten:
+        raise CompileError(
+            f"the kernel writes to its parameter {overwritten[0]} (counted from 0) and does not return it: parameters "
+            "are immutable; store into an nl.ndarray of nl.shared_hbm, or return what is updated in place"
+        )
     code = lines_with_code(source)
     for each in iterate(program):
         for template in each.templates:
@@ -244,6 +257,24 @@ def _checked(traced: bytes, source: str, in_order: bool) -> Program:
                     "it was not traced from this source"
                 )
     return program
+
+
+def _overwritten_parameters(program: Program) -> list[int]:
+    """Positions among the tensor arguments of those that are written and not returned: nobody compares them."""
+    most = max((len(template.operands) for template in program.templates), default=0)
+    writes = np.zeros((len(program.templates), most), bool)
+    for number, template in enumerate(program.templates):
+        for position, operand in enumerate(template.operands):
+            writes[number, position] = operand.access != "r"
+    counts = np.diff(program.operand_starts)
+    positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
+    written = set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
+    returned = {ref.allocation for ref in program.outputs}
+    return [
+        number
+        for number, ref in enumerate(program.inputs)
+        if ref.allocation in written and ref.allocation not in returned
+    ]
 
 
 def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:
