@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from accelopt_core.candidate import Candidate, Plan, source_hash
 from accelopt_core.evaluation import Evaluation, Implausible, Measured, explain
@@ -112,6 +112,18 @@ class Lane:
         if self.last is not None:
             file(self.last)
         self.last = entry
+
+
+def quoting(result: Evaluation, source: str) -> Evaluation:
+    """The same result, its hot lines with their text: whoever reads of line 16 need not have the kernel at hand."""
+    if not isinstance(result, Measured):
+        return result
+    lines = source.splitlines()
+    hot = tuple(
+        replace(line, text=lines[line.line - 1].strip()) if not line.text and 0 < line.line <= len(lines) else line
+        for line in result.profile.hot_lines
+    )
+    return replace(result, profile=replace(result.profile, hot_lines=hot))
 
 
 def run_side_by_side(lanes: Sequence[Lane], run: Callable[[Lane, Callable[[Try], None]], None], steps: Steps,

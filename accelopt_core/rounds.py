@@ -26,7 +26,7 @@ from accelopt_core.events import (
     RoundStarted,
     RunObserver,
 )
-from accelopt_core.lane import LETTERS, MOST_LANES, Lane, run_side_by_side
+from accelopt_core.lane import LETTERS, MOST_LANES, Lane, quoting, run_side_by_side
 from accelopt_core.operators import kernel_operators
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
@@ -288,9 +288,7 @@ class Loop:
         best, below_us = self._standing.best, self._standing.best_result.latency_us
 
         def evaluate(place: Place, candidate: Candidate) -> Evaluation:
-            return self._target.evaluate(
-                self._request(candidate, rival=best, below_us=below_us), self._steps.progress(place)
-            )
+            return self._evaluate(self._request(candidate, rival=best, below_us=below_us), place)
 
         def run(lane: Lane, file: Callable[[Try], None]) -> None:
             lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
@@ -361,7 +359,10 @@ class Loop:
     # --- evaluation -------------------------------------------------------------------------------
 
     def _measure_input(self) -> Evaluation:
-        return self._target.evaluate(self._request(self._input), self._steps.progress(Place(BASELINE_ROUND)))
+        return self._evaluate(self._request(self._input), Place(BASELINE_ROUND))
+
+    def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
+        return quoting(self._target.evaluate(request, self._steps.progress(place)), request.candidate.source)
 
     def _request(
         self, candidate: Candidate, *, rival: Candidate | None = None, below_us: float | None = None,
@@ -379,7 +380,7 @@ class Loop:
         while (candidate := standing.best) is not self._input:
             self._tell(Notice(f"checking the winner {candidate.id} on every seed at every shape"))
             request = self._request(candidate, rival=self._input, final=True)
-            result = self._target.evaluate(request, self._steps.progress(Place(self._settings.rounds + 1)))
+            result = self._evaluate(request, Place(self._settings.rounds + 1))
             if not isinstance(result, Measured):
                 self._drop(candidate, result, result.kind, explain(result))
                 continue

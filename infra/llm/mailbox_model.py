@@ -104,7 +104,9 @@ class MailboxModel:
 def _request_text(request: ModelRequest, reply_name: str) -> str:
     return (
         f"<!-- You are the {request.role.value} of this run. Write your whole reply, and only the reply, to the file "
-        f"{reply_name} in this folder. Everything you need is in this file. -->\n\n{flat_prompt(request)}"
+        f"{reply_name} in this folder; write it elsewhere and rename it, or write it in one go: it is taken as soon as "
+        "it has stopped growing. Everything you need is in this file; several requests may await their replies at "
+        f"once, in any order. -->\n\n{flat_prompt(request)}"
     )
 
 

@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
     Evaluation,
+    HotLine,
     Implausible,
     Incorrect,
     Measured,
@@ -469,6 +470,13 @@ def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
     script.run(rounds=4, max_repairs=0, bans=BanRule(after=1, rounds=2), recurring_after=2)
     assert [len(context.banned) for context in script.contexts] == [0, 1, 1, 1]
     assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [2], [3]]
+
+
+def test_a_hot_line_is_quoted_for_whoever_reads_of_it() -> None:
+    hot = replace(measured(80), profile=Profile({}, BOUNDS, (HotLine(2, "dma", 5.0, 4), HotLine(9, "pe", 1.0, 1))))
+    script = Script([measured(100), hot], replies=["kernel = 1\n    loaded = 2\n"])
+    script.run(rounds=2)
+    assert [line.text for line in script.contexts[1].parent_result.profile.hot_lines] == ["loaded = 2", ""]
 
 
 # --- a rival, timed beside the candidate ----------------
