@@ -118,6 +118,14 @@ class SshTarget:
             self._info = self._ask_judge(self._set_up())
         return self._info
 
+    def describe_again(self) -> TargetInfo:
+        """After a time out of reach, when anything may be different over there. One try to connect."""
+        self._runner.connect()
+        with self._station_lock:
+            self._station = None
+        self._info = None
+        return self.describe()
+
     def examine(self) -> doctor.DoctorReport:
         """What works on that machine, found out there; also where it has no Neuron SDK, if it can simulate at least."""
         python = self._find_python(sdk=False)

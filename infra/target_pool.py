@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,9 @@ from accelopt_core.ports import (
     TargetMisconfigured,
     TargetUnreachable,
 )
+
+REST_S = 600.0
+"""After so long a member that failed is asked once whether it is back."""
 
 
 class Member(Target, Protocol):
@@ -37,16 +42,31 @@ class Member(Target, Protocol):
         """Keep there what is under way, for a later process to collect."""
         ...
 
+    def describe_again(self) -> TargetInfo:
+        """Asked afresh, with one try to reach it. Raises TargetError."""
+        ...
+
+
+@dataclass
+class _Aside:
+    error: TargetError
+    asked: float
+    """When it failed, or was last asked whether it is back."""
+
 
 class TargetPool:
     """One or more members that measure alike. Safe to use from several threads; who finds no member free, waits."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(
+        self, members: Sequence[Member], *, rest_s: float = REST_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if not members:
             raise ValueError("a pool needs a member")
+        self._rest_s = rest_s
+        self._clock = clock
         self._members = tuple(members)
         self._in_use = {index: 0 for index in range(len(members))}
-        self._aside: dict[int, TargetError] = {}
+        self._aside: dict[int, _Aside] = {}
         self._changed = threading.Condition()
         self._describing = threading.Lock()
         self._info: TargetInfo | None = None
@@ -82,6 +102,7 @@ class TargetPool:
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         """Where it was begun before a restart, else where most is free. Raises the last TargetError when all failed."""
         self.describe()
+        self._ask_those_aside(progress)
         while True:
             index = self._occupy(request)
             member = self._members[index]
@@ -89,7 +110,7 @@ class TargetPool:
                 return member.evaluate(request, progress)
             except TargetError as error:
                 self._set_aside(index, error)
-                progress(Step.UPLOAD, f"note: {member.name} is used no more: {error}")
+                progress(Step.UPLOAD, f"note: {member.name} is set aside: {error}")
             finally:
                 with self._changed:
                     self._in_use[index] -= 1
@@ -110,7 +131,7 @@ class TargetPool:
                     raise TargetUnreachable("the evaluation was ended by this program")
                 there = [index for index in range(len(self._members)) if index not in self._aside]
                 if not there:
-                    raise list(self._aside.values())[-1]
+                    raise list(self._aside.values())[-1].error
                 owing = [index for index in there if self._members[index].owes(request)]
                 free = {index: self._members[index].width - self._in_use[index] for index in owing or there}
                 freest = max(free, key=lambda index: free[index])  # of equals the first
@@ -121,7 +142,27 @@ class TargetPool:
 
     def _set_aside(self, index: int, error: TargetError) -> None:
         with self._changed:
-            self._aside.setdefault(index, error)
+            self._aside.setdefault(index, _Aside(error, self._clock()))
             if self._closed or len(self._aside) == len(self._members):
                 raise error
             self._changed.notify_all()
+
+    def _ask_those_aside(self, progress: Progress) -> None:
+        """Whoever has rested is asked, by one thread, which it holds up for one try to connect."""
+        with self._changed:
+            rested = [index for index, aside in self._aside.items() if self._clock() - aside.asked >= self._rest_s]
+            for index in rested:
+                self._aside[index].asked = self._clock()
+        for index in rested:
+            member = self._members[index]
+            try:
+                alike = member.describe_again().fingerprint == self.describe().fingerprint
+            except TargetError:
+                continue
+            if not alike:
+                progress(Step.UPLOAD, f"note: {member.name} is back, but latencies there can no longer be compared")
+                continue
+            with self._changed:
+                self._aside.pop(index, None)
+                self._changed.notify_all()
+            progress(Step.UPLOAD, f"note: {member.name} is back")

@@ -26,9 +26,11 @@ from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 SOURCE = "the candidate, at length; " * 40_000
-"""A megabyte there, and as the message of the verdict a megabyte back."""
+"""A megabyte there, and as the message of the verdict six megabytes back: more than one SSH window holds."""
+VERDICT = CompileFailed(SOURCE * 6, 3)
 JUDGED = """
 say("compile and verify", "compiling")
+VERDICT["evaluation"]["message"] *= 6
 time.sleep(0.7)
 finish(VERDICT)
 say("benchmark", "finished")
@@ -124,11 +126,13 @@ def after_finishing(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
 
 @contextmanager
 def during_download(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
-    more, cuts = Stream._more, iter([True])
+    more, cuts, received = Stream._more, iter([True]), [0]
 
     def cutting(self: Stream) -> None:
+        before = len(self._buffer)
         more(self)
-        if len(self._buffer) > 50_000 and next(cuts, False):
+        received[0] += len(self._buffer) - before
+        if received[0] > 1 << 20 and next(cuts, False):
             sshd.cut()
 
     patch.setattr(Stream, "_more", cutting)
@@ -191,17 +195,17 @@ LINK_FAULTS = (
 def test_a_fault_of_the_link_costs_nothing(
     target: SshTarget, sshd: Sshd, work: Path, fault: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = set(threading.enumerate())
     if fault is silence:
         target = built(sshd, work, silence_limit_s=1.5)
     if fault is not before_the_first_upload:
         target.describe()
-    threads_before = threading.active_count() - len(sshd.connections())
     with fault(sshd, monkeypatch) as at:  # type: ignore[attr-defined]  # each is a context manager
         result = evaluate(target, at)
-    assert result == CompileFailed(SOURCE, 3)
+    assert result == VERDICT
     target.close()
     assert wait_until(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
-    assert wait_until(lambda: threading.active_count() <= threads_before)
+    assert wait_until(lambda: not set(threading.enumerate()) - before), threading.enumerate()
 
 
 # --- faults that a person has to mend: one line ---------------------------------------------------
@@ -276,3 +280,16 @@ def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, ssh
             evaluate(silent)
         silent.close()
     assert "\n" not in str(caught.value)
+
+
+def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(target: SshTarget, sshd: Sshd) -> None:
+    before = target.describe()
+    sshd.stop()
+    began = time.monotonic()
+    with pytest.raises(TargetError):
+        target.describe_again()
+    assert time.monotonic() - began < sshd.settings.reconnect_for_s / 2, "nobody waits for it to come back"
+    sshd.start()
+    assert target.describe_again() == before
+    assert evaluate(target) == VERDICT
+    target.close()

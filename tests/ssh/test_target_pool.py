@@ -31,7 +31,8 @@ class Host:
     def __init__(self, name: str, width: int = 1, fingerprint: str = "f", fault: TargetError | None = None) -> None:
         self._name = name
         self._width = width
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
+        self.asked = 0
         self.fault = fault
         self.go = threading.Event()
         self.go.set()
@@ -58,7 +59,13 @@ class Host:
         self.folder = folder
 
     def describe(self) -> TargetInfo:
-        return TargetInfo(self._name, self._fingerprint, True)
+        return TargetInfo(self._name, self.fingerprint, True)
+
+    def describe_again(self) -> TargetInfo:
+        self.asked += 1
+        if self.fault is not None:
+            raise self.fault
+        return self.describe()
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         with self._lock:
@@ -135,9 +142,33 @@ def test_a_member_that_fails_is_set_aside_and_another_evaluates_its_candidate(fa
     hosts = [Host("a", fault=fault), Host("b")]
     pool, said = TargetPool(hosts), list[str]()
     assert evaluate(pool, "x", said) == CompileFailed("b: x")
-    assert [line for line in said if "a is used no more" in line and str(fault) in line]
+    assert [line for line in said if "a is set aside" in line and str(fault) in line]
     assert evaluate(pool, "y") == CompileFailed("b: y")
     assert hosts[0].began == ["x"]
+
+
+@pytest.mark.parametrize(("fingerprint", "used"), [("f", True), ("upgraded meanwhile", False)])
+def test_a_member_that_comes_back_alike_is_used_again(fingerprint: str, used: bool) -> None:
+    hosts, now, said = [Host("a", fault=TargetUnreachable("it restarts")), Host("b")], [0.0], list[str]()
+    pool = TargetPool(hosts, rest_s=600, clock=lambda: now[0])
+    assert evaluate(pool, "u") == CompileFailed("b: u")
+    hosts[0].fault = None
+    hosts[0].fingerprint = fingerprint
+    now[0] = 599.0
+    assert evaluate(pool, "v") == CompileFailed("b: v") and hosts[0].asked == 0
+    now[0] = 600.0
+    assert evaluate(pool, "w", said) == CompileFailed("a: w" if used else "b: w") and hosts[0].asked == 1
+    assert said == ["note: a is back" + ("" if used else ", but latencies there can no longer be compared")]
+    assert evaluate(pool, "x", said) == CompileFailed("a: x" if used else "b: x") and len(said) == 1
+
+
+def test_a_member_that_stays_away_is_asked_now_and_then_and_holds_nobody_up() -> None:
+    hosts, now = [Host("a", fault=TargetUnreachable("gone")), Host("b")], [0.0]
+    pool = TargetPool(hosts, rest_s=600, clock=lambda: now[0])
+    for minute in range(30):
+        now[0] = 60.0 * minute
+        assert evaluate(pool, "u") == CompileFailed("b: u")
+    assert hosts[0].asked == 2 and hosts[0].began == ["u"]
 
 
 def test_the_last_ones_fault_ends_it_for_all_who_wait() -> None:
