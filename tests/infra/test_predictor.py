@@ -1,0 +1,133 @@
+"""The crystal ball: what it prices, how often, for how long, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
+from accelopt_core.task import ShapePreset, Task
+from infra.predictor import Predictor
+from infra.seed_index import load_seed
+from infra.targets import LocalTarget
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = load_seed("silu")
+SOURCE = SEED.kernel_source
+WIDER = SOURCE.replace("TILE_N = 512", "TILE_N = 1024")
+
+
+def small(**changes) -> Task:
+    preset = ShapePreset("only", (("M", 128), ("N", 7168)))
+    return dataclasses.replace(SEED.task(), presets=(preset,), seeds=(0,), **changes)
+
+
+@pytest.fixture
+def predict() -> Iterator[Predictor]:
+    predictor = Predictor(small(), "trn2")
+    yield predictor
+    predictor.close()
+
+
+def workers() -> set[int]:
+    """Processes of this one that price kernels."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            command = (status.parent / "cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        if parent == os.getpid() and b"infra.prediction_worker" in command:
+            found.add(int(status.parent.name))
+    return found
+
+
+def test_prices_are_the_latencies_that_a_judge_gives(predict: Predictor) -> None:
+    prices = predict([SOURCE, WIDER])
+
+    for source in (SOURCE, WIDER):
+        judged = LocalTarget().evaluate(EvaluationRequest(small(), Candidate("c", source)), lambda step, detail: None)
+        assert prices[source] == judged.latency_us
+
+
+def test_a_kernel_that_does_not_compile_has_no_price_and_the_next_one_has(predict: Predictor) -> None:
+    broken = SOURCE.replace("nl.silu", "nl.nothing")
+    unbounded = SOURCE.replace("    M, N = x.shape\n", "    M, N = x.shape\n    raise SystemExit(3)\n")
+
+    assert predict([broken, unbounded, SOURCE]) == {broken: None, unbounded: None, SOURCE: predict([SOURCE])[SOURCE]}
+
+
+def test_the_same_code_is_priced_once_however_it_is_formatted(predict: Predictor) -> None:
+    predict([SOURCE])
+    for worker in workers():
+        os.kill(worker, signal.SIGKILL)
+
+    assert predict(["# a comment\n" + SOURCE])["# a comment\n" + SOURCE] is not None
+
+
+def test_what_the_time_does_not_suffice_for_is_left_out_and_there_later(predict: Predictor) -> None:
+    variants = [SOURCE.replace("TILE_N = 512", f"TILE_N = {width}") for width in (512, 1024, 1792, 3584, 7168)]
+
+    assert predict(variants, 0.0) == {}
+    assert set(predict(variants)) == set(variants)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_no_process_is_left_also_in_the_middle_of_a_kernel() -> None:
+    endless = SOURCE.replace("    M, N = x.shape\n", "    M, N = x.shape\n    while True:\n        pass\n")
+    predictor = Predictor(small(), "trn2")
+    predictor([SOURCE])
+    assert predictor([endless], 0.5) == {}
+    running = workers()
+
+    predictor.close()
+
+    assert running and not workers()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_worker_ends_when_the_run_is_killed() -> None:
+    program = (
+        "import sys\nfrom tests.infra.test_predictor import *\n"
+        "predict = Predictor(small(), 'trn2')\npredict([SOURCE])\nprint(*workers(), flush=True)\nsys.stdin.read()\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    assert run.stdout is not None
+    pids = [int(pid) for pid in run.stdout.readline().split()]
+
+    run.kill()
+    run.communicate()
+
+    assert pids
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_worker_that_died_is_said_by_name(predict: Predictor) -> None:
+    predict([SOURCE])
+    for worker in workers():
+        os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(TargetMisconfigured, match="the process that predicts latencies ended"):
+        predict([WIDER])
+
+
+def test_a_reference_that_fails_is_the_task_s_fault() -> None:
+    predictor = Predictor(small(reference_source="def get_inputs():\n    raise ValueError('none today')\n"), "trn2")
+
+    with pytest.raises(TaskFault, match="none today|forward"):
+        predictor([SOURCE])
+    predictor.close()
