@@ -14,7 +14,15 @@ import numpy as np
 
 from accelopt_core.bounds import bounds_for, gaps_for
 from accelopt_core.candidate import Candidate
-from accelopt_core.distributions import REFERENCE
+from accelopt_core.correctness import (
+    Compiled,
+    Wrong,
+    count,
+    draws_at_a_gate,
+    draws_at_full_shape,
+    same_bits_twice,
+    verify,
+)
 from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
@@ -28,9 +36,8 @@ from accelopt_core.evaluation import (
     TimedOut,
     explain,
 )
-from accelopt_core.plausibility import contradiction, one_value, same_bits
+from accelopt_core.plausibility import contradiction
 from accelopt_core.ports import EvaluationRequest, Progress, Step
-from accelopt_core.side_by_side import side_by_side
 from accelopt_core.static_checks import dialect, forbidden
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.timing import time_alone, time_in_turns
@@ -44,32 +51,7 @@ from accelopt_core.toolchain import (
     Timing,
     Toolchain,
 )
-from accelopt_core.verification import (
-    BadReference,
-    Reference,
-    ReferenceCache,
-    UnusableOutputs,
-    argument_specs,
-    check_output,
-)
-
-
-@dataclass(frozen=True)
-class _Compiled:
-    preset: ShapePreset
-    reference: Reference
-    specs: tuple[ArgumentSpec, ...]
-    artifact: Any
-    tensor_bytes: int
-    """Of the arguments together."""
-
-
-class _Wrong(Exception):
-    """Carries the failure out of the nested checks."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__()
-        self.evaluation = evaluation
+from accelopt_core.verification import Reference, ReferenceCache, argument_specs
 
 
 def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
@@ -84,12 +66,12 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         task = request.task
         _refuse_hostile_text(request, progress)
         for preset in task.presets[:-1]:
-            draws = _draws_at_a_gate(request)
-            progress(Step.VERIFY, f"{preset.describe()}: compile, then {_count(draws)}")
+            draws = draws_at_a_gate(request)
+            progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
             compiled = _compile(request, toolchain, preset, task.seeds[0])
             step = "run"
-            _same_bits_twice(request, toolchain, compiled)
-            worst = max(worst, _verify(request, toolchain, compiled, draws, cache, checks))
+            same_bits_twice(request, toolchain, compiled)
+            worst = max(worst, verify(request, toolchain, compiled, draws, cache, checks))
             step = "compile"
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = _compile(request, toolchain, task.full, task.seeds[0])
@@ -99,10 +81,10 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
             if request.final or len(task.presets) == 1:
-                _same_bits_twice(request, toolchain, full)
-            draws = _draws_at_full_shape(request)
-            progress(Step.VERIFY, f"{task.full.describe()}: {_count(draws)}")
-            worst = max(worst, _verify(request, toolchain, full, draws, cache, checks))
+                same_bits_twice(request, toolchain, full)
+            draws = draws_at_full_shape(request)
+            progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
+            worst = max(worst, verify(request, toolchain, full, draws, cache, checks))
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         step = "benchmark"
@@ -116,7 +98,7 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         return TimedOut(error.step, error.limit_s)
     except RunError as error:
         return Crashed(step, str(error))
-    except _Wrong as wrong:
+    except Wrong as wrong:
         return wrong.evaluation
 
 
@@ -133,69 +115,13 @@ def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None
         progress(Step.VERIFY, f"note: {finding.describe()}")
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """One set of inputs."""
-
-    seed: int
-    distribution: str
-
-
-def _count(draws: Sequence[_Draw]) -> str:
-    return f"{len({d.seed for d in draws})} seeds, {len({d.distribution for d in draws})} input distributions"
-
-
-def _draws_at_a_gate(request: EvaluationRequest) -> tuple[_Draw, ...]:
-    """Every seed with the reference's own inputs, every other distribution with one; all with all for the winner.
-
-    Published seeds for the distributions, whose references are then computed once in a session.
-    """
-    seeds = request.task.seeds + request.extra_seeds
-    return _own(seeds) + _others(request, seeds if request.final else request.task.seeds[:1])
-
-
-def _draws_at_full_shape(request: EvaluationRequest) -> tuple[_Draw, ...]:
-    """Everything for the final winner or a task of one shape, else one published and one secret seed."""
-    task = request.task
-    if request.final or len(task.presets) == 1:
-        return _own(task.seeds + request.extra_seeds) + _others(request, (task.seeds + request.extra_seeds)[-1:])
-    return _own(task.seeds[:1] + request.extra_seeds[:1])
-
-
-def _own(seeds: tuple[int, ...]) -> tuple[_Draw, ...]:
-    return tuple(_Draw(seed, REFERENCE) for seed in seeds)
-
-
-def _others(request: EvaluationRequest, seeds: tuple[int, ...]) -> tuple[_Draw, ...]:
-    return tuple(_Draw(seed, name) for name in request.task.distributions[1:] for seed in seeds)
-
-
-def _same_bits_twice(request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled) -> None:
-    """Raises _Wrong when two executions of one artifact on the same inputs differ in a bit."""
-    inputs = compiled.reference.inputs(request.task.seeds[0])
-    tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
-    first, second = (toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s) for _ in range(2))
-    for number, (one, other) in enumerate(zip(first, second)):
-        if one.tobytes() != other.tobytes():
-            raise _Wrong(
-                Incorrect(
-                    CheckFailure(
-                        seed=request.task.seeds[0],
-                        preset=compiled.preset.name,
-                        output=number,
-                        reason="two executions on the same inputs give different bits",
-                    )
-                )
-            )
-
-
-def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> _Compiled:
+def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> Compiled:
     reference = Reference(request.task, preset)
     arguments = reference.kernel_arguments(reference.inputs(seed))
     specs = argument_specs(arguments)
     tensor_bytes = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
     artifact = _artifact(request, toolchain, request.candidate, specs)
-    return _Compiled(preset, reference, specs, artifact, tensor_bytes)
+    return Compiled(preset, reference, specs, artifact, tensor_bytes)
 
 
 def _artifact(
@@ -206,109 +132,12 @@ def _artifact(
     return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, in_order=proposed)
 
 
-def _verify(
-    request: EvaluationRequest,
-    toolchain: Toolchain,
-    compiled: _Compiled,
-    draws: Sequence[_Draw],
-    cache: ReferenceCache,
-    checks: list[str],
-) -> float:
-    """Worst relative L2 on the reference's own inputs. Raises _Wrong at the first failing check."""
-
-    def check(number: int) -> float | None | Evaluation:
-        draw = draws[number]
-        inputs = compiled.reference.inputs(draw.seed, draw.distribution)
-        expected = cache.expected(compiled.reference, draw.seed, inputs, draw.distribution)
-        if draw.distribution == REFERENCE and not all(np.isfinite(e).any() for e in expected if e.size):
-            raise BadReference(
-                f"forward() of {request.task.name} gives no finite value at {compiled.preset.describe()} with seed "
-                f"{draw.seed}: nothing can be compared with that (docs/tasks.md)"
-            )
-        tolerance = request.task.tolerance
-        if draw.distribution != REFERENCE:
-            least = cache.float32_error(compiled.reference, draw.seed, inputs, draw.distribution, expected)
-            if FLOAT32_SLACK * least > WORTHLESS:
-                return None
-            tolerance = max(tolerance, FLOAT32_SLACK * least)
-        tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
-        raw = toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)
-        try:
-            outputs = compiled.reference.outputs(raw, expected)
-        except UnusableOutputs as error:
-            reason = f"transform_nki_outputs cannot take the outputs: {error}"
-            return Incorrect(CheckFailure(draw.seed, compiled.preset.name, 0, reason, distribution=draw.distribution))
-        if len(outputs) != len(expected):
-            return CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}")
-        worst = 0.0
-        for output, (got, want) in enumerate(zip(outputs, expected)):
-            distance, failure = check_output(
-                got,
-                want,
-                seed=draw.seed,
-                preset=compiled.preset.name,
-                output=output,
-                tolerance=tolerance,
-                distribution=draw.distribution,
-            )
-            if failure is not None:
-                return made_up(draw, raw, expected, one_value(got, want)) or Incorrect(failure)
-            worst = max(worst, distance)
-        return worst
-
-    def made_up(
-        draw: _Draw, raw: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], blank: str | None
-    ) -> Implausible | None:
-        """One value everywhere, or for other inputs the same bits where the reference says something else.
-
-        Under a changed distribution that may be a numeric fault, such as an overflow, and is told as one.
-        """
-        if draw.distribution != REFERENCE:
-            return None
-        if blank is not None:
-            return Implausible(blank)
-        other = compiled.reference.inputs(draw.seed + 1)
-        tensors = [a for a in compiled.reference.kernel_arguments(other) if isinstance(a, np.ndarray)]
-        if not same_bits(raw, toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)):
-            return None
-        if same_bits(expected, compiled.reference.expected(other)):
-            return None
-        return Implausible(
-            f"the outputs for seeds {draw.seed} and {draw.seed + 1} are the same bits at {compiled.preset.name}, "
-            f"where the reference differs: they do not depend on the inputs"
-        )
-
-    worst = 0.0
-    undefined: list[str] = []
-    verdicts = side_by_side(check, range(len(draws)), compiled.tensor_bytes, toolchain.parallel_runs)
-    for draw, verdict in zip(draws, verdicts):
-        if verdict is None:
-            undefined.append(draw.distribution)
-        elif not isinstance(verdict, float):
-            raise _Wrong(verdict)
-        elif draw.distribution == REFERENCE:
-            worst = max(worst, verdict)
-    checks.append(
-        f"{compiled.preset.name} ({compiled.preset.describe()}): {_count(draws)}, "
-        f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}"
-        + (f"; beyond float32, left out: {', '.join(dict.fromkeys(undefined))}" if undefined else "")
-    )
-    return worst
-
-
-FLOAT32_SLACK = 8
-"""On changed inputs, the tolerance is at least this many times what NumPy's float32 reaches there itself."""
-
-WORTHLESS = 0.05
-"""A tolerance above this would tell nothing: such inputs are left out, and that is said."""
-
-
 class _RivalFault(Exception):
     """The rival, not the candidate, does not compile or run any more."""
 
 
 def _time(
-    request: EvaluationRequest, toolchain: Toolchain, compiled: _Compiled, progress: Progress, checks: list[str]
+    request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled, progress: Progress, checks: list[str]
 ) -> tuple[Timing, RivalTiming | None]:
     """On inputs that were verified and, where there is one, of a secret seed: a kernel cannot know them by heart."""
     tensors: list[np.ndarray] = []
@@ -330,7 +159,7 @@ def _time_beside(
     rival: Candidate,
     request: EvaluationRequest,
     toolchain: Toolchain,
-    compiled: _Compiled,
+    compiled: Compiled,
     tensors: Sequence[np.ndarray],
     progress: Progress,
 ) -> tuple[Timing, RivalTiming]:
@@ -366,7 +195,7 @@ def _time_beside(
 def _measured(
     request: EvaluationRequest,
     toolchain: Toolchain,
-    compiled: _Compiled,
+    compiled: Compiled,
     timing: Timing,
     facts: Facts,
     checks: tuple[str, ...],

@@ -24,17 +24,15 @@ def main() -> int:
 
     tree, source = Path(job["tree"]), Path(job["source"])
     text = source.read_text(encoding="utf-8")
-    said = []
     room = wall.Room((tree / "nki_sim",), source.parent)
     pid, refused = wall.fork_behind_wall(room) if job["walls"] else (-1, "not wanted")
     if pid > 0:
         os.close(job["report_fd"])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    said.append("namespaces of its own" if pid == 0 else f"no namespaces ({refused})")
-    return _trace(job, text, said)
+    return _trace(job, text, refused)
 
 
-def _trace(job: dict[str, Any], text: str, said: list[str]) -> int:
+def _trace(job: dict[str, Any], text: str, no_namespaces: str) -> int:
     import nki_sim
     from infra import integrity, wall
     from infra.sandbox import Limits, limit_this_process
@@ -45,13 +43,13 @@ def _trace(job: dict[str, Any], text: str, said: list[str]) -> int:
 
     nki_sim.install()
     tracer = integrity.snapshot()
+    no_filter = ""
     try:
         wall.refuse_system_calls()
-        said.append("no new processes, sockets or signals")
     except wall.NoWall as error:
-        said.append(f"no filter of system calls ({error})")
+        no_filter = str(error)
     limit_this_process(Limits(**job["limits"]))
-    os.write(job["report_fd"], ", ".join(said).encode())
+    os.write(job["report_fd"], wall.describe(no_namespaces, no_filter).encode())
     os.close(job["report_fd"])
     arguments = [
         TensorSpec(tuple(a["shape"]), as_dtype(a["dtype"])) if "shape" in a else a["value"] for a in job["arguments"]

@@ -22,7 +22,7 @@ try:
     from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
     from accelopt_core.toolchain import ToolchainMissing
     from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
-    from infra import sandbox, wire
+    from infra import sandbox, wall, wire
     from infra.toolchains import open_toolchain
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
                 judge(request, toolchain, progress, ReferenceCache(options.cache, key=wire.cache_key(text))),
                 nonce=nonce,
             )
-            if not toolchain.simulated or "no " in toolchain.wall.replace("no new", ""):
+            if toolchain.wall and (not toolchain.simulated or wall.is_lacking(toolchain.wall)):
                 progress(Step.VERIFY, f"note: this system kept the candidate in with {toolchain.wall}")
         finally:
             toolchain.close()

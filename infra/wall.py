@@ -118,6 +118,21 @@ def refuse_system_calls(*, programs: bool = False) -> None:
     _call("prctl(SECCOMP)", _libc().prctl(_PR_SET_SECCOMP, 2, ctypes.c_char_p(program), 0, 0))
 
 
+def describe(no_namespaces: str, no_filter: str, *, programs: bool = False) -> str:
+    """What stands around a candidate, for people; the arguments say why one of the two walls does not, or are empty."""
+    refused = "no tracing, no mounts, no other namespaces" if programs else "no new processes, sockets or signals"
+    first = f"{_LACKS_NAMESPACES} ({no_namespaces})" if no_namespaces else "namespaces of its own"
+    return f"{first}, " + (f"{_LACKS_FILTER} ({no_filter})" if no_filter else refused)
+
+
+def is_lacking(described: str) -> bool:
+    """Whether a wall is missing in what `describe` said."""
+    return described.startswith(_LACKS_NAMESPACES) or _LACKS_FILTER in described
+
+
+_LACKS_NAMESPACES, _LACKS_FILTER = "no namespaces", "no filter of system calls"
+
+
 def hide_this_process() -> None:
     """Another process of the same user cannot read this one's environment and memory (root still can)."""
     if sys.platform == "linux":

@@ -17,11 +17,10 @@ def main() -> int:
     sys.path.insert(0, job["tree"])
     from infra import wall
 
-    said = []
-    pid, refused = -1, str(job["no_room"])
+    pid, no_namespaces, no_filter = -1, str(job["no_room"]), ""
     if job["room"] is not None:
         room = job["room"]
-        pid, refused = wall.fork_behind_wall(
+        pid, no_namespaces = wall.fork_behind_wall(
             wall.Room(
                 tuple(Path(path) for path in room["visible"]),
                 Path(room["work"]),
@@ -33,13 +32,11 @@ def main() -> int:
     if pid > 0:
         os.close(job["report_fd"])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    said.append("namespaces of its own" if pid == 0 else f"no namespaces ({refused})")
     try:
         wall.refuse_system_calls(programs=True)
-        said.append("no tracing, no mounts, no other namespaces")
     except wall.NoWall as error:
-        said.append(f"no filter of system calls ({error})")
-    os.write(job["report_fd"], ", ".join(said).encode())
+        no_filter = str(error)
+    os.write(job["report_fd"], wall.describe(no_namespaces, no_filter, programs=True).encode())
     os.close(job["report_fd"])
     os.execv(job["command"][0], job["command"])
 

@@ -170,7 +170,7 @@ class NeuronToolchain:
 
     @property
     def wall(self) -> str:
-        return self._compiler.wall
+        return self._compiler.wall if "_compiler" in self.__dict__ else ""  # asking must not lease a core
 
     def compile(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
