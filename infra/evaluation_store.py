@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -110,6 +112,8 @@ class RememberingTarget:
         self._store = store
         self._replay = replay
         self._clock = clock
+        self._turns: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By key: of two candidates of one round with the same kernel the second waits for what the first comes to."""
 
     @property
     def width(self) -> int:
@@ -121,6 +125,10 @@ class RememberingTarget:
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         info = self.describe()
         key = evaluation_key(request, info.fingerprint)
+        with self._turns[key]:
+            return self._evaluate(key, request, info, progress)
+
+    def _evaluate(self, key: str, request: EvaluationRequest, info: TargetInfo, progress: Progress) -> Evaluation:
         stored = self._stored(key, request, info.simulated)
         if stored is not None:
             progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")

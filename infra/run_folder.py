@@ -270,8 +270,9 @@ class RunFolder:
         for number, record in enumerate(self._experiments.read(), 1):
             entry = from_document(Try, record, f"{self._experiments.path} line {number}")
             of_lane = (entry.round, entry.lane)
-            for later in [key for key in found if key[:2] == of_lane and key[2] > entry.number]:
-                del found[later]  # of an interrupted course of this round
+            for old in [key for key in found if key[0] == entry.round]:
+                if found[old].lanes != entry.lanes or (old[:2] == of_lane and old[2] > entry.number):
+                    del found[old]  # of an interrupted course of this round, perhaps at another width
             found[of_lane[0], of_lane[1], entry.number] = entry
         return tuple(found[key] for key in sorted(found))
 

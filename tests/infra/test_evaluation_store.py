@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,24 @@ def test_the_same_kernel_is_measured_once_with_and_without_a_rival(remember: Rem
         first = evaluate(remembering, request)
         assert evaluate(remembering, replace(request, extra_seeds=(8, 9))) == first
         assert target.evaluated == 1
+
+
+def test_two_candidates_with_one_kernel_at_the_same_time_are_measured_once(remember: Remember) -> None:
+    target, remembering = remember()
+    begun, results, plain = threading.Event(), [], target.evaluate
+
+    def slow(request: EvaluationRequest, progress: Progress) -> Evaluation:
+        begun.set()
+        threading.Event().wait(0.1)
+        return plain(request, progress)
+
+    target.evaluate = slow  # type: ignore[method-assign]  # of this one object
+    threads = [threading.Thread(target=lambda: results.append(evaluate(remembering, REQUEST))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert begun.is_set() and target.evaluated == 1 and results == [MEASURED] * 3
 
 
 CHANGES: dict[str, EvaluationRequest] = {
