@@ -2,9 +2,11 @@
 
     python benchmarks/evaluation_overhead.py [--delay-ms 50]
 
-Here: a judge process with its walls, against the same compiling, running and comparing in this process without any.
+Here: a judge process with its walls, against the same compiling, running and comparing in this process without any;
+on the wall clock, and in processor time, which other work on a busy machine does not add to.
 Over SSH: a proxy on the loopback interface delays every byte; what the delay adds, divided by the round trip, is the
-number of round trips. Beside it, the usual way: one `ssh` process for each command.
+number of round trips. The proxy counts them, too, as times that this side spoke after the other had: a busy machine
+does not add to that. Beside it, the usual way: one `ssh` process for each command.
 """
 
 from __future__ import annotations
@@ -47,11 +49,15 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=50.0, help="added to each direction of the link")
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)
-    bare_s = fastest_s(in_this_process())
-    target = LocalTarget()
-    walled_s = fastest_s(lambda: measured(target))
+    bare, target = in_this_process(), LocalTarget()
+    bare_s, walled_s = fastest_s(bare), fastest_s(lambda: measured(target))
+    bare_cpu_s, walled_cpu_s = (
+        fastest_s(bare, clock=processor_s),
+        fastest_s(lambda: measured(target), clock=processor_s),
+    )
     target.close()
     print(f"here: {walled_s:.3f} s with judge and walls, {bare_s:.3f} s bare: overhead {walled_s - bare_s:.3f} s")
+    print(f"      {walled_cpu_s:.3f} s and {bare_cpu_s:.3f} s of processor time: {walled_cpu_s - bare_cpu_s:.3f} s")
     with tempfile.TemporaryDirectory() as folder:
         over_ssh(Path(folder), options.delay_ms / 1e3)
     return 0
@@ -113,9 +119,11 @@ def over_ssh(folder: Path, delay_s: float) -> None:
         link.delay_s = delay_s
         measured(target)
         slow_s = fastest_s(lambda: measured(target))
+        turns = int(fastest_s(lambda: measured(target), clock=lambda: link.turns))
         trips = (slow_s - direct_s) / (2 * delay_s)
         print(
-            f"over SSH, {2e3 * delay_s:.0f} ms round trip: {slow_s:.3f} s, {direct_s:.3f} s without: {trips:.1f} trips"
+            f"over SSH, {2e3 * delay_s:.0f} ms round trip: {slow_s:.3f} s, {direct_s:.3f} s without: "
+            f"{trips:.1f} trips, {turns} counted"
         )
         each_s = fastest_s(lambda: one_command(server), 3)
         print(
@@ -137,13 +145,21 @@ def one_command(server: Sshd) -> None:
     )
 
 
-def fastest_s(work: Callable[[], None], repeats: int = REPEATS) -> float:
+def processor_s() -> float:
+    """Of this process and of all that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def fastest_s(
+    work: Callable[[], None], repeats: int = REPEATS, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """The least of several: what a busy machine adds is not part of the cost."""
     taken = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         work()
-        taken.append(time.perf_counter() - start)
+        taken.append(clock() - start)
     return min(taken)
 
 
@@ -152,6 +168,9 @@ class Link:
 
     def __init__(self, port: int, behind: int) -> None:
         self.delay_s = 0.0
+        self.turns = 0
+        """How often this side spoke after the other had: each is a way there and back."""
+        self._far_spoke_last = False
         ready = threading.Event()
         threading.Thread(target=lambda: asyncio.run(self._serve(port, behind, ready)), daemon=True).start()
         ready.wait(10)
@@ -159,13 +178,13 @@ class Link:
     async def _serve(self, port: int, behind: int, ready: threading.Event) -> None:
         async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", behind)
-            await asyncio.gather(self._carry(reader, there_writer), self._carry(there_reader, writer))
+            await asyncio.gather(self._carry(reader, there_writer, False), self._carry(there_reader, writer, True))
 
         server = await asyncio.start_server(connect, "127.0.0.1", port)
         ready.set()
         await server.serve_forever()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, from_far: bool) -> None:
         pending: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def deliver() -> None:
@@ -180,6 +199,8 @@ class Link:
         delivery = asyncio.ensure_future(deliver())
         try:
             while data := await reader.read(1 << 16):
+                self.turns += self._far_spoke_last and not from_far
+                self._far_spoke_last = from_far
                 pending.put_nowait((time.monotonic() + self.delay_s, data))
         except ConnectionError:
             data = b""
