@@ -140,3 +140,11 @@ def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Ss
     assert [detail for detail in details if "before a restart: collecting it" in detail]
     assert resumed.speedup > 1.3 and not list((checkpoints / "night" / "remote").iterdir())
     assert not list((far / "jobs").iterdir()) and processes_mentioning(str(far)) == []
+
+
+def test_the_doctor_looks_at_every_host_and_goes_on_after_one_that_does_not_answer(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()  # under its first name only
+    hosts = [f"{getpass.getuser()}@{name}" for name in ("localhost", "127.0.0.1")]
+    ran = orchestrate(*command_line(sshd, tmp_path, ["doctor", *hosts], "--remote-simulator"), folder=tmp_path)
+    assert ran.status == 4 and "localhost" in ran.errors and ran.errors.count("\n") == 1, ran.errors
+    assert "kernels are evaluated on the simulated Trn2" in ran.output
