@@ -494,7 +494,10 @@ def _proposer(
     )
     menu = None
     if wanted.menu_s > 0:
-        folders = [folder.path, *([wanted.replies] if provider == "replay" and wanted.replies else [])]
+        folders = [
+            folder.path,
+            *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
+        ]
         menu = Menu(predictor, wanted.menu_s, PriceBookFile(folders))
     return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings), menu)
 

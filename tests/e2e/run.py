@@ -67,7 +67,8 @@ def orchestrate(
             str(folder / "memory" / "rewrites.json"),
         ],
         cwd=folder,
-        env={**clean, **(environment or {}), "COLUMNS": "120"},
+        # Pricing a menu takes seconds for each kernel of a run; test_menu_run.py has one.
+        env={**clean, "NKI_OPT_MENU_SECONDS": "0", **(environment or {}), "COLUMNS": "120"},
         capture_output=True,
         text=True,
         timeout=timeout_s,
