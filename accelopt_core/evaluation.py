@@ -20,8 +20,13 @@ class Bounds:
 
     @property
     def peak_us(self) -> float:
-        """NKIBench's t_peak: the slowest of the three."""
+        """NKIBench's t_peak, the slowest of the three: a yardstick, since fused operators can go below `vector_us`."""
         return max(self.matmul_us, self.vector_us, self.memory_us)
+
+    @property
+    def floor_us(self) -> float:
+        """What no kernel can beat: products and traffic. Elementwise operators can share an instruction."""
+        return max(self.matmul_us, self.memory_us)
 
     @property
     def limiter(self) -> str:

@@ -72,7 +72,7 @@ class LoopSettings:
     secret_seeds: int = 2
     """Fresh seeds per evaluation, beside the task's published ones."""
     bound_percent: float = 99.0
-    """Stop when the best reaches this percent of peak; only where the task declares its work."""
+    """Stop when the best reaches this percentage of `Bounds.floor_us`; only where the task declares its work."""
     limits: EvaluationLimits = field(default_factory=EvaluationLimits)
 
     def __post_init__(self) -> None:
@@ -196,8 +196,9 @@ class Loop:
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
             best = self._standing.best_result
-            percent = best.percent_of_peak
-            if best.profile.bounds.source == "declared" and percent >= settings.bound_percent:
+            bounds = best.profile.bounds
+            percent = 100 * bounds.floor_us / best.latency_us
+            if bounds.source == "declared" and percent >= settings.bound_percent:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
             try:
                 self._round(number)

@@ -311,6 +311,12 @@ def test_it_stops_at_the_bound_and_only_there() -> None:
     assert "bound" not in near.run(rounds=50, bound_percent=99.0).reason
 
 
+def test_elementwise_work_is_no_bound_to_stop_at_because_operators_fuse() -> None:
+    fast = replace(measured(10.0), profile=Profile({}, Bounds(5.0, 11.0, 2.0, "declared")))
+    assert fast.percent_of_peak > 100
+    assert "bound" not in Script([measured(100), fast]).run(rounds=50, bound_percent=99.0).reason
+
+
 def test_it_stops_when_the_planner_has_nothing_left() -> None:
     outcome = Script([measured(100)], plans=[NothingToPlan("every site was tried")]).run(rounds=50)
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")

@@ -63,6 +63,16 @@ def test_every_task_has_a_row_or_a_reason(tmp_path):
     assert table.missing == {"silu": "wrong: output 0", "mamba": "not begun"}
 
 
+def test_a_kernel_beyond_the_yardstick_counts_as_100_in_the_mean_and_the_table_says_so(tmp_path):
+    a_run(tmp_path, "matmul", 40.0, 8.0)
+
+    table = table_of_runs(tmp_path, "s1", ["matmul"], "")
+
+    assert table.rows[0].after is not None and table.rows[0].after.percent_of_peak == 125.0
+    assert table.after_percent == pytest.approx(100.0)
+    assert "125.0" in markdown(table) and "in the mean they count as 100" in markdown(table)
+
+
 def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 10.0)
     a_run(tmp_path, "silu", 40.0)
