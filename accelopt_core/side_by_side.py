@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from accelopt_core.orphans import end_with_parent
 from accelopt_core.toolchain import RunError
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ def side_by_side(check: Callable[[int], T], seeds: Sequence[int], bytes_each: in
         return
     global _check
     _check = check
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent, (os.getpid(),))
     try:
         for future in [pool.submit(_run, seed) for seed in seeds]:
             yield future.result()

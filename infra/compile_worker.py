@@ -20,8 +20,10 @@ def main() -> int:
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
     import infra.integrity
     import infra.sandbox  # noqa: F401  # behind the wall only the simulator's files are left to import from
+    from accelopt_core.orphans import end_with_parent
     from infra import wall
 
+    end_with_parent(job["parent"])
     tree, source = Path(job["tree"]), Path(job["source"])
     text = source.read_text(encoding="utf-8")
     room = wall.Room((tree / "nki_sim",), source.parent)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 try:
     from accelopt_core.kernel_wrapper import judge
+    from accelopt_core.orphans import end_with_parent
     from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
     from accelopt_core.toolchain import ToolchainMissing
     from accelopt_core.verification import BadReference, Reference, ReferenceCache, argument_specs
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--job", type=Path)
     parser.add_argument("--result", type=Path)
     parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which started this one")
     parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
@@ -57,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     def progress(step: Step, detail: str) -> None:
         print(json.dumps({"step": step.value, "detail": detail}), flush=True)
 
+    if options.parent is not None:
+        end_with_parent(options.parent)
     sandbox.adopt_descendants()
     try:
         toolchain = open_toolchain(toolchain_name, told=lambda line: progress(Step.VERIFY, line))

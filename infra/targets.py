@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from accelopt_core.ports import (
 )
 from infra import wire
 from infra.sandbox import ONE_THREAD, kill_group, scrubbed_environment
+from infra.scratch_folder import ScratchFolder
 from infra.toolchains import TREE, open_toolchain
 
 
@@ -29,7 +31,8 @@ class LocalTarget:
 
     def __init__(self, toolchain: str = "simulator") -> None:
         self._toolchain = toolchain
-        self._folder = Path(tempfile.mkdtemp(prefix="nki-judge-"))
+        self._scratch = ScratchFolder("nki-judge-")
+        self._folder = self._scratch.path
         self._cache_key = secrets.token_hex(32)
         self._judges: set[int] = set()
         """Process groups at work; several, where several threads evaluate."""
@@ -65,6 +68,8 @@ class LocalTarget:
             str(result),
             "--cache",
             str(self._folder / "references"),
+            "--parent",
+            str(os.getpid()),
         ]
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
@@ -75,7 +80,7 @@ class LocalTarget:
                 stderr=errors,
                 start_new_session=True,
                 text=True,
-                env=scrubbed_environment(ONE_THREAD),
+                env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work)}),
             )
             self._judges.add(process.pid)
             reached = Step.UPLOAD
@@ -113,7 +118,7 @@ class LocalTarget:
         self._closed = True
         for judge in list(self._judges):
             kill_group(judge)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
 
 
 def relay(line: str, progress: Progress) -> None:

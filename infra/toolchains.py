@@ -32,6 +32,7 @@ from accelopt_core.toolchain import (
     ToolchainMissing,
 )
 from infra import sandbox
+from infra.scratch_folder import ScratchFolder
 from nki_sim import profile, program_file
 from nki_sim.capacity import check_capacity
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -102,7 +103,8 @@ class SimulatorToolchain:
         self._memory_bytes = min(memory_bytes, _half_of_memory())
         self._walls = walls
         self.wall = ""
-        self._folder = Path(tempfile.mkdtemp(prefix="nki-sim-"))
+        self._scratch = ScratchFolder("nki-sim-")
+        self._folder = self._scratch.path
         self._count = 0
 
     @property
@@ -161,6 +163,7 @@ class SimulatorToolchain:
                     "failure_fd": failure.fileno(),
                     "report_fd": report.fileno(),
                     "walls": self._walls,
+                    "parent": os.getpid(),
                     "machine": self.machine,
                     "entry_points": ENTRY_POINTS,
                     "limits": asdict(limits),
@@ -211,7 +214,7 @@ class SimulatorToolchain:
         )
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
 
 
 def _half_of_memory() -> int:
