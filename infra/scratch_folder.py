@@ -13,7 +13,7 @@ from pathlib import Path
 _OWNER = ".owner"
 """Locked by the owner for as long as it lives; the system drops the lock of a dead process."""
 _JUST_MADE_S = 60.0
-"""A younger folder without a lock may be one that is being made at this moment."""
+"""A younger folder may be one whose owner is about to lock it."""
 
 
 class ScratchFolder:
@@ -46,11 +46,10 @@ def _clear_left_over(prefix: str) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Raises OSError (BlockingIOError while its owner lives). One without the file was left before it was locked."""
-    with contextlib.suppress(FileNotFoundError):
-        owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        finally:
-            os.close(owner)
+    """Raises OSError: BlockingIOError while its owner lives, FileNotFoundError for a folder of somebody else's kind."""
+    owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(owner)
     shutil.rmtree(folder, ignore_errors=True)

@@ -104,9 +104,19 @@ def test_the_folder_of_a_living_process_and_those_of_others_stay(temporary):
     assert not mine.path.exists()
 
 
-def test_a_folder_that_is_being_made_at_this_moment_stays(temporary, monkeypatch):
+def test_a_folder_that_nobody_ever_locked_is_not_ours_to_clear(temporary):
+    """An older version at work, say, that knows nothing of locks."""
+    (temporary / "nki-x-unlocked").mkdir()
+
+    ScratchFolder("nki-x-").close()
+
+    assert (temporary / "nki-x-unlocked").is_dir()
+
+
+def test_a_folder_whose_owner_is_about_to_lock_it_stays(temporary, monkeypatch):
     monkeypatch.setattr(scratch_folder, "_JUST_MADE_S", 60.0)
     (temporary / "nki-x-new").mkdir()
+    (temporary / "nki-x-new" / ".owner").touch()
 
     ScratchFolder("nki-x-").close()
 
