@@ -18,6 +18,10 @@ SECRETS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_
 """Taken out of the environment, so that no test can spend a user's money by accident."""
 
 
+MOST_WORKERS = 4
+"""A worker and what it starts may need 2 GiB."""
+
+
 @dataclass
 class Area:
     """The tests of one folder under tests/."""
@@ -70,11 +74,15 @@ class Tally:
 
 
 def run_suite(root: Path, arguments: Sequence[str]) -> int:
-    """pytest's exit status. The summary comes after pytest's own output, its closing line last."""
+    """pytest's exit status. The summary comes after pytest's own output, its closing line last.
+
+    Without arguments the whole suite runs, files side by side: many tests wait for links, timeouts and other processes.
+    """
     for name in SECRETS:
         os.environ.pop(name, None)
     os.chdir(root)
-    return int(pytest.main(["-p", "no:cacheprovider", *arguments], plugins=[Tally()]))
+    how = arguments or ("-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "loadfile")
+    return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
 
 
 def print_summary(console: Console, areas: dict[str, Area], seconds: float) -> None:
