@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,10 @@ def start(
     project: Path, *python: str, script: str = "script.py", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     argv = [*(python or (sys.executable, "-S")), str(project / script), "--flag", "a b"]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**CLEAN, **environment}, cwd="/")
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=60, env={**CLEAN, **environment}, cwd="/",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits that it is ignored
+    )  # fmt: skip
 
 
 def test_an_interpreter_with_everything_just_goes_on(project: Path) -> None:

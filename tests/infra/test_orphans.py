@@ -6,17 +6,15 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra import scratch_folder
 from infra.scratch_folder import ScratchFolder
+from tests.processes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 
@@ -35,13 +33,6 @@ import time
 from accelopt_core.side_by_side import WORTH_A_PROCESS_BYTES, side_by_side
 list(side_by_side(lambda seed: time.sleep(600), (0, 21), WORTH_A_PROCESS_BYTES, 2))
 """
-
-
-def eventually(is_so: Callable[[], bool]) -> bool:
-    give_up = time.monotonic() + PATIENCE_S
-    while not is_so() and time.monotonic() < give_up:
-        time.sleep(0.05)
-    return is_so()
 
 
 def with_mark(mark: str) -> list[int]:

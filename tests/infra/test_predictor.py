@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from accelopt_core.task import ShapePreset, Task
 from infra.predictor import Predictor
 from infra.seed_index import load_seed
 from infra.targets import LocalTarget
+from tests.processes import alive, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = load_seed("silu")
@@ -107,10 +107,7 @@ def test_a_worker_ends_when_the_run_is_killed() -> None:
     run.communicate()
 
     assert pids
-    deadline = time.monotonic() + 30
-    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    assert eventually(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from infra.ssh_target import SshTarget
 from infra.targets import LocalTarget
 from infra.toolchains import TREE
 from tests.e2e import kernels
+from tests.processes import eventually, running
 from tests.redteam.attacks import ATTACKS, KERNELS, NAMES, PROGRAM, SECRET, source_of
 from tests.ssh.server import make_sshd, processes_mentioning
 
@@ -36,19 +36,6 @@ HARMLESS_TEXT = {"infinite loop", "memory bomb", "endless output", "SystemExit w
 def judged(target: LocalTarget | SshTarget, source: str, parent: str | None = None) -> Evaluation:
     request = EvaluationRequest(TASK, Candidate("c", source, parent), LIMITS, extra_seeds=(7,))
     return target.evaluate(request, lambda step, detail: None)
-
-
-def running(command: str) -> list[str]:
-    """Process ids of what runs this command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        except OSError:
-            continue
-        if line == command:
-            found.append(path.parent.name)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +96,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Session:
 def assert_not_accepted(result: Evaluation) -> None:
     assert isinstance(result, (CompileFailed, Incorrect, Implausible, TimedOut)), explain(result)
     assert SECRET not in explain(result) and "\n" not in explain(result)[:20]
-    assert not running(PROGRAM), "a process of the candidate's outlived it"
+    assert eventually(lambda: not running(PROGRAM)), "a process of the candidate's outlived it"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -167,6 +154,6 @@ def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatc
     tensor = TensorArgument((128, 512), "float32")
     with pytest.raises(CandidateFault):
         toolchain.compile(source_of(name), [tensor, tensor], 3.0)
-    assert "no namespaces" in toolchain.wall and not running(PROGRAM)
+    assert "no namespaces" in toolchain.wall and eventually(lambda: not running(PROGRAM))
     toolchain.compile(HONEST, [tensor, tensor], 60.0)
     toolchain.close()

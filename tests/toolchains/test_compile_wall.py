@@ -14,8 +14,8 @@ from accelopt_core.toolchain import CompileError, TensorArgument
 from infra import sandbox
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.toolchains import SimulatorToolchain
+from tests.processes import eventually, running
 from tests.redteam.attacks import EVERY_FILE
-from tests.redteam.test_redteam import running
 from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk
 
 A = TensorArgument((4, 3), "float32")
@@ -113,7 +113,7 @@ def test_no_process_is_seen_signalled_or_left(toolchain: NeuronToolchain) -> Non
         "raise ValueError(seen)\n",
     )
     assert said == "ValueError: 4", "its init, itself and the two it started"
-    assert not running("/bin/sleep 98765.4321")
+    assert eventually(lambda: not running("/bin/sleep 98765.4321"))
 
 
 @pytest.mark.parametrize(

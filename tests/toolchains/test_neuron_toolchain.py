@@ -21,7 +21,7 @@ from accelopt_core.toolchain import (
 )
 from infra.neuron.compiling import Neff
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from tests.redteam.test_redteam import running
+from tests.processes import eventually, running
 from tests.toolchains.pretend_sdk import PretendSdk
 
 A = TensorArgument((4, 3), "float32")
@@ -292,7 +292,7 @@ def test_a_timeout_ends_every_process_of_the_candidate(toolchain: NeuronToolchai
     with pytest.raises(StepTimeout) as error:
         toolchain.compile("import subprocess\nsubprocess.run(['/bin/sleep', '601.3579'])\n", [A], 3)
     assert (error.value.step, error.value.limit_s) == ("compile", 3)
-    assert not running("/bin/sleep 601.3579")
+    assert eventually(lambda: not running("/bin/sleep 601.3579"))
 
 
 @pytest.mark.parametrize(
