@@ -63,12 +63,20 @@ class _Weighed:
         return -self.weight * self.idea.gain_us, self.idea.title
 
 
+NEAR_THE_BOUND = 0.02
+"""Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
+
+
 class CataloguePlanner:
     def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+        self._look_ahead = look_ahead
         self._search = Search(predict, transforms, look_ahead)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
+        headroom = _headroom(context.best_result)
+        if headroom < NEAR_THE_BOUND:
+            raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
         try:
             if self._search.price_us(context.parent.source) is None:
                 raise NothingToPlan(
@@ -81,6 +89,11 @@ class CataloguePlanner:
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
         seen = f"of {sites} untried sites"
+        if not ideas and headroom < self._look_ahead.least_headroom:
+            raise NothingToPlan(
+                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
+                f"{100 * LEAST_GAIN:g} %, and the bound is only {100 * headroom:.1f} % away"
+            )
         if not ideas:
             kernels, ideas = self._search.further(context)
             seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
@@ -92,6 +105,12 @@ class CataloguePlanner:
         bottleneck = bottleneck_of(context.parent_result.profile, context.parent_result.latency_us)
         weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
         return _plan(context, sorted(weighed, key=lambda each: each.order), bottleneck, seen)
+
+
+def _headroom(best: Measured) -> float:
+    """What could still be gained at the very most, of the latency; 1 where no bound is declared."""
+    bounds = best.profile.bounds
+    return 1 - bounds.floor_us / best.latency_us if bounds.source == "declared" else 1.0
 
 
 def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, seen: str) -> Plan:

@@ -31,6 +31,8 @@ class LookAhead:
     """Measured kernels to start from, the fastest first."""
     detour: float = 1.5
     """Kernels slower than the best by more than this factor, measured or one step away, are not gone on from."""
+    least_headroom: float = 0.05
+    """Of the best latency, above the floor that no kernel can beat: for less, two steps away is not looked at."""
 
 
 @dataclass(frozen=True)
