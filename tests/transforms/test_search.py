@@ -187,6 +187,22 @@ def test_not_through_what_does_not_compile_or_is_far_slower_nor_to_a_gain_within
         game.plan("")
 
 
+@pytest.mark.parametrize(
+    ("latency_us", "asked", "reason"),
+    [
+        (1.02, set(), "within 2.0 % of the bound"),
+        (1.04, {"", "a"}, "the bound is only 3.8 % away"),
+        (1.06, {"", "a", "ab"}, "kernels further on"),
+    ],
+    ids=["nothing-is-priced", "one-step-only", "two-steps"],
+)
+def test_near_a_bound_of_1_us_less_is_looked_at(latency_us, asked, reason):
+    game = Game({"": "a", "a": "b"}, {"": latency_us, "a": latency_us, "ab": latency_us})
+    with pytest.raises(NothingToPlan, match=reason):
+        game.plan("")
+    assert set(game.asked) == asked
+
+
 def test_the_search_is_bounded_in_number_and_in_time():
     letters = "abcdefgh"
     edges = {"": letters, **{one: letters for one in letters}}
