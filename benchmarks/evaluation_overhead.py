@@ -22,21 +22,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from accelopt_core.candidate import Candidate  # noqa: E402  (the path above comes first)
-from accelopt_core.evaluation import Measured, explain  # noqa: E402
-from accelopt_core.kernel_wrapper import judge  # noqa: E402
-from accelopt_core.ports import EvaluationRequest  # noqa: E402
-from accelopt_core.task import ShapePreset, Task  # noqa: E402
-from accelopt_core.verification import ReferenceCache  # noqa: E402
-from infra.sandbox import ONE_THREAD  # noqa: E402
-from infra.ssh_target import SshTarget  # noqa: E402
-from infra.targets import LocalTarget  # noqa: E402
-from infra.toolchains import SimulatorToolchain  # noqa: E402
-from tests.e2e import kernels  # noqa: E402
-from tests.ssh.server import Sshd, free_port, make_sshd  # noqa: E402
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured, explain
+from accelopt_core.kernel_wrapper import judge
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import ShapePreset, Task
+from accelopt_core.verification import ReferenceCache
+from infra.sandbox import ONE_THREAD
+from infra.ssh_target import SshTarget
+from infra.targets import LocalTarget
+from infra.toolchains import SimulatorToolchain
+from tests.e2e import kernels
+from tests.ssh.server import Sshd, free_port, make_sshd
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
 REPEATS = 8

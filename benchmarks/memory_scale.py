@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from accelopt_core.optimization_memory import Experience  # noqa: E402  (the path above comes first)
-from infra.memory_file import MemoryFile  # noqa: E402
+from accelopt_core.optimization_memory import Experience
+from infra.memory_file import MemoryFile
 
 LOAD_BOUND_MS, RETRIEVE_BOUND_MS = 1000.0, 50.0
 OPERATORS = ("nc_matmul", "activation:silu", "tensor_tensor:add", "dma_copy", "tensor_reduce", "nc_transpose")

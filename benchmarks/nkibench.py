@@ -21,21 +21,20 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console  # noqa: E402  (the path above comes first)
+from rich.console import Console
 
-from accelopt_core.bounds import bounds_for  # noqa: E402
-from accelopt_core.candidate import Candidate  # noqa: E402
-from accelopt_core.evaluation import Measured, Profile, explain  # noqa: E402
-from accelopt_core.ports import EvaluationRequest  # noqa: E402
-from accelopt_core.toolchain import CandidateFault  # noqa: E402
-from infra.journal import JournalError, replace_file  # noqa: E402
-from infra.predictor import kernel_arguments  # noqa: E402
-from infra.records import from_document, to_document  # noqa: E402
-from infra.seed_index import Seed, TaskNotFound, load_seed, seed_index  # noqa: E402
-from infra.suite import (  # noqa: E402
+from accelopt_core.bounds import bounds_for
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured, Profile, explain
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.toolchain import CandidateFault
+from infra.journal import JournalError, replace_file
+from infra.predictor import kernel_arguments
+from infra.records import from_document, to_document
+from infra.seed_index import Seed, TaskNotFound, load_seed, seed_index
+from infra.suite import (
     SuiteRow,
     SuiteTable,
     latest_suite,
@@ -45,8 +44,10 @@ from infra.suite import (  # noqa: E402
     standing_of,
     table_of_runs,
 )
-from infra.targets import LocalTarget  # noqa: E402
-from infra.toolchains import SimulatorToolchain  # noqa: E402
+from infra.targets import LocalTarget
+from infra.toolchains import SimulatorToolchain
+
+ROOT = Path(__file__).resolve().parent.parent
 
 MACHINE = "trn2"
 BEGIN, END = "<!-- nkibench -->", "<!-- /nkibench -->"

@@ -13,21 +13,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+import config
+from accelopt_core.events import Event, RunStarted, StepBegan
+from accelopt_core.ports import Step
+from infra.journal import JournalError, JsonLines, replace_file
+from infra.records import from_document
+from infra.run_folder import RunFolder, find_run
+from infra.run_state import RunState
+from infra.terminal.dashboard import draw
+from infra.terminal.report import print_report, summary_of
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from rich.console import Console  # noqa: E402  (the path above comes first)
-from rich.terminal_theme import MONOKAI  # noqa: E402
-
-import config  # noqa: E402
-from accelopt_core.events import Event, RunStarted, StepBegan  # noqa: E402
-from accelopt_core.ports import Step  # noqa: E402
-from infra.journal import JournalError, JsonLines, replace_file  # noqa: E402
-from infra.records import from_document  # noqa: E402
-from infra.run_folder import RunFolder, find_run  # noqa: E402
-from infra.run_state import RunState  # noqa: E402
-from infra.terminal.dashboard import draw  # noqa: E402
-from infra.terminal.report import print_report, summary_of  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH = 100
