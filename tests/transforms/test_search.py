@@ -6,6 +6,7 @@ import datetime
 import math
 import re
 import types
+from dataclasses import replace
 
 import libcst as cst
 import pytest
