@@ -68,7 +68,7 @@ from infra.terminal import report
 from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
-from nki_sim.reference import api_reference
+from nki_sim.reference import api_reference, instruction_list
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
 
@@ -499,7 +499,9 @@ def _proposer(
             *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
         ]
         menu = Menu(predictor, wanted.menu_s, PriceBookFile(folders))
-    return proposer_from_model(models, api_reference, datetime.date.today, _prompt_settings(settings), menu)
+    return proposer_from_model(
+        models, api_reference, instruction_list(), datetime.date.today, _prompt_settings(settings), menu
+    )
 
 
 def _prompt_settings(settings: config.Settings) -> PromptSettings:

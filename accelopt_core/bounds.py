@@ -288,7 +288,8 @@ def _tensor_inefficiencies(
                 "transposes on the Tensor engine",
                 "tensor",
                 transpose_us,
-                "load with dma_transpose, keep a transposed copy, or choose which operand is stationary",
+                "transpose once and keep the turned copy, choose which operand is stationary, or (2-byte types) load "
+                "with dma_transpose",
                 f"{transposes / 1e9:,.2f} of {fields.get('hardware_flops', transposes) / 1e9:,.2f} GFLOP transpose",
             )
         )

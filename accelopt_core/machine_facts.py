@@ -35,6 +35,10 @@ class MachineFacts:
     dma_engines: int
     dma_gb_per_s: int
     """All engines together, on long rows."""
+    dma_issue_us: float
+    """Between two transfers on one hardware queue."""
+    dma_software_issue_us: float
+    """The same on GpSimd, which makes descriptors in software."""
     dma_latency_us: float
     """From issue to a consumer that may start, beside the bytes themselves."""
     dma_poor_row_bytes: int
@@ -44,6 +48,9 @@ class MachineFacts:
     dma_full_row_bytes: int
     """... and of this length a seventeenth."""
     pe_warmup_us: float
+    """The window over which the Tensor engine's throttle watches how busy it is."""
+    pe_busy_percent: int
+    """Below this share of the window it is cold."""
     pe_cold_factor: float
     """How many times slower the Tensor engine is while cold."""
 
@@ -65,12 +72,15 @@ def machine_facts(machine: Machine) -> MachineFacts:
         tflops_fp32=round(machine.matmul_fp32_flops_per_ns / 1e3),
         table_load_us=round(machine.activation_table_load_ns / 1e3, 1),
         dma_engines=machine.dma_engines,
-        dma_gb_per_s=10 * round(machine.dma_bytes_per_ns / 10),
+        dma_gb_per_s=round(machine.dma_bytes_per_ns),
+        dma_issue_us=round(machine.dma_hardware_issue_ns / 1e3, 1),
+        dma_software_issue_us=round(machine.dma_software_issue_ns / 1e3, 1),
         dma_latency_us=round((machine.dma_start_ns + machine.dma_spread_ns + machine.dma_completion_ns) / 1e3, 1),
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),
         dma_full_row_bytes=_power_of_two(16 * row_bytes),
         pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
+        pe_busy_percent=round(100 * machine.throttle_utilization),
         pe_cold_factor=machine.throttle_factor,
     )
 

@@ -18,13 +18,15 @@ from accelopt_core.summarizer import ModelSummarizer
 def proposer_from_model(
     models: Mapping[Role, LanguageModel],
     api_reference: Callable[[str], str],
+    instructions: str,
     today: Callable[[], datetime.date] = datetime.date.today,
     settings: PromptSettings = DEFAULT_SETTINGS,
     menu: Menu | None = None,
 ) -> Proposer:
     """`models`: one per role, all of them; they may be the same object.
 
-    `api_reference`: kernel source in, API text for the executor out.
+    `api_reference`: kernel source in, API text for the executor out. `instructions`: the API in one line each, for the
+    planner.
 
     `menu`: the built-in catalogue's changes, offered to the planner by name. Raises ValueError for a missing role.
     """
@@ -34,7 +36,7 @@ def proposer_from_model(
     names = list(dict.fromkeys(models[role].name for role in Role))
     return Proposer(
         name=", ".join(names),
-        planner=ModelPlanner(models[Role.PLANNER], settings, menu),
+        planner=ModelPlanner(models[Role.PLANNER], instructions, settings, menu),
         executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings, tools=menu is not None),
         summarizer=ModelSummarizer(models[Role.SUMMARIZER], today, settings),
         reflector=ModelReflector(models[Role.REFLEXION], settings),

@@ -33,12 +33,20 @@ _BOTTLENECK_WORDS = {
 
 
 class ModelPlanner:
-    """`menu`: what the built-in catalogue could do, offered by name; None: nothing is offered."""
+    """`instructions`: the API in one line each.
+
+    `menu`: what the built-in catalogue could do, offered by name; None: nothing is offered.
+    """
 
     def __init__(
-        self, model: LanguageModel, settings: PromptSettings = DEFAULT_SETTINGS, menu: Menu | None = None
+        self,
+        model: LanguageModel,
+        instructions: str,
+        settings: PromptSettings = DEFAULT_SETTINGS,
+        menu: Menu | None = None,
     ) -> None:
         self._model = model
+        self._instructions = instructions
         self._settings = settings
         self._menu = menu
         self._system = render("planner_system.j2", machine=settings.machine)
@@ -51,7 +59,7 @@ class ModelPlanner:
                 self._model,
                 Role.PLANNER,
                 self._system,
-                lambda detail: planner_prompt(context, detail, offers),
+                lambda detail: planner_prompt(context, self._instructions, detail, offers),
                 _plan_reader(context, self._menu),
                 self._settings,
             )
@@ -59,7 +67,7 @@ class ModelPlanner:
             raise UnusablePlan(f"{self._model.name} answered twice without a usable plan: {complaint}") from complaint
 
 
-def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None = None) -> str:
+def planner_prompt(context: RoundContext, instructions: str, detail: Detail, offers: Offers | None = None) -> str:
     experiences = context.experiences[: detail.experiences]
     attempts = context.history[-detail.attempts :]
     older = context.history[: len(context.history) - len(attempts)]
@@ -79,6 +87,7 @@ def planner_prompt(context: RoundContext, detail: Detail, offers: Offers | None 
         attempts_left_out=len(older),
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
         offers=offers,
+        instructions=instructions,
         detail=detail,
     )
 

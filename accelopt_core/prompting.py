@@ -49,15 +49,20 @@ class Detail:
     api_reference: int = 60_000
     feedback: int = 4_000
     last_try: int = 60_000
+    words: int = 2_000
+    """Of one summary, lesson or reason; what the roles themselves may write is seldom longer."""
+    snippet: int = 3_000
+    """Of each side of a remembered rewrite."""
 
 
 LESS_AND_LESS: tuple[Detail, ...] = (
     Detail(),
-    Detail(experiences=5, snippets=False, attempts=10, reflexions=5, lessons=8, fields=24, api_reference=30_000),
+    Detail(experiences=5, snippets=False, attempts=10, reflexions=5, lessons=8, fields=24, api_reference=30_000,
+           words=900),
     Detail(experiences=3, snippets=False, attempts=6, reflexions=3, lessons=5, hot_lines=8, gaps=6, fields=12,
-           api_reference=15_000, feedback=2_000, last_try=20_000),
+           api_reference=15_000, feedback=2_000, last_try=20_000, words=500),
     Detail(reference=False, experiences=0, snippets=False, attempts=3, reflexions=2, lessons=3, hot_lines=5, gaps=3,
-           fields=0, api_reference=6_000, feedback=1_000, last_try=8_000),
+           fields=0, api_reference=6_000, feedback=1_000, last_try=8_000, words=300),
 )  # fmt: skip
 """From everything to the least that still makes sense."""
 
@@ -201,7 +206,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(us=microseconds, numbered=numbered, shortened=shortened)
+    environment.filters.update(us=microseconds, numbered=numbered, shortened=shortened, brief=brief, top=top)
     return environment
 
 
@@ -231,6 +236,24 @@ def shortened(text: str, longest: int) -> str:
         return text
     head, tail = longest * 3 // 4, longest // 4
     return f"{text[:head]}\n[… {len(text) - head - tail:,} characters left out …]\n{text[-tail:] if tail else ''}"
+
+
+def brief(text: str, longest: int) -> str:
+    """Prose of at most that many characters: whole sentences from the start, then an ellipsis."""
+    if len(text) <= longest:
+        return text
+    kept = text[: longest - 2]
+    end = max(kept.rfind(mark) for mark in (". ", "; ", ".\n"))
+    return f"{kept[: end + 1] if end > longest // 3 else kept} …"
+
+
+def top(text: str, longest: int) -> str:
+    """Code of at most that many characters: whole lines from the start, and how many more there were."""
+    if len(text) <= longest:
+        return text
+    kept = text[:longest].rpartition("\n")[0]
+    missing = text.count("\n") - kept.count("\n")
+    return f"{kept}\n... ({missing} more lines)"
 
 
 @cache

@@ -117,10 +117,10 @@ def _prompt(
 def _read_judgement(reply: str) -> _Judgement:
     answer = read_object(reply, required="lesson")
     return _Judgement(
-        lesson=" ".join(text_field(answer, "lesson", longest=600).split()),
+        lesson=" ".join(text_field(answer, "lesson", longest=1_000).split()),
         diagnosis_right=flag_field(answer, "diagnosis_right"),
-        avoid=list_field(answer, "avoid", most=3, longest=300),
-        build_on=list_field(answer, "build_on", most=3, longest=300),
+        avoid=list_field(answer, "avoid", most=3, longest=500),
+        build_on=list_field(answer, "build_on", most=3, longest=500),
     )
 
 

@@ -14,7 +14,14 @@ from accelopt_core.evaluation import Measured
 from accelopt_core.operators import kernel_operators
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
-from accelopt_core.prompting import DEFAULT_SETTINGS, PromptSettings, ask_for_object, microseconds, render
+from accelopt_core.prompting import (
+    DEFAULT_SETTINGS,
+    PromptSettings,
+    ask_for_object,
+    microseconds,
+    profile_fields,
+    render,
+)
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
 
@@ -51,7 +58,13 @@ class ModelSummarizer:
                 self._model,
                 Role.SUMMARIZER,
                 self._system,
-                lambda detail: render("summarizer_user.j2", **values, detail=detail),
+                lambda detail: render(
+                    "summarizer_user.j2",
+                    **values,
+                    fields_before=profile_fields(context.parent_result.profile, detail.fields),
+                    fields_after=profile_fields(result.profile, detail.fields),
+                    detail=detail,
+                ),
                 _read_summary,
                 self._settings,
             )

@@ -1,10 +1,11 @@
 """How optimization memory behaves with 10,000 entries: load under 1 s, retrieve under 50 ms.
 
-python benchmarks/memory_scale.py [entries]
+python benchmarks/memory_scale.py [--entries 10000]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -64,4 +65,6 @@ def main(entries: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--entries", type=int, default=10_000, metavar="N", help="experiences in memory (10,000)")
+    sys.exit(main(arguments.parse_args().entries))

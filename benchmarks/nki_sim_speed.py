@@ -8,6 +8,7 @@ Every time is the best of several, and simulator and NumPy take turns, so that n
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 import tracemalloc
@@ -150,4 +151,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     sys.exit(main())

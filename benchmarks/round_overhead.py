@@ -1,12 +1,13 @@
 """What a round costs beside the model and the evaluation: at most 100 ms.
 
-    python3 benchmarks/round_overhead.py [rounds]
+    python3 benchmarks/round_overhead.py [--rounds 30]
 
 The model and the target answer at once, so that what is left is the loop itself: prompts, checks, files, memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import cProfile
 import datetime
 import json
@@ -37,7 +38,7 @@ from infra.memory_file import MemoryFile
 from infra.run_folder import Manifest, RunFolder, RunJournal
 from infra.seed_index import load_seed
 from infra.spending import Spending, TimeLimits
-from nki_sim.reference import api_reference
+from nki_sim.reference import api_reference, instruction_list
 
 BOUND_MS = 100.0
 BASELINE_US = 1000.0
@@ -121,7 +122,7 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
         store = EvaluationStore(folder / "checkpoints", run_folder.run_id)
         Loop(
             seed.task(), source, RememberingTarget(InstantTarget(), store, replay=False),
-            proposer_from_model({role: model for role in Role}, api_reference, datetime.date.today),
+            proposer_from_model({role: model for role in Role}, api_reference, instruction_list(), datetime.date.today),
             RunJournal(run_folder, MemoryFile(folder / "memory.json", print)), spending, observer,
             LoopSettings(rounds=rounds, patience=rounds), lambda: False,
         ).run()  # fmt: skip
@@ -145,4 +146,6 @@ def main(rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30))
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--rounds", type=int, default=30, metavar="N", help="rounds of the run that is timed (30)")
+    sys.exit(main(arguments.parse_args().rounds))

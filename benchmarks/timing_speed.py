@@ -5,6 +5,7 @@ python benchmarks/timing_speed.py
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -56,4 +57,5 @@ def timed(program: kernels.Program, exact: bool) -> tuple[Timeline, float]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     sys.exit(main())

@@ -29,7 +29,7 @@ try:
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from accelopt_core.verification import BadReference, ReferenceCache
-    from infra.neuron.commands import Installation, find_profiler, this_machine
+    from infra.neuron.commands import Installation, Profiler, find_profiler, this_machine
     from infra.neuron.known_kernel import KNOWN_KERNEL
     from infra.neuron.packages import Device, list_devices, system_versions
     from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
@@ -119,9 +119,9 @@ def examine(installation: Installation | None = None, *, prove: bool = True) -> 
     packages.update(chosen.versions if chosen else ())
     missing: list[str] = []
     devices = _devices(where, missing)
-    profiler = None
+    profiler: Profiler | None = None
     try:
-        profiler = str(find_profiler(where).path)
+        profiler = find_profiler(where)
     except ToolchainMissing as error:
         missing.append(str(error))
     if chosen is None:
@@ -133,6 +133,11 @@ def examine(installation: Installation | None = None, *, prove: bool = True) -> 
         toolchain, proof, found = _prove_neuron(where, prove, proofs)
         proofs += proof
         problems += found
+    if profiler is not None and not profiler.keeps_timed_outputs:
+        problems.append(
+            f"{profiler.path} keeps no outputs of timed executions, so that they are not compared with the verified "
+            "ones: upgrade aws-neuronx-tools"
+        )
     if "nrtpy" in packages and "nki" in packages:
         problems.append("nki and nrtpy share one environment, where they clash: move nrtpy to another")
     problems += _busy(devices)
@@ -155,7 +160,7 @@ def examine(installation: Installation | None = None, *, prove: bool = True) -> 
         devices=devices,
         packages=tuple(sorted(packages.items())),
         sdk=SDK_OF_NKI.get(nki_release(packages.get("nki")) or (-1, -1)),
-        profiler=profiler,
+        profiler=str(profiler.path) if profiler is not None else None,
         routes=routes,
         toolchain=toolchain,
         proofs=tuple(proofs),

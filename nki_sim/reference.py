@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -58,9 +58,9 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
         "## nisa instructions in full",
         *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name])}" for name in full],
         "## Other nisa instructions",
-        "\n".join(f"- `nisa.{name}{_signature(functions[name])}` {_first_line(functions[name])}" for name in rest),
+        _one_line_each({name: functions[name] for name in rest}),
         "## nisa enums",
-        "\n".join(f"- `nisa.{name}`: {', '.join(kind.__members__)}" for name, kind in _enums().items()),
+        _enum_members(),
         "## nl",
         _language(used),
         "## Views of a tensor (no data moves)",
@@ -76,6 +76,19 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
             "\n".join(f"- line {f.line}: {f.message}; {f.hint}" for f in findings),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def instruction_list() -> str:
+    """Markdown: every instruction in one line, for who plans a kernel and does not write it."""
+    return f"{_one_line_each(_isa_functions())}\n\nValues of their options:\n{_enum_members()}"
+
+
+def _one_line_each(functions: Mapping[str, Callable[..., Any]]) -> str:
+    return "\n".join(f"- `nisa.{name}{_signature(each)}` {_first_line(each)}" for name, each in functions.items())
+
+
+def _enum_members() -> str:
+    return "\n".join(f"- `nisa.{name}`: {', '.join(kind.__members__)}" for name, kind in _enums().items())
 
 
 def _used_names(kernel_source: str) -> set[str]:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import is_float32
 
 
@@ -32,63 +33,47 @@ class _Sum:
     product: str
 
 
-class AccumulateInPsum:
+class AccumulateInPsum(InstructionTransform[_Sum]):
     name = "accumulate-in-psum"
+    gone = "adds no tile to one"
 
     def describe(self) -> str:
         return "Add up the matrix products of a loop in PSUM, where it is free, instead of in SBUF with tensor_tensor."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for total, addition in _additions(code):
-            try:
-                plan = _plan(code, total, addition)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    total,
-                    f"add up {total} in PSUM, in {plan.product}",
-                    addition.line,
-                    f"{total} starts at zero, and the loop only adds to it what one nc_matmul leaves in {plan.product}",
-                    "the Tensor engine adds as it multiplies; the Vector engine copies once and adds nothing",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        for total, addition in written_by(code, "tensor_tensor"):
+            if total in _operands(code, addition):
+                yield total, addition
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        addition = dict(_additions(code)).get(site.key)
-        if addition is None:
-            raise SiteGone(f"{site.key}: the kernel adds no tile to {site.key}")
-        plan = _plan(code, site.key, addition)
-        assert plan.loop.body is not None and addition.call is not None
-        assert isinstance(addition.call.func, cst.Attribute) and isinstance(plan.loop.node, cst.For)
-        isa = code.module.code_for_node(addition.call.func.value)
-        inside = [n for n in plan.loop.body.node.body if n is not plan.allocation.node and n is not addition.node]
-        loop = plan.loop.node.with_changes(body=plan.loop.body.node.with_changes(body=inside))
-        copy = cst.parse_statement(f"{isa}.tensor_copy(dst={site.key}, src={plan.product})")
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> _Sum:
+        return _plan(code, key, instruction)
+
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: _Sum) -> Site:
+        return Site(
+            self.name,
+            key,
+            f"add up {key} in PSUM, in {found.product}",
+            instruction.line,
+            f"{key} starts at zero, and the loop only adds to it what one nc_matmul leaves in {found.product}",
+            "the Tensor engine adds as it multiplies; the Vector engine copies once and adds nothing",
+        )
+
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Sum) -> cst.Module:
+        assert found.loop.body is not None and instruction.call is not None
+        assert isinstance(instruction.call.func, cst.Attribute) and isinstance(found.loop.node, cst.For)
+        isa = code.module.code_for_node(instruction.call.func.value)
+        moved = (found.allocation.node, instruction.node)
+        inside = [node for node in found.loop.body.node.body if node not in moved]
+        loop = found.loop.node.with_changes(body=found.loop.body.node.with_changes(body=inside))
+        copy = cst.parse_statement(f"{isa}.tensor_copy(dst={key}, src={found.product})")
         body: list[cst.BaseStatement] = []
-        for child in plan.loop.block.node.body:
-            if child is plan.loop.node:
-                body += [plan.allocation.node, loop, copy]
-            elif child is not plan.memset.node:
+        for child in found.loop.block.node.body:
+            if child is found.loop.node:
+                body += [found.allocation.node, loop, copy]
+            elif child is not found.memset.node:
                 body.append(child)
-        block = plan.loop.block.node
-        result = replace_nodes(code.module, {block: block.with_changes(body=body)})
-        assert isinstance(result, cst.Module)
-        return cst.parse_module(result.code)
-
-
-def _additions(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every tensor_tensor that adds to a tile given by its bare name."""
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_tensor":
-            dst = code.argument(statement, "dst", 0)
-            if isinstance(dst, cst.Name) and dst.value in _operands(code, statement):
-                yield dst.value, statement
+        block = found.loop.block.node
+        return code.changed({block: block.with_changes(body=body)})
 
 
 def _operands(code: KernelCode, addition: Statement) -> list[str]:

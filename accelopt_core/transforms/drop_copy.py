@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, read_kernel, replace_nodes
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, replace_nodes
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import without
 
 READ_PSUM = {
@@ -28,52 +29,43 @@ READ_PSUM = {
 """Instructions that take a tile from PSUM, and the operands in which they do; of two, one at most."""
 
 
-class DropCopy:
+class DropCopy(InstructionTransform[tuple[str, Statement, list[Statement]]]):
     name = "drop-copy"
+    gone = "copies no tile into one"
 
     def describe(self) -> str:
         return "Read a tile where it is instead of copying it first, also from PSUM where the reader can."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, copy in _copies(code):
-            try:
-                source, _, _ = _plan(code, name, copy)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    name,
-                    f"read {source} itself instead of its copy {name}",
-                    copy.line,
-                    f"{name} is a copy of all of {source} in the same dtype, and neither is written afterwards",
-                    "one pass over the tile less",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        for name, copy in written_by(code, "tensor_copy"):
+            if isinstance(code.argument(copy, "src", 1), cst.Name):
+                yield name, copy
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        copy = dict(_copies(code)).get(site.key)
-        if copy is None:
-            raise SiteGone(f"{site.key}: the kernel copies no tile into {site.key}")
-        source, allocation, readers = _plan(code, site.key, copy)
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, Statement, list[Statement]]:
+        return _plan(code, key, instruction)
+
+    def site(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, Statement, list[Statement]]
+    ) -> Site:
+        source, _, _ = found
+        return Site(
+            self.name,
+            key,
+            f"read {source} itself instead of its copy {key}",
+            instruction.line,
+            f"{key} is a copy of all of {source} in the same dtype, and neither is written afterwards",
+            "one pass over the tile less",
+        )
+
+    def rewritten(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, Statement, list[Statement]]
+    ) -> cst.Module:
+        source, allocation, readers = found
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for reader in readers:
-            names = [node for node in name_nodes(reader.node) if node.value == site.key]
+            names = [node for node in name_nodes(reader.node) if node.value == key]
             changes[reader.node] = replace_nodes(reader.node, {node: cst.Name(source) for node in names})
-        return without(code, copy.block, [allocation, copy], changes)
-
-
-def _copies(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every tensor_copy of one tile into another, both by their bare names."""
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_copy":
-            dst, src = code.argument(statement, "dst", 0), code.argument(statement, "src", 1)
-            if isinstance(dst, cst.Name) and isinstance(src, cst.Name):
-                yield dst.value, statement
+        return without(code, instruction.block, [allocation, instruction], changes)
 
 
 def _plan(code: KernelCode, name: str, copy: Statement) -> tuple[str, Statement, list[Statement]]:

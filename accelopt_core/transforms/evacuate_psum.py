@@ -15,16 +15,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
     Kind,
     Statement,
     loaded_names,
     name_nodes,
-    read_kernel,
     replace_nodes,
 )
+from accelopt_core.transforms.one_instruction import InstructionTransform, counted, instead_of
 from accelopt_core.transforms.private_tile import is_float32
 
 READERS = ("scalar_tensor_tensor", "tensor_reduce", "tensor_scalar", "tensor_tensor")
@@ -32,54 +32,52 @@ READERS = ("scalar_tensor_tensor", "tensor_reduce", "tensor_scalar", "tensor_ten
 OPERANDS = ("data", "data1", "data2", "operand0", "operand1")
 
 
-class EvacuatePsum:
+class EvacuatePsum(InstructionTransform[tuple[str, str]]):
     name = "evacuate-psum"
+    gone = "has no elementwise instruction that reads a tile of PSUM"
 
     def describe(self) -> str:
         return "Copy a tile out of PSUM on the Scalar engine, so that the work on it can move from Vector to GpSimd."
 
     def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
         busy = [context.fields.get(f"{engine}_engine_active_time") for engine in ("vector", "scalar")]
         if busy[0] is not None and busy[1] is not None and busy[0] <= busy[1]:
             return ()
-        found = []
-        for key, tile, reader in _readers(code):
-            try:
-                _check(code, tile, reader)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    key,
-                    f"copy {tile} out of PSUM on the scalar engine before line {reader.line} reads it",
-                    reader.line,
-                    f"the copy has the dtype and the shape of {tile}, and nothing comes between it and its reader",
-                    "what reads it need not run on an engine with a path to PSUM any more",
-                )
-            )
-        return tuple(found)
+        return super().analyze(module, context)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        for key, tile, reader in _readers(code):
-            if key == site.key:
-                return _rewritten(code, tile, reader, _check(code, tile, reader))
-        raise SiteGone(f"{site.key}: no elementwise instruction reads such a tile of PSUM")
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return counted(_readers(code))
+
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, str]:
+        return _check(code, _tile(key), instruction)
+
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str]) -> Site:
+        tile = _tile(key)
+        return Site(
+            self.name,
+            key,
+            f"copy {tile} out of PSUM on the scalar engine before line {instruction.line} reads it",
+            instruction.line,
+            f"the copy has the dtype and the shape of {tile}, and nothing comes between it and its reader",
+            "what reads it need not run on an engine with a path to PSUM any more",
+        )
+
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str]) -> cst.Module:
+        return _rewritten(code, _tile(key), instruction, found)
 
 
-def _readers(code: KernelCode) -> Iterator[tuple[str, str, Statement]]:
-    """Key, tile and instruction, for every whole tile of PSUM that one reads; a tile's second reader is `name#2`."""
-    seen: dict[str, int] = {}
+def _tile(key: str) -> str:
+    return key.partition("#")[0]
+
+
+def _readers(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    """Every whole tile of PSUM that an elementwise instruction reads, with that instruction."""
     for statement in code.statements():
-        if statement.kind is not Kind.INSTRUCTION or statement.operation not in READERS:
-            continue
-        operands = [code.argument(statement, keyword) for keyword in OPERANDS]
-        for tile in dict.fromkeys(operand.value for operand in operands if isinstance(operand, cst.Name)):
-            if code.regions_of(cst.Name(tile)) == {"psum"}:
-                seen[tile] = number = seen.get(tile, 0) + 1
-                yield (tile if number == 1 else f"{tile}#{number}"), tile, statement
+        if statement.kind is Kind.INSTRUCTION and statement.operation in READERS:
+            operands = [code.argument(statement, keyword) for keyword in OPERANDS]
+            for tile in dict.fromkeys(operand.value for operand in operands if isinstance(operand, cst.Name)):
+                if code.regions_of(cst.Name(tile)) == {"psum"}:
+                    yield tile, statement
 
 
 def _check(code: KernelCode, tile: str, reader: Statement) -> tuple[str, str]:
@@ -124,13 +122,5 @@ def _rewritten(code: KernelCode, tile: str, reader: Statement, made_of: tuple[st
         f"{copy} = {language}.ndarray({shape}, dtype={dtype}, buffer={language}.sbuf)",
         f"{isa}.tensor_copy(dst={copy}, src={tile}, engine={isa}.engine.scalar)",
     ]
-    statements = [cst.parse_statement(line) for line in lines]
-    statements[0] = statements[0].with_changes(leading_lines=getattr(reader.node, "leading_lines", ()))
     changed = replace_nodes(reader.node, {node: cst.Name(copy) for node in _whole(code, tile, reader)})
-    assert isinstance(changed, cst.SimpleStatementLine)
-    block = reader.block.node
-    at = list(block.body).index(reader.node)
-    body = [*block.body[:at], *statements, changed.with_changes(leading_lines=()), *block.body[at + 1 :]]
-    result = replace_nodes(code.module, {block: block.with_changes(body=body)})
-    assert isinstance(result, cst.Module)
-    return cst.parse_module(result.code)
+    return instead_of(code, reader, lines, then=changed)

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Statement, content_names
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32, private_tile, without
 
 OPERATORS = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
@@ -25,50 +26,37 @@ COMMUTATIVE = OPERATORS - {"subtract"}
 READERS = frozenset({"tensor_scalar", "tensor_tensor", "activation"})
 
 
-class FuseElementwise:
+class FuseElementwise(InstructionTransform[tuple[PrivateTile, cst.Call]]):
     name = "fuse-elementwise"
+    gone = "has no tensor_scalar into a tile"
 
     def describe(self) -> str:
         return "Let one instruction scale (or shift) a tile and do the step after it: tensor_scalar into its reader."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, statement in _scalings(code):
-            try:
-                tile, call = _fused(code, statement)
-            except IllegalSite:
-                continue
-            into = code.module.code_for_node(call.func).rpartition(".")[2]
-            found.append(
-                Site(
-                    self.name,
-                    name,
-                    f"compute {name} within the {tile.reader.operation} that reads it, as one {into}",
-                    statement.line,
-                    f"{name} is float32, nothing else reads it, and what it is computed from stays the same in between",
-                    "one pass over the tile instead of two",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return written_by(code, "tensor_scalar")
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        statement = dict(_scalings(code)).get(site.key)
-        if statement is None:
-            raise SiteGone(f"{site.key}: the kernel has no tensor_scalar into {site.key}")
-        tile, call = _fused(code, statement)
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[PrivateTile, cst.Call]:
+        return _fused(code, instruction)
+
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, cst.Call]) -> Site:
+        tile, call = found
+        into = code.module.code_for_node(call.func).rpartition(".")[2]
+        return Site(
+            self.name,
+            key,
+            f"compute {key} within the {tile.reader.operation} that reads it, as one {into}",
+            instruction.line,
+            f"{key} is float32, nothing else reads it, and what it is computed from stays the same in between",
+            "one pass over the tile instead of two",
+        )
+
+    def rewritten(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, cst.Call]
+    ) -> cst.Module:
+        tile, call = found
         assert tile.reader.call is not None
-        return without(code, statement.block, [tile.allocation, tile.writer], {tile.reader.call: call})
-
-
-def _scalings(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every tensor_scalar into a tile that is given by its bare name."""
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_scalar":
-            dst = code.argument(statement, "dst", 0)
-            if isinstance(dst, cst.Name):
-                yield dst.value, statement
+        return without(code, instruction.block, [tile.allocation, tile.writer], {tile.reader.call: call})
 
 
 def _fused(code: KernelCode, scaling: Statement) -> tuple[PrivateTile, cst.Call]:

@@ -11,47 +11,43 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, replace_nodes
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 
 
-class FuseRowSum:
+class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
     name = "fuse-row-sum"
+    gone = "reduces nothing into a tile"
 
     def describe(self) -> str:
         return "Sum a row within the activation that produces it, instead of with a tensor_reduce of its own."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, reduction in _reductions(code):
-            try:
-                producer, _ = _plan(code, name, reduction)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    name,
-                    f"sum {name} within the activation on line {producer.line}",
-                    reduction.line,
-                    "the activation writes the whole row that is summed, and nothing changes or needs it in between",
-                    "the Vector engine does not read the row again; the Scalar engine adds it up as it goes",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return written_by(code, "tensor_reduce")
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        reduction = dict(_reductions(code)).get(site.key)
-        if reduction is None:
-            raise SiteGone(f"{site.key}: the kernel has no tensor_reduce into {site.key}")
-        producer, allocation = _plan(code, site.key, reduction)
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[Statement, Statement]:
+        return _plan(code, key, instruction)
+
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[Statement, Statement]) -> Site:
+        producer, _ = found
+        return Site(
+            self.name,
+            key,
+            f"sum {key} within the activation on line {producer.line}",
+            instruction.line,
+            "the activation writes the whole row that is summed, and nothing changes or needs it in between",
+            "the Vector engine does not read the row again; the Scalar engine adds it up as it goes",
+        )
+
+    def rewritten(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[Statement, Statement]
+    ) -> cst.Module:
+        producer, allocation = found
         call = producer.call
         assert call is not None and isinstance(call.func, cst.Attribute)
         isa = code.module.code_for_node(call.func.value)
-        op = code.argument(reduction, "op")
-        dst = code.argument(reduction, "dst")
+        op, dst = code.argument(instruction, "op"), code.argument(instruction, "dst", 0)
         assert op is not None and dst is not None
         fused = call.with_changes(
             args=[
@@ -62,30 +58,19 @@ class FuseRowSum:
             ]
         )
         producer_node = replace_nodes(producer.node, {call: fused})
-        block = reduction.block.node
+        block = instruction.block.node
         body: list[cst.CSTNode] = []
         for child in block.body:
             if child is producer.node:
                 body += [allocation.node, producer_node]
-            elif child is not reduction.node and child is not allocation.node:
+            elif child is not instruction.node and child is not allocation.node:
                 body.append(child)
-        result = replace_nodes(code.module, {block: block.with_changes(body=body)})
-        assert isinstance(result, cst.Module)
-        return cst.parse_module(result.code)
+        return code.changed({block: block.with_changes(body=body)})
 
 
 def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
     none = cst.SimpleWhitespace("")
     return cst.Arg(value, keyword=cst.Name(name), equal=cst.AssignEqual(none, none))
-
-
-def _reductions(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every tensor_reduce into a tile that is given by its bare name."""
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_reduce":
-            dst = code.argument(statement, "dst")
-            if isinstance(dst, cst.Name):
-                yield dst.value, statement
 
 
 def _plan(code: KernelCode, name: str, reduction: Statement) -> tuple[Statement, Statement]:

@@ -200,6 +200,12 @@ class KernelCode:
                 return arg.value
         return None
 
+    def changed(self, changes: dict[cst.CSTNode, cst.CSTNode]) -> cst.Module:
+        """The module with nodes, found by identity, replaced; through text, so that none stands in one tree twice."""
+        result = replace_nodes(self.module, changes)
+        assert isinstance(result, cst.Module)
+        return cst.parse_module(result.code)
+
     def fresh_name(self, wanted: str) -> str:
         name, number = wanted, 2
         while name in self.all_names:

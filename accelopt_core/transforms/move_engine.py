@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 
 ENGINES = ("scalar", "gpsimd", "vector")
 MOVABLE = ("tensor_copy", "tensor_scalar", "tensor_tensor")
@@ -67,9 +67,7 @@ class MoveEngine:
         kept = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "engine"]
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         changed = call.with_changes(args=[*kept, cst.Arg(value, keyword=cst.Name("engine"), equal=equal)])
-        result = replace_nodes(code.module, {call: changed})
-        assert isinstance(result, cst.Module)
-        return cst.parse_module(result.code)
+        return code.changed({call: changed})
 
 
 def _relieves(now: str, engine: str, context: AnalysisContext) -> bool:

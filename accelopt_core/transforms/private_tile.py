@@ -81,6 +81,4 @@ def without(
             comments = []
         assert isinstance(made, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
         body.append(made)
-    result = replace_nodes(code.module, {block.node: block.node.with_changes(body=body)})
-    assert isinstance(result, cst.Module)
-    return cst.parse_module(result.code)
+    return code.changed({block.node: block.node.with_changes(body=body)})

@@ -10,62 +10,41 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Statement
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 
 
-class ReciprocalOnScalar:
+class ReciprocalOnScalar(InstructionTransform[tuple[str, str]]):
     name = "reciprocal-on-scalar"
+    gone = "has no reciprocal into a tile"
 
     def describe(self) -> str:
         return "Replace nisa.reciprocal (Vector, eight cycles an element) by an activation (Scalar, one)."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, statement in _reciprocals(code):
-            try:
-                _check(code, statement)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    name,
-                    f"compute the reciprocal {name} on the Scalar engine",
-                    statement.line,
-                    "the activation reads and writes the same tiles; verification decides whether it is exact enough",
-                    "the Vector engine needs eight cycles for each reciprocal, the Scalar engine one",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return written_by(code, "reciprocal")
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        statement = dict(_reciprocals(code)).get(site.key)
-        if statement is None:
-            raise SiteGone(f"{site.key}: the kernel has no reciprocal into {site.key}")
-        isa, language = _check(code, statement)
-        text = {
-            keyword: code.module.code_for_node(value)
-            for keyword in ("dst", "data")
-            if (value := code.argument(statement, keyword)) is not None
-        }
-        call = cst.parse_expression(
-            f"{isa}.activation(dst={text['dst']}, op={language}.reciprocal, data={text['data']})"
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, str]:
+        return _check(code, instruction)
+
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str]) -> Site:
+        return Site(
+            self.name,
+            key,
+            f"compute the reciprocal {key} on the Scalar engine",
+            instruction.line,
+            "the activation reads and writes the same tiles; verification decides whether it is exact enough",
+            "the Vector engine needs eight cycles for each reciprocal, the Scalar engine one",
         )
-        assert statement.call is not None
-        result = replace_nodes(code.module, {statement.call: call})
-        assert isinstance(result, cst.Module)
-        return cst.parse_module(result.code)
 
-
-def _reciprocals(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "reciprocal":
-            dst = code.argument(statement, "dst")
-            if isinstance(dst, cst.Name):
-                yield dst.value, statement
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str]) -> cst.Module:
+        isa, language = found
+        data = code.argument(instruction, "data")
+        assert instruction.call is not None and data is not None
+        shown = code.module.code_for_node(data)
+        call = f"{isa}.activation(dst={key}, op={language}.reciprocal, data={shown})"
+        return code.changed({instruction.call: cst.parse_expression(call)})
 
 
 def _check(code: KernelCode, statement: Statement) -> tuple[str, str]:

@@ -13,55 +13,45 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Statement
+from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, private_tile, without
 
 
-class TransposeByDma:
+class TransposeByDma(InstructionTransform[tuple[PrivateTile, PrivateTile, cst.Call]]):
     name = "transpose-by-dma"
+    gone = "loads no tile"
 
     def describe(self) -> str:
         return "Turn a tile while it is loaded (dma_transpose) instead of on the Tensor engine afterwards."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, load in _loads(code):
-            try:
-                _, turned, _ = _plan(code, load)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    name,
-                    f"turn {name} as it is loaded",
-                    load.line,
-                    f"nothing else reads {name} or {turned.name}, and all three tiles have one dtype",
-                    "the Tensor engine has one transpose less, and no copy out of PSUM is needed",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return written_by(code, "dma_copy")
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        load = dict(_loads(code)).get(site.key)
-        if load is None:
-            raise SiteGone(f"{site.key}: the kernel loads nothing into {site.key}")
-        loaded, turned, call = _plan(code, load)
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[PrivateTile, PrivateTile, cst.Call]:
+        return _plan(code, instruction)
+
+    def site(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, PrivateTile, cst.Call]
+    ) -> Site:
+        _, turned, _ = found
+        return Site(
+            self.name,
+            key,
+            f"turn {key} as it is loaded",
+            instruction.line,
+            f"nothing else reads {key} or {turned.name}, and all three tiles have one dtype",
+            "the Tensor engine has one transpose less, and no copy out of PSUM is needed",
+        )
+
+    def rewritten(
+        self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, PrivateTile, cst.Call]
+    ) -> cst.Module:
+        loaded, turned, call = found
         assert turned.reader.call is not None
         gone = [loaded.allocation, loaded.writer, turned.allocation, turned.writer]
-        return without(code, load.block, gone, {turned.reader.call: call})
-
-
-def _loads(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every dma_copy into a tile that is given by its bare name."""
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "dma_copy":
-            dst = code.argument(statement, "dst", 0)
-            if isinstance(dst, cst.Name):
-                yield dst.value, statement
+        return without(code, instruction.block, gone, {turned.reader.call: call})
 
 
 def _plan(code: KernelCode, load: Statement) -> tuple[PrivateTile, PrivateTile, cst.Call]:

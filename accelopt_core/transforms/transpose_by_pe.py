@@ -16,55 +16,38 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
+from accelopt_core.transforms.one_instruction import InstructionTransform, counted, instead_of, written_by
 
 _HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
 
 
-class TransposeByPe:
+class TransposeByPe(InstructionTransform[tuple[str, str, str]]):
     name = "transpose-by-pe"
+    gone = "turns no tile while loading it,"
 
     def describe(self) -> str:
         return "Load a tile as it lies in HBM and turn it on the Tensor engine (nc_transpose), not by dma_transpose."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for key, load in _turned_loads(code):
-            try:
-                _check(code, load)
-            except IllegalSite:
-                continue
-            found.append(
-                Site(
-                    self.name,
-                    key,
-                    f"turn {key} on the Tensor engine after loading it",
-                    load.line,
-                    f"both ways move the bits of {key} to the same places, and its dtype stays as it is",
-                    "a plain transfer has the whole bandwidth of the DMA engines, a turning one only part of it",
-                )
-            )
-        return tuple(found)
+    def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
+        return counted(written_by(code, "dma_transpose"))
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        code = read_kernel(module)
-        load = dict(_turned_loads(code)).get(site.key)
-        if load is None:
-            raise SiteGone(f"{site.key}: the kernel turns no tile of that name as it is loaded")
-        return _rewritten(code, load, _check(code, load))
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, str, str]:
+        return _check(code, instruction)
 
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str, str]) -> Site:
+        return Site(
+            self.name,
+            key,
+            f"turn {key} on the Tensor engine after loading it",
+            instruction.line,
+            f"both ways move the bits of {key} to the same places, and its dtype stays as it is",
+            "a plain transfer has the whole bandwidth of the DMA engines, a turning one only part of it",
+        )
 
-def _turned_loads(code: KernelCode) -> Iterator[tuple[str, Statement]]:
-    """Every dma_transpose by the tile it writes, which is given by its bare name; the second into it is `name#2`."""
-    seen: dict[str, int] = {}
-    for statement in code.statements():
-        if statement.kind is Kind.INSTRUCTION and statement.operation == "dma_transpose":
-            dst = code.argument(statement, "dst", 0)
-            if isinstance(dst, cst.Name):
-                seen[dst.value] = number = seen.get(dst.value, 0) + 1
-                yield (dst.value if number == 1 else f"{dst.value}#{number}"), statement
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, str, str]) -> cst.Module:
+        return _rewritten(code, instruction, found)
 
 
 def _check(code: KernelCode, load: Statement) -> tuple[str, str, str]:
@@ -113,11 +96,4 @@ def _rewritten(code: KernelCode, load: Statement, made_of: tuple[str, str, str])
         f"{isa}.nc_transpose(dst={turned}, data={loaded})",
         f"{isa}.tensor_copy(dst={tile.value}, src={turned})",
     ]
-    statements = [cst.parse_statement(line) for line in lines]
-    statements[0] = statements[0].with_changes(leading_lines=getattr(load.node, "leading_lines", ()))
-    block = load.block.node
-    at = list(block.body).index(load.node)
-    body = [*block.body[:at], *statements, *block.body[at + 1 :]]
-    result = replace_nodes(code.module, {block: block.with_changes(body=body)})
-    assert isinstance(result, cst.Module)
-    return cst.parse_module(result.code)
+    return instead_of(code, load, lines)

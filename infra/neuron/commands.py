@@ -126,6 +126,11 @@ class Profiler:
     def name(self) -> str:
         return self.path.name
 
+    @property
+    def keeps_timed_outputs(self) -> bool:
+        """Else what a timed execution computed cannot be compared with what was verified."""
+        return {"--save-nth-output", "--save-output-npy"} <= self.capture_flags
+
 
 def find_profiler(installation: Installation) -> Profiler:
     """The newer name first. Raises ToolchainMissing."""

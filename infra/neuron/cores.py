@@ -18,7 +18,8 @@ RUNTIME_VARIABLE = "NEURON_RT_VISIBLE_CORES"
 """The Neuron runtime's own; a user who sets it has chosen, and no core is leased."""
 
 CORES_PER_DEVICE = {"trn1": 2, "trn2": 8, "trn3": 8}
-"""Physical NeuronCores of a chip, which is what LNC=1 counts (AWS Neuron documentation, architecture pages)."""
+"""Physical NeuronCores of a chip, which is what LNC=1 counts (AWS Neuron documentation, architecture pages
+trainium.rst: two NeuronCore-v2, trainium2.rst: eight NeuronCore-v3, trainium3.rst: eight NeuronCore-v4)."""
 
 PATIENCE_S = 1800.0
 TIMING = "timing"

@@ -230,13 +230,12 @@ class NeuronToolchain:
         flags = ["--num-exec", str(total)]  # and every one profiled, which is the default
         known = self._profiler.capture_flags
         flags += [flag for flag in ("--check-output-determinism",) if flag in known]
-        saves = {"--save-nth-output", "--save-output-npy"} <= known
-        if saves:
+        if self._profiler.keeps_timed_outputs:
             flags += ["--save-output-npy", f"--save-nth-output={total}"]
         with self._share.timing():
             started = time.monotonic()
             said = self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
-        if saves:
+        if self._profiler.keeps_timed_outputs:
             self._check_timed_outputs(artifact, tensors, work, said)
         sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, total + 1)]
         lost = [session.name for session in sessions if not session.is_file()]

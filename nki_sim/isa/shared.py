@@ -51,8 +51,8 @@ def tensor_copy(
 ) -> Instruction:
     """dst = src between SBUF and PSUM. Bit-exact for equal dtypes, else converted through float32.
 
-    Same partitions and elements per partition; shapes may differ. Vector unless `engine` says scalar or
-    gpsimd (SBUF only). `dtype` is of NKI 0.2 and can only repeat dst's.
+    Same partitions and elements per partition; shapes may differ. Vector unless `engine` says scalar, or
+    gpsimd, which reaches SBUF alone. `dtype` is of NKI 0.2 and can only repeat dst's.
     """
     if dtype is not None and as_dtype(dtype) != dst.dtype:
         raise NkiValidationError(f"tensor_copy(dtype={dtype}): the result has dst's dtype, {dst.dtype}; drop dtype=")

@@ -45,7 +45,7 @@ def stage(script: Script, menu: Menu | None) -> Iterator[tuple[Proposer, list[Se
         model = build_model("anthropic", ModelSettings("test-model", server.url, "test-key", 20.0))
         today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
         yield (
-            proposer_from_model({role: model for role in Role}, lambda source: "API", today, menu=menu),
+            proposer_from_model({role: model for role in Role}, lambda source: "API", "", today, menu=menu),
             server.requests,
         )
 

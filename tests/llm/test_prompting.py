@@ -16,12 +16,14 @@ from accelopt_core.planner import planner_prompt
 from accelopt_core.prompting import (
     PROMPTS,
     Detail,
+    brief,
     microseconds,
     numbered,
     profile_fields,
     prompts_version,
     render,
     shortened,
+    top,
 )
 from nki_sim.machine import MACHINES
 from tests.llm.scenes import PLAN, PROFILE, context, measured
@@ -99,8 +101,8 @@ def test_every_machine_can_be_taught(name: str) -> None:
 
 def test_bounds_from_a_trace_are_not_called_absolute() -> None:
     traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
-    declared = planner_prompt(context(), Detail())
-    derived = planner_prompt(context(parent_result=measured(400.0, traced)), Detail())
+    declared = planner_prompt(context(), "", Detail())
+    derived = planner_prompt(context(parent_result=measured(400.0, traced)), "", Detail())
     assert "no plan can gain more than 232.0 µs" in declared
     assert "no plan can gain more" not in derived and "may go below" in derived
 
@@ -108,7 +110,7 @@ def test_bounds_from_a_trace_are_not_called_absolute() -> None:
 def test_kernel_text_is_passed_on_untouched() -> None:
     odd = "def kernel(x):\n    return x  # {{ not a template }} <b> & µ\n"
     parent = replace(context().parent, source=odd)
-    assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), Detail())
+    assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), "", Detail())
 
 
 def test_profile_fields_come_in_listed_order_with_units() -> None:
@@ -132,13 +134,34 @@ def test_shortening_says_what_is_missing() -> None:
     assert "[… 900 characters left out …]" in shortened("x" * 1000, 100)
 
 
+def test_prose_ends_with_a_whole_sentence() -> None:
+    text = "The load was on the way. Start it earlier, before the weights. Then the store is next."
+    assert brief(text, 200) == text
+    assert brief(text, 70) == "The load was on the way. Start it earlier, before the weights. …"
+    assert brief("x" * 100, 50) == "x" * 48 + " …"
+    assert all(len(brief(text, longest)) <= longest for longest in range(10, 100))
+
+
+def test_code_ends_with_a_whole_line_and_says_how_many_are_missing() -> None:
+    code = "\n".join(f"line_{n}()" for n in range(10))
+    assert top(code, 1000) == code
+    assert top(code, 30) == "line_0()\nline_1()\nline_2()\n... (7 more lines)"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_only_a_machine_that_throttles_is_said_to(name: str) -> None:
+    facts = machine_facts(MACHINES[name])
+    text = render("planner_system.j2", machine=facts)
+    assert ("throttles itself" in text) == (facts.pe_cold_factor > 1)
+
+
 @pytest.mark.parametrize(("value", "text"), [(12345.6, "12,345.6 µs"), (0.01234, "0.0123 µs"), (-3.0, "-3 µs")])
 def test_microseconds(value: float, text: str) -> None:
     assert microseconds(value) == text
 
 
 def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_it() -> None:
-    alone = planner_prompt(context(), Detail())
-    beside = planner_prompt(context(planned=(PLAN,)), Detail())
+    alone = planner_prompt(context(), "", Detail())
+    beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
     assert "in this round already" not in alone and "in this round already" in beside
     assert PLAN.title in beside and f"[{PLAN.technique}]" in beside

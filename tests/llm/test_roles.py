@@ -35,6 +35,7 @@ GOOD_PLAN = json.dumps(
     }
 )
 API = "nisa.dma_copy(dst, src): moves a tile"
+INSTRUCTIONS = "- nisa.dma_copy(dst, src, engine): moves"
 
 
 @dataclass
@@ -56,6 +57,7 @@ def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[St
             proposer_from_model(
                 {role: model for role in Role},
                 lambda source: API,
+                INSTRUCTIONS,
                 lambda: datetime.date(2026, 3, 1),
                 settings or PromptSettings(),
             ),
@@ -86,6 +88,7 @@ def test_the_planner_is_shown_the_problem_the_profile_and_the_history() -> None:
         "expected 30.0 µs gained, measured -1 µs",
         "tails of odd sizes",
         "resident scale",
+        INSTRUCTIONS,
     ):
         assert shown in prompt
     assert "a_field_nobody_listed" not in prompt
@@ -320,4 +323,4 @@ def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
 
 def test_every_role_needs_a_model() -> None:
     with pytest.raises(ValueError, match="no model for the planner, executor, summarizer, reflexion role"):
-        proposer_from_model({}, lambda source: API)
+        proposer_from_model({}, lambda source: API, INSTRUCTIONS)

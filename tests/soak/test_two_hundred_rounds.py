@@ -156,7 +156,7 @@ def soak(folder_path: Path, rounds: int, width: int) -> Soak:
             "anthropic", settings, ledger,
             lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
         )  # fmt: skip
-        proposer = proposer_from_model(models, lambda source: "nisa.dma_copy(dst, src)", lambda: datetime.date.min)
+        proposer = proposer_from_model(models, lambda source: "nisa.dma_copy(dst, src)", "", lambda: datetime.date.min)
         outcome = Loop(
             task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
             replay=False), proposer, RunJournal(folder, memory), spending, observer,

@@ -84,6 +84,13 @@ def test_a_half_installed_instance_is_told_what_is_missing(sdk: PretendSdk, caps
     assert "missing" in capsys.readouterr().out
 
 
+def test_a_profiler_that_keeps_no_timed_outputs_is_a_problem_that_names_what_goes_unchecked(tmp_path: Path) -> None:
+    older = examine(PretendSdk(tmp_path / "older", profiler="neuron-profile").installation, prove=False)
+    newer = examine(PretendSdk(tmp_path / "newer").installation, prove=False)
+    assert any("neuron-profile keeps no outputs of timed executions" in problem for problem in older.problems)
+    assert not any("timed executions" in problem for problem in newer.problems)
+
+
 @pytest.mark.parametrize("printed", ["", "[]", "{}", '[{"neuron_device": 0}]', "neuron-ls: no devices"])
 def test_a_neuron_ls_of_another_kind_is_a_finding_and_no_crash(sdk: PretendSdk, printed: str) -> None:
     tool = sdk.tools / "neuron-ls"
