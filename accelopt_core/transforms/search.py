@@ -1,14 +1,14 @@
 """Best-first search over the graph of kernels: nodes are kernels, edges are legal steps, prices are predictions.
 
 Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken.
-When none gains, the search goes on from every measured kernel, one step further than the first: a step that gains
+When none gains, the search goes on from the measured kernels, the best first, one step further: a step that gains
 nothing by itself may open another that does. Nothing is compiled for real here; what is found is only planned.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accelopt_core.bounds import bottleneck_of
@@ -99,34 +99,41 @@ class Search:
         return len(steps), ideas
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
-        """How many kernels were looked at, and the ideas of the first place that promises a gain over the best."""
+        """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
         clock = _Allowance(self._look_ahead)
         best_us = self.price_us(context.best.source)
         if best_us is None:
             return 0, []
-        enough_us = (1 - LEAST_GAIN) * best_us
-        nodes: list[_Node] = []
         for root, _ in self._roots(context):
-            root_us = self.price_us(root.source)
-            if root_us is None or root_us > self._look_ahead.detour * best_us:
-                continue
-            root_node = _Node(root, root_us, (), root.source, root_us)
-            children = self._children(context, root_node, self._legal(root.source), clock)
-            if ideas := _ideas(children, enough_us):
+            ideas = self._within_two_steps(context, root, best_us, clock)
+            if ideas or clock.is_over:
                 return clock.priced, ideas
-            nodes += children
-        nodes = sorted(_distinct(nodes), key=lambda node: node.us)
-        nodes = [node for node in nodes if node.us <= self._look_ahead.detour * best_us]
+        return clock.priced, []
+
+    def _within_two_steps(
+        self, context: RoundContext, root: Candidate, best_us: float, clock: _Allowance
+    ) -> list[Idea]:
+        """To the end, before the next kernel is begun: the best, which comes first, gets most of the time."""
+        enough_us, too_slow_us = (1 - LEAST_GAIN) * best_us, self._look_ahead.detour * best_us
+        root_us = self.price_us(root.source)
+        if root_us is None or root_us > too_slow_us:
+            return []
+        legal = self._legal(root.source)
+        children = self._children(context, _Node(root, root_us, (), root.source, root_us), legal, clock)
+        if ideas := _ideas(children, enough_us):
+            return ideas
+        nodes = [node for node in children if node.us <= too_slow_us and node.source not in clock.gone_through]
+        clock.gone_through |= {node.source for node in nodes}
+        before = {_name(step) for step in legal}
         # What a first step opens comes before what could have been done without it.
         for opened in (True, False):
-            for node in nodes:
-                if clock.left_s <= 0 or not clock.left:
-                    return clock.priced, []
-                before = {_name(step) for step in self._legal(node.root.source)}
+            for node in sorted(nodes, key=lambda node: node.us):
+                if clock.is_over:
+                    return []
                 steps = [step for step in self._legal(node.source) if (_name(step) not in before) is opened]
                 if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
-                    return clock.priced, ideas
-        return clock.priced, []
+                    return ideas
+        return []
 
     def _roots(self, context: RoundContext) -> list[tuple[Candidate, Measured]]:
         measured = context.measured or ((context.parent, context.parent_result),)
@@ -144,8 +151,8 @@ class Search:
             clock.left -= len(steps)
         if not steps or clock.left_s <= 0:
             return []
-        clock.priced += len(steps)
         prices = self._predict([step.source for step in steps], clock.left_s)
+        clock.priced += len(prices)
         made = []
         for step in steps:
             us = prices.get(step.source)
@@ -170,6 +177,12 @@ class _Allowance:
         self._until = time.monotonic() + look_ahead.limit_s
         self.left = look_ahead.most_kernels
         self.priced = 0
+        self.gone_through: set[str] = set()
+        """Kernels one step away, by source: two measured ones may lead to the same."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_s <= 0 or not self.left
 
     @property
     def left_s(self) -> float:
@@ -192,11 +205,3 @@ def _name(step: Step) -> SiteName:
 
 def _ideas(nodes: Sequence[_Node], enough_us: float) -> list[Idea]:
     return [Idea(node.root, node.path, node.root_us, node.us) for node in nodes if node.us <= enough_us]
-
-
-def _distinct(nodes: Sequence[_Node]) -> Iterator[_Node]:
-    seen: set[str] = set()
-    for node in nodes:
-        if node.source not in seen:
-            seen.add(node.source)
-            yield node

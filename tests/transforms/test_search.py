@@ -153,6 +153,15 @@ def test_where_the_best_leads_nowhere_the_search_goes_on_from_another_measured_k
     assert plan.expected_gain_us == 40.0  # over the kernel it starts from, not over the best
 
 
+def test_two_steps_from_the_best_come_before_one_from_a_kernel_that_is_slower():
+    game = Game({"": "z", "a": "b", "ab": "c"}, {"": 100.0, "z": 60.0, "a": 70.0, "ab": 71.0, "abc": 65.0})
+
+    plan = game.plan("", "a")
+
+    assert plan.title == "go b, then go c"
+    assert "z" not in game.asked
+
+
 def test_faster_than_where_it_starts_is_not_enough_it_must_beat_the_best():
     game = Game({"": "b"}, {"": 100.0, "a": 70.0, "b": 80.0})
 
