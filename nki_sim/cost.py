@@ -63,6 +63,18 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class ArrayTile:
+    """The part of TensorE's array that a tiled product occupies while others run beside it."""
+
+    row: int
+    column: int
+    rows: int
+    columns: int
+    hold_ns: float
+    """As long as the product would have the whole array; `Cost.busy_ns` is its share of that."""
+
+
+@dataclass(frozen=True)
 class Traffic:
     """Bytes by memory."""
 
@@ -93,6 +105,8 @@ class Cost:
     ports: tuple[str, ...] = ()
     """Ports it holds that another engine uses too: `sbuf` (Vector and GpSimd), `psum` (Vector and Scalar)."""
     transfer: Transfer | None = None
+    array_tile: ArrayTile | None = None
+    """None: the whole array, or no product."""
 
 
 def cost(template: Template, machine: Machine) -> Cost:
@@ -120,7 +134,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         rows, stationary_columns, columns = data.partitions, data.free_size, data.partitions
         inputs = [data]
         cycles = max(data.partitions, min(machine.tensor_min_cycles, data.free_size))
-        share = 1.0
+        tile_size: tuple[int, ...] = ()
     else:
         stationary, moving = _role(template, "stationary"), _role(template, "moving")
         inputs = [stationary, moving]
@@ -131,20 +145,24 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         stationary_columns = stationary.free_size // (2 if doubled else 1)
         columns = moving.free_size // (2 if doubled else 1)
         cycles = max(columns, machine.tensor_min_cycles)
-        share = _array_share(getattr(template.attrs, "tile_size", ()), machine)
+        tile_size = tuple(getattr(template.attrs, "tile_size", ()) or ())
     passes = 1
     if any(operand.dtype == "float32" for operand in inputs):
         passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
     moving_ns = passes * cycles / machine.tensor_clock_ghz
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
     flops = 2 * rows * stationary_columns * columns
+    hold_ns = max(moving_ns, loading_ns)
+    tile = _array_tile(tile_size, tuple(getattr(template.attrs, "tile_position", ()) or ()), hold_ns, machine)
+    share = 1.0 if tile is None else tile.rows * tile.columns / (machine.tensor_rows * machine.tensor_columns)
     return Cost(
         "tensor",
-        max(moving_ns, loading_ns) * share,
+        hold_ns * share,
         machine.tensor_latency_ns,
         _traffic(template),
         flops=flops,
         transpose_flops=flops if transposes else 0,
+        array_tile=tile,
     )
 
 
@@ -154,14 +172,15 @@ def load_stationary_ns(columns: int, passes: int, machine: Machine) -> float:
     return machine.stationary_latency_ns + passes * per_pass
 
 
-def _array_share(tile_size: tuple[int, ...], machine: Machine) -> float:
-    """Fraction of the array a tiled matmul occupies; independent tiles run side by side."""
-    if not tile_size:
-        return 1.0
-    share = tile_size[0] / machine.tensor_rows
-    if len(tile_size) > 1:
-        share *= tile_size[1] / machine.tensor_columns
-    return min(1.0, share)
+def _array_tile(size: tuple[int, ...], position: tuple[int, ...], hold_ns: float, machine: Machine) -> ArrayTile | None:
+    """Products on different tiles of the array run side by side (NKI's documentation of nc_matmul, tiling mode)."""
+    if not size:
+        return None
+    columns = size[1] if len(size) > 1 else machine.tensor_columns
+    row, column = position if len(position) > 1 else (position[0] if position else 0, 0)
+    if (size[0], columns) == (machine.tensor_rows, machine.tensor_columns):
+        return None
+    return ArrayTile(row, column, size[0], columns, hold_ns)
 
 
 # --- VectorE, ScalarE, GpSimdE --------------------------------------------------------------------

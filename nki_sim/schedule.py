@@ -172,6 +172,29 @@ def _kind(price: Cost, template: Template) -> int:
     return _FUNCTION if price.table else _PLAIN
 
 
+def _array_parts(costs: Sequence[Cost], machine: Machine) -> tuple[list[tuple[int, float] | None], list[list[int]]]:
+    """By template: which part of TensorE's array it takes and for how long; by part: those it overlaps.
+
+    Nothing where no product is tiled: then the engine's own queue says it all.
+    """
+    if all(price.array_tile is None for price in costs):
+        return [None] * len(costs), []
+    whole = (0, 0, machine.tensor_rows, machine.tensor_columns)
+    parts: dict[tuple[int, int, int, int], int] = {}
+    taken: list[tuple[int, float] | None] = []
+    for price in costs:
+        tile = price.array_tile
+        where = (tile.row, tile.column, tile.rows, tile.columns) if tile is not None else whole
+        hold_ns = tile.hold_ns if tile is not None else price.busy_ns
+        taken.append((parts.setdefault(where, len(parts)), hold_ns) if price.resource == "tensor" else None)
+    return taken, [[other for where, other in parts.items() if _overlap(where, part)] for part in parts]
+
+
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    """Of (row, column, rows, columns)."""
+    return all(one[k] < other[k] + other[k + 2] and other[k] < one[k] + one[k + 2] for k in (0, 1))
+
+
 def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
     """(own slot, rival's slot) for every port it shares."""
     slots = []
@@ -192,17 +215,19 @@ def _run(
 ) -> _Pass:
     """Program order; or, given how long that takes at most, with idle gaps filled."""
     backfill = no_later_than_ns is not None
+    parts, overlapping_parts = _array_parts(costs, machine)
     prepared = [
         (
             RESOURCES.index(price.resource),
             price.busy_ns,
             price.latency_ns,
             _kind(price, template),
-            price.table if price.table else price.transfer,
+            price.table or price.transfer or part,
             _port_slots(price),
         )
-        for price, template in zip(costs, program.templates)
+        for price, template, part in zip(costs, program.templates, parts)
     ]
+    part_until = [0.0] * len(overlapping_parts)  # when each part of TensorE's array is free again
     overlaps, of_buffer = regions.overlaps, regions.of_buffer
     size = len(regions)
     visible = [0.0] * size  # when the last write may be read
@@ -307,11 +332,18 @@ def _run(
         may_fill = backfill
         earliest = ready
         if kind >= _MATMUL:
+            hold = busy
+            if extra is not None:
+                part, hold = extra
+                for other in overlapping_parts[part]:
+                    if part_until[other] > earliest:
+                        earliest = part_until[other]
             if throttle != 1.0:
-                when = ready if ready > tail else tail
+                when = earliest if earliest > tail else tail
                 if tensor_busy.get(int(when / window) - 1, 0.0) < busy_share:
                     throttled += busy * (throttle - 1.0)
                     busy *= throttle
+                    hold *= throttle
         elif kind == _FUNCTION:
             if extra != table:
                 table = extra
@@ -355,6 +387,10 @@ def _run(
         if kind >= _MATMUL:
             slot = int(start / window)
             tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
+            if extra is not None:
+                done = start + hold
+                if done > part_until[part]:
+                    part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
             start, done = book(start + dma_start, move.first_engine, move.last_engine, move.engine_ns)

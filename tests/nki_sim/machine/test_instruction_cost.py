@@ -67,6 +67,9 @@ def test_matmuls_on_a_part_of_the_array_leave_the_rest_to_others() -> None:
     whole = price(matmul(32, 128, 512, nl.bfloat16))
     quarter = price(matmul(32, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(32, 128)))
     assert quarter.busy_ns == pytest.approx(whole.busy_ns / 4)
+    assert quarter.array_tile is not None and quarter.array_tile.hold_ns == whole.busy_ns
+    assert whole.array_tile is None
+    assert price(matmul(128, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(128, 128))).array_tile is None
 
 
 def test_double_row_doubles_the_flops_of_the_same_time() -> None:

@@ -286,6 +286,59 @@ def test_tensor_engine_warms_up_and_cools_down() -> None:
     assert time(matmuls(100), TRN1).throttled_us == 0
 
 
+def halves(rows: tuple[int, ...], count: int = 20) -> Timeline:
+    """Products of 64 rows, in turns on the halves of the array that start at these rows; no rows: untiled."""
+
+    def body(source: Any, result: Any) -> None:
+        weights, values = tile(P, nl.bfloat16), tile(dtype=nl.bfloat16)
+        nisa.memset(dst=weights, value=1.0)
+        nisa.memset(dst=values, value=1.0)
+        for at in range(count):
+            row = rows[at % len(rows)] if rows else 0
+            where = {"tile_position": (row, 0), "tile_size": (64, P)} if rows else {}
+            half = slice(row, row + 64)
+            nisa.nc_matmul(dst=tile(buffer=nl.psum), stationary=weights[half], moving=values[half], **where)
+        nisa.dma_copy(dst=result, src=source)
+
+    return time(traced(body), replace(TRN2, throttle_factor=1.0))
+
+
+def span_ns(timeline: Timeline) -> float:
+    """From the first product's start to the last one's end."""
+    products = [i for i, t in enumerate(timeline.program.template_ids) if timeline.costs[t].resource == "tensor"]
+    return float(timeline.end_ns[products].max() - timeline.start_ns[products].min())
+
+
+def test_products_on_two_halves_of_the_array_run_side_by_side() -> None:
+    one = span_ns(halves((), count=1))
+    assert span_ns(halves(())) == pytest.approx(20 * one)
+    assert span_ns(halves((0, 64))) == pytest.approx(10.5 * one)  # the second half starts half a product later
+
+
+def test_products_on_the_same_half_of_the_array_take_turns_and_gain_nothing() -> None:
+    assert span_ns(halves((0,))) == pytest.approx(span_ns(halves(())))
+    assert span_ns(halves((64,))) == pytest.approx(span_ns(halves(())))
+
+
+def test_a_product_of_the_whole_array_waits_for_both_halves() -> None:
+    def body() -> None:
+        weights, values = tile(P, nl.bfloat16), tile(dtype=nl.bfloat16)
+        for row in (0, 64):
+            half = slice(row, row + 64)
+            nisa.nc_matmul(
+                dst=tile(buffer=nl.psum),
+                stationary=weights[half],
+                moving=values[half],
+                tile_position=(row, 0),
+                tile_size=(64, P),
+            )
+        nisa.nc_matmul(dst=tile(buffer=nl.psum), stationary=weights, moving=values)
+
+    timeline = time(instruction(body), replace(TRN2, throttle_factor=1.0))
+    assert timeline.start_ns[2] >= timeline.end_ns[:2].max()
+    assert timeline.start_ns[1] < timeline.end_ns[0]
+
+
 def test_vector_in_a_performance_mode_and_gpsimd_take_turns() -> None:
     def body() -> None:
         nisa.tensor_copy(dst=tile(2048, nl.bfloat16), src=tile(2048, nl.bfloat16))
