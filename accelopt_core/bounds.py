@@ -158,14 +158,7 @@ def gaps_for(facts: Facts, bound: Bounds, latency_us: float, machine_name: str) 
     busiest = max(spent, key=lambda name: spent[name])
     idle = latency_us - pipeline
     if idle > 0:
-        gaps.append(
-            Gap(
-                "engines wait for each other",
-                idle,
-                "overlap: double-buffer tiles, hoist or split loads, fewer dependent steps between engines",
-                f"the busiest, {busiest}, works {pipeline:,.1f} of {latency_us:,.1f} µs",
-            )
-        )
+        gaps += _idle_gaps(fields, busiest, pipeline, latency_us)
     others = fsum(spent.values()) - pipeline
     exposed = min(1.0, max(0.0, idle / others)) if others > 0 else 0.0
 
@@ -178,6 +171,33 @@ def gaps_for(facts: Facts, bound: Bounds, latency_us: float, machine_name: str) 
             gaps.append(Gap(name, price(resource, min(removable_us, spent[resource])), remedy, evidence))
     worth = [gap for gap in gaps if gap.cost_us > _WORTH_NAMING * latency_us]
     return tuple(sorted(worth, key=lambda gap: -gap.cost_us))
+
+
+def _idle_gaps(fields: Mapping[str, float], busiest: str, pipeline: float, latency_us: float) -> list[Gap]:
+    """Where the busiest resource does nothing: before its first instruction, after its last, and in between."""
+    begin, end = fields.get(f"{busiest}_begin_time"), fields.get(f"{busiest}_end_time")
+    start_us = 0.0 if begin is None else max(0.0, begin * 1e6)
+    tail_us = 0.0 if end is None else max(0.0, latency_us - end * 1e6)
+    return [
+        Gap(
+            "start-up",
+            start_us,
+            "issue first what the first instruction needs, in small pieces on more than one queue; put off all else",
+            f"the busiest, {busiest}, begins after {start_us:,.1f} µs",
+        ),
+        Gap(
+            "tail",
+            tail_us,
+            "make the last piece of work small: copy and store it in parts, on two engines and queues",
+            f"the busiest, {busiest}, ends {tail_us:,.1f} µs before the kernel does",
+        ),
+        Gap(
+            "engines wait for each other",
+            latency_us - pipeline - start_us - tail_us,
+            "overlap: double-buffer tiles, hoist or split loads, fewer dependent steps between engines",
+            f"the busiest, {busiest}, works {pipeline:,.1f} of {latency_us:,.1f} µs",
+        ),
+    ]
 
 
 def _spent_us(fields: Mapping[str, float], core: Machine) -> dict[str, float]:

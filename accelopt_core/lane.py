@@ -6,6 +6,7 @@ themselves: what they tried is handed to the loop, which alone writes the journa
 
 from __future__ import annotations
 
+import ast
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -15,8 +16,11 @@ from accelopt_core.candidate import Candidate, Plan, source_hash
 from accelopt_core.evaluation import Evaluation, Implausible, Measured, explain
 from accelopt_core.ports import BudgetExhausted, ModelError, Step, Try
 from accelopt_core.proposer import CannotRepair, Executor, Feedback, RoundContext, UnusableReply
+from accelopt_core.python_source import parsed
 from accelopt_core.steps import Place, Steps, Stop
 from ka_extensions.attempt_history import MODEL_FAILED, Attempt
+
+_LONGEST_STATEMENT = 200
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MOST_LANES = len(LETTERS)
@@ -118,12 +122,25 @@ def quoting(result: Evaluation, source: str) -> Evaluation:
     """The same result, its hot lines with their text: whoever reads of line 16 need not have the kernel at hand."""
     if not isinstance(result, Measured):
         return result
-    lines = source.splitlines()
-    hot = tuple(
-        replace(line, text=lines[line.line - 1].strip()) if not line.text and 0 < line.line <= len(lines) else line
-        for line in result.profile.hot_lines
-    )
+    text = _statements(source)
+    hot = tuple(line if line.text else replace(line, text=text.get(line.line, "")) for line in result.profile.hot_lines)
     return replace(result, profile=replace(result.profile, hot_lines=hot))
+
+
+def _statements(source: str) -> dict[int, str]:
+    """By line: the simple statement it belongs to, in one line; where there is none, the line itself."""
+    lines = source.splitlines()
+    found = {number: line.strip() for number, line in enumerate(lines, 1)}
+    try:
+        tree = parsed(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of another era's language, perhaps
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Expr, ast.Assign)) and node.end_lineno is not None and node.end_lineno > node.lineno:
+            whole = " ".join(line.strip() for line in lines[node.lineno - 1 : node.end_lineno])
+            shown = whole if len(whole) <= _LONGEST_STATEMENT else f"{whole[: _LONGEST_STATEMENT - 2]} …"
+            found.update(dict.fromkeys(range(node.lineno, node.end_lineno + 1), shown))
+    return found
 
 
 def run_side_by_side(lanes: Sequence[Lane], run: Callable[[Lane, Callable[[Try], None]], None], steps: Steps,

@@ -47,6 +47,23 @@ class MachineFacts:
     """... of this length a ninth ..."""
     dma_full_row_bytes: int
     """... and of this length a seventeenth."""
+    tensor_min_cycles: int
+    fp32_transpose_passes: int
+    tensor_ready_us: float
+    """*_ready_us: from the end of an instruction to a reader on another engine."""
+    vector_fixed_cycles: int
+    """*_fixed_cycles: of every instruction, beside its elements."""
+    vector_copy_speedup: float
+    """Of fp32 copies and tensor_scalar that stay in SBUF."""
+    vector_ready_us: float
+    scalar_fixed_cycles: int
+    scalar_ready_us: float
+    scalar_function_ready_us: float
+    gpsimd_fixed_cycles: int
+    gpsimd_ghz: float
+    partitions_per_dma_engine: int
+    dma_row_ns: float
+    dma_engine_gb_per_s: float
     pe_warmup_us: float
     """The window over which the Tensor engine's throttle watches how busy it is."""
     pe_busy_percent: int
@@ -79,6 +96,20 @@ def machine_facts(machine: Machine) -> MachineFacts:
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),
         dma_full_row_bytes=_power_of_two(16 * row_bytes),
+        tensor_min_cycles=machine.tensor_min_cycles,
+        fp32_transpose_passes=machine.tensor_fp32_transpose_passes,
+        tensor_ready_us=round(machine.tensor_latency_ns / 1e3, 2),
+        vector_fixed_cycles=round(machine.vector_issue_cycles),
+        vector_copy_speedup=machine.vector_perf_copy_32bit,
+        vector_ready_us=round(machine.vector_latency_ns / 1e3, 2),
+        scalar_fixed_cycles=round(machine.scalar_issue_cycles),
+        scalar_ready_us=round(machine.scalar_latency_ns / 1e3, 2),
+        scalar_function_ready_us=round(machine.scalar_function_latency_ns / 1e3, 2),
+        gpsimd_fixed_cycles=round(machine.gpsimd_issue_cycles + machine.rates["tensor_tensor@gpsimd"].fixed),
+        gpsimd_ghz=machine.gpsimd_clock_ghz,
+        partitions_per_dma_engine=machine.partitions_per_dma_engine,
+        dma_row_ns=machine.dma_row_ns,
+        dma_engine_gb_per_s=machine.dma_engine_bytes_per_ns,
         pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
         pe_busy_percent=round(100 * machine.throttle_utilization),
         pe_cold_factor=machine.throttle_factor,

@@ -45,8 +45,6 @@ class Offers:
     """Priced, best first."""
     tools: Mapping[str, str] | None = None
     """What each transform named in `sites` does, in a sentence."""
-    without_gain: int = 0
-    """Legal sites that promise no gain by themselves."""
     not_priced: int = 0
     """Legal sites that the time did not suffice for."""
     note: str = ""
@@ -97,7 +95,6 @@ class Menu:
         return Offers(
             sites=tuple(step.site.priced(worth[step]) for step in best),
             tools={each.name: each.describe() for each in self._transforms if each.name in named},
-            without_gain=sum(not math.isnan(gain) and step not in worth for step, gain in gains.items()),
             not_priced=sum(math.isnan(gain) for gain in gains.values()),
         )
 

@@ -32,6 +32,9 @@ _BOTTLENECK_WORDS = {
 }
 
 
+_NEARLY_ALL = 0.9
+
+
 class ModelPlanner:
     """`instructions`: the API in one line each.
 
@@ -81,7 +84,7 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         bounds=result.profile.bounds,
         fields=profile_fields(result.profile, detail.fields),
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
-        wins=[experience for experience in experiences if experience.is_win],
+        wins=[(each, _is_in(context.parent.source, each.fast)) for each in experiences if each.is_win],
         rejections=[experience for experience in experiences if not experience.is_win],
         attempts=attempts,
         attempts_left_out=len(older),
@@ -90,6 +93,13 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         instructions=instructions,
         detail=detail,
     )
+
+
+def _is_in(source: str, code: str) -> bool:
+    """Whether a kernel has a remembered rewrite already: nearly all of its lines."""
+    have = {line.strip() for line in source.splitlines()}
+    lines = [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("...")]
+    return bool(lines) and sum(line in have for line in lines) >= _NEARLY_ALL * len(lines)
 
 
 def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:

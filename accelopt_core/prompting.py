@@ -8,6 +8,7 @@ a fixed order; the kernel, the plan and the numbers always stay.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -86,6 +87,18 @@ class PromptSettings:
 
 
 DEFAULT_SETTINGS = PromptSettings()
+
+
+@dataclass(frozen=True)
+class EngineTime:
+    """One engine, or all DMA queues together, over one execution; None where the profile does not say."""
+
+    name: str
+    busy_us: float
+    begin_us: float | None
+    end_us: float | None
+    waits: tuple[tuple[str, float], ...]
+    """(for what, µs), longest first."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +195,31 @@ def profile_fields(profile: Profile, most: int) -> list[Field]:
     return shown[:most]
 
 
+def engine_times(profile: Profile) -> list[EngineTime]:
+    """Every engine that works, the busiest first."""
+    found = []
+    for engine in ("tensor", "vector", "scalar", "gpsimd", "dma"):
+        fields = profile.fields
+        busy_s = fields.get("dma_active_time" if engine == "dma" else f"{engine}_engine_active_time", 0.0)
+        if busy_s > 0:
+            begin, end = fields.get(f"{engine}_begin_time"), fields.get(f"{engine}_end_time")
+            waits = [
+                (match.group(1), 1e6 * value)
+                for name, value in fields.items()
+                if (match := re.fullmatch(rf"{engine}_wait_for_(\w+)_time", name)) and value > 0
+            ]
+            found.append(
+                EngineTime(
+                    engine,
+                    1e6 * busy_s,
+                    None if begin is None else 1e6 * begin,
+                    None if end is None else 1e6 * end,
+                    tuple(sorted(waits, key=lambda wait: -wait[1])),
+                )
+            )
+    return sorted(found, key=lambda engine: -engine.busy_us)
+
+
 PRECISION_TEXT = {
     PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; casting operands to bf16, "
     "fp16 or fp8 is counted as wrong even if the result passes",
@@ -206,6 +244,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals.update(engine_times=engine_times)
     environment.filters.update(us=microseconds, numbered=numbered, shortened=shortened, brief=brief, top=top)
     return environment
 

@@ -84,13 +84,14 @@ def measure(program: Program, machine_name: str = "", exact: bool | None = None)
 
 def summarise(line: Timeline) -> Measurement:
     """Everything there is to say about a timeline."""
+    waits = stalls(line)
     return Measurement(
         line.latency_us,
         line.program_order_us,
         line.resource_bound_us,
-        profile(line),
+        {**profile(line), **_wait_fields(waits)},
         line_costs(line),
-        stalls(line),
+        waits,
         line.machine.name,
         *useful_work(line.program, line.costs),
         low_precision(line.program),
@@ -154,6 +155,7 @@ def profile(timeline: Timeline) -> dict[str, float]:
     out["software_dynamic_dma_count"] = software
     out["hardware_dynamic_dma_count"] = transfers - software
     out["total_active_time"] = busy_until["any"] / 1e6
+    out.update(_begin_and_end_s(timeline))
     for name in ("hbm_read", "hbm_write", "sbuf_read", "sbuf_write", "psum_read", "psum_write"):
         out[f"{name}_bytes"] = total(name)
     out["spill_save_bytes"] = out["spill_reload_bytes"] = 0
@@ -199,6 +201,27 @@ def _active_us(timeline: Timeline) -> dict[str, float]:
     active["dma"] = _union_us(timeline.issued_ns[chosen], timeline.end_ns[chosen])
     active["any"] = _union_us(timeline.issued_ns, timeline.end_ns)
     return {name: us * timeline.scale for name, us in active.items()}
+
+
+def _begin_and_end_s(timeline: Timeline) -> dict[str, float]:
+    """When each engine starts its first instruction and ends its last; of an extrapolated loop, from its ends."""
+    program = timeline.shown
+    if not len(program):
+        return {}
+    resources = resource_numbers(timeline)[program.template_ids]
+    shown_us = timeline.latency_us / timeline.scale
+    found = {}
+    for number, engine in enumerate((*ENGINES, "dma")):
+        chosen = resources >= len(ENGINES) if engine == "dma" else resources == number
+        if chosen.any():
+            tail_us = shown_us - float(timeline.end_ns[chosen].max()) / 1e3
+            found[f"{engine}_begin_time"] = float(timeline.issued_ns[chosen].min()) / 1e9
+            found[f"{engine}_end_time"] = (timeline.latency_us - tail_us) / 1e6
+    return found
+
+
+def _wait_fields(waits: Sequence[Stall]) -> dict[str, float]:
+    return {f"{stall.engine}_wait_for_{stall.waiting_on}_time": stall.us / 1e6 for stall in waits}
 
 
 def resource_numbers(timeline: Timeline) -> np.ndarray:

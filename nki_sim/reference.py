@@ -36,6 +36,9 @@ _COMMON = (
 )
 """The instructions that most public kernels are made of; always described in full."""
 
+_NEVER_PLANNED = ("core_", "get_", "rand_", "register_", "rng", "sendrecv", "sequence_", "set_rng_")
+"""Other cores, random numbers and registers: nothing that makes a kernel of one core faster."""
+
 _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
 
 
@@ -52,7 +55,8 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
     rest = [name for name in functions if name not in full]
     parts = [
         f"# NKI {nki_version}: what this kernel may call",
-        "`import nki, nki.isa as nisa, nki.language as nl`. Instructions write their `dst`; they return no tensors.",
+        "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return no tensor; "
+        "`nl` functions return a new tile. Names that are not in here do not exist.",
         "## Sizes",
         _sizes(),
         "## nisa instructions in full",
@@ -79,8 +83,9 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
 
 
 def instruction_list() -> str:
-    """Markdown: every instruction in one line, for who plans a kernel and does not write it."""
-    return f"{_one_line_each(_isa_functions())}\n\nValues of their options:\n{_enum_members()}"
+    """Markdown: every instruction in one line, for who plans a kernel of one core and does not write it."""
+    planned = {name: each for name, each in _isa_functions().items() if not name.startswith(_NEVER_PLANNED)}
+    return f"{_one_line_each(planned)}\n\nValues of their options:\n{_enum_members()}"
 
 
 def _one_line_each(functions: Mapping[str, Callable[..., Any]]) -> str:

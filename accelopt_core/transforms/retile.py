@@ -51,9 +51,9 @@ class Retile:
                             f"change {entry.name} from {entry.value} to {value}",
                             entry.line,
                             f"{value} is among the values that TUNABLES declares legal for {entry.name}",
-                            "wider tiles mean fewer instructions and longer DMA rows; narrower ones more overlap"
+                            "wider tiles mean fewer instructions, and longer rows of transfers"
                             if value > entry.value
-                            else "narrower tiles start sooner, overlap better and hold less memory",
+                            else "narrower tiles start sooner and overlap better, for more instructions and transfers",
                         )
                     )
         return tuple(sites)

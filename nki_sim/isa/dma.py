@@ -92,9 +92,10 @@ def dma_copy(
 ) -> Instruction:
     """dst = src, between HBM and SBUF in any combination (never PSUM); a cast goes through float32.
 
-    Element counts must match; shapes need not. `engine` names the queue that issues the transfer (sync or
-    scalar with dge_mode.hwdge, which cannot cast). Views with .ap(scalar_offset= / vector_offset=) gather
-    or scatter; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
+    Element counts must match; shapes need not. `engine` names the queue that issues the transfer: sync (also
+    without it), scalar or gpsimd. dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
+    .ap(scalar_offset= / vector_offset=) gather or scatter; oob_mode.skip leaves out indices outside their
+    dimension, error (default) raises.
     """
     return current().emit(
         _DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), DmaCopy(engine, dge_mode, oob_mode), name=name

@@ -66,7 +66,7 @@ def test_the_menu_names_tools_with_what_they_do_and_gain_best_first() -> None:
     for site in offers.sites:
         assert f"| {site.transform} | {site.key} | {site.what}" in prompt
     assert "- hoist-invariant-load: " in prompt
-    assert "sites without a predicted gain" in prompt
+    assert "a plan of your own may gain more than any line of it" in prompt
     assert '"tool": "tool name"' in requests[0].last_user_message
 
 

@@ -11,12 +11,15 @@ import jinja2
 import pytest
 
 import accelopt_core.prompting as prompting
+from accelopt_core.evaluation import HotLine, Measured
+from accelopt_core.lane import quoting
 from accelopt_core.machine_facts import TRN2, machine_facts
 from accelopt_core.planner import planner_prompt
 from accelopt_core.prompting import (
     PROMPTS,
     Detail,
     brief,
+    engine_times,
     microseconds,
     numbered,
     profile_fields,
@@ -26,7 +29,7 @@ from accelopt_core.prompting import (
     top,
 )
 from nki_sim.machine import MACHINES
-from tests.llm.scenes import PLAN, PROFILE, context, measured
+from tests.llm.scenes import KERNEL, PLAN, PROFILE, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
@@ -103,8 +106,8 @@ def test_bounds_from_a_trace_are_not_called_absolute() -> None:
     traced = replace(PROFILE, bounds=replace(PROFILE.bounds, source="trace"))
     declared = planner_prompt(context(), "", Detail())
     derived = planner_prompt(context(parent_result=measured(400.0, traced)), "", Detail())
-    assert "no plan can gain more than 232.0 µs" in declared
-    assert "no plan can gain more" not in derived and "may go below" in derived
+    assert "a plan that keeps its algebra cannot gain more than 232.0 µs" in declared
+    assert "cannot gain more" not in derived and "may go below" in derived
 
 
 def test_kernel_text_is_passed_on_untouched() -> None:
@@ -113,11 +116,44 @@ def test_kernel_text_is_passed_on_untouched() -> None:
     assert "# {{ not a template }} <b> & µ" in planner_prompt(context(parent=parent), "", Detail())
 
 
+def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
+    fields = {
+        "tensor_engine_active_time": 12e-6, "tensor_begin_time": 2.5e-6, "tensor_end_time": 15e-6,
+        "tensor_wait_for_dma_time": 0.4e-6, "tensor_wait_for_order_time": 0.1e-6, "tensor_wait_for_vector_time": 0.0,
+        "dma_active_time": 14e-6, "gpsimd_engine_active_time": 0.0,
+    }  # fmt: skip
+    profile = replace(PROFILE, fields=fields)
+    dma, tensor = engine_times(profile)
+    assert (dma.name, dma.busy_us, dma.begin_us, dma.waits) == ("dma", 14.0, None, ())
+    assert tensor.begin_us == pytest.approx(2.5) and [what for what, _ in tensor.waits] == ["dma", "order"]
+    prompt = planner_prompt(context(parent_result=measured(16.0, profile)), "", Detail())
+    assert "| tensor | 2.5 µs | 15.0 µs | 12.0 µs | dma 0.4 µs, its own queue 0.1 µs |" in prompt
+    assert "| dma |  |  | 14.0 µs |  |" in prompt
+
+
+def test_a_remembered_rewrite_that_the_kernel_has_already_is_not_quoted_again() -> None:
+    shown = planner_prompt(context(), "", Detail())
+    assert "before:" in shown and "(The current kernel has it.)" not in shown
+    parent = replace(context().parent, source=f"{KERNEL}\n{WIN.fast}\n")
+    already = planner_prompt(context(parent=parent), "", Detail())
+    assert "before:" not in already and "(The current kernel has it.)" in already
+
+
+def test_a_hot_line_within_a_longer_statement_is_quoted_whole() -> None:
+    source = "def kernel(x):\n    nisa.dma_copy(\n        dst=tile,\n        src=x,\n    )\n    y = 1\n"
+    lines = tuple(HotLine(number, "dma", 1.0, 1) for number in (2, 4, 6, 99))
+    result = quoting(measured(1.0, replace(PROFILE, hot_lines=lines)), source)
+    assert isinstance(result, Measured)
+    whole = "nisa.dma_copy( dst=tile, src=x, )"
+    assert [line.text for line in result.profile.hot_lines] == [whole, whole, "y = 1", ""]
+    broken = quoting(measured(1.0, replace(PROFILE, hot_lines=lines[:1])), "def kernel(x:\n  nisa.dma_copy(")
+    assert isinstance(broken, Measured) and broken.profile.hot_lines[0].text == "nisa.dma_copy("
+
+
 def test_profile_fields_come_in_listed_order_with_units() -> None:
     shown = [(field.name, field.text) for field in profile_fields(PROFILE, 10)]
     assert shown == [
         ("total_time", "400.0 µs"),
-        ("dma_active_time_percent", "41.0 %"),
         ("hbm_read_bytes", "32.02 MiB"),
         ("vector_engine_instruction_count", "32"),
     ]
