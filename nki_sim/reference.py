@@ -55,7 +55,7 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
     rest = [name for name in functions if name not in full]
     parts = [
         f"# NKI {nki_version}: what this kernel may call",
-        "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return no tensor; "
+        "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return nothing; "
         "`nl` functions return a new tile. Names that are not in here do not exist.",
         "## Sizes",
         _sizes(),
@@ -160,4 +160,6 @@ def _language(used: set[str]) -> str:
         function = tile_function(name)
         if function is not None:
             lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function).split())}".rstrip())
+    others = sorted(name for name in OPS if name not in called and tile_function(name) is not None)
+    lines.append(f"- op tokens that can be called as well, for a new tile, with one tile or two: {', '.join(others)}")
     return "\n".join(lines)
