@@ -11,7 +11,8 @@ from tests.e2e.run import orchestrate
 POINTER = r"""
 import json, re, sys
 prompt = sys.stdin.read()
-row = re.search(r"^\| ([a-z-]+) \| (\S+) \| .* µs \|$", prompt, re.M)
+menu = prompt.rpartition("## The menu")[2]
+row = re.search(r"^\| ([a-z-]+) \| (\S+) \| .* µs \|$", menu, re.M)
 if "ONE change" in prompt and row:
     print(json.dumps({"title": "off the menu", "tool": row[1], "site": row[2], "rationale": "it promises most"}))
 elif "ONE change" in prompt:
