@@ -180,13 +180,13 @@ def _idle_gaps(fields: Mapping[str, float], busiest: str, pipeline: float, laten
     tail_us = 0.0 if end is None else max(0.0, latency_us - end * 1e6)
     return [
         Gap(
-            "start-up",
+            "start-up before the busiest engine",
             start_us,
             "issue first what the first instruction needs, in small pieces on more than one queue; put off all else",
             f"the busiest, {busiest}, begins after {start_us:,.1f} µs",
         ),
         Gap(
-            "tail",
+            "tail after the busiest engine",
             tail_us,
             "make the last piece of work small: copy and store it in parts, on two engines and queues",
             f"the busiest, {busiest}, ends {tail_us:,.1f} µs before the kernel does",

@@ -210,10 +210,14 @@ def with_block(text: str, block: str) -> str:
 def picture(table: SuiteTable) -> str:
     """Bars of percent of peak, before and after, as SVG that needs no fonts or scripts of ours."""
     row_height, left, width = 34, 190, 460
+    bars = [(row.task, row.before, row.after) for row in table.rows]
+    values = [(name, b.percent_of_peak, a.percent_of_peak if a else b.percent_of_peak) for name, b, a in bars]
+    values.append(("geometric mean", table.before_percent, table.after_percent))
+    longest = width * max(100.0, *(after for _, _, after in values)) / 100
     height = 58 + row_height * (len(table.rows) + 1)
     label = "simulated " if table.simulated else ""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + longest + 60:.0f}" height="{height}" '
         'font-family="sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="#ffffff"/>',
         f'<text x="12" y="24" font-size="15">NKIBench, {label}percent of peak: '
@@ -222,9 +226,6 @@ def picture(table: SuiteTable) -> str:
     for percent in range(0, 101, 20):
         x = left + width * percent / 100
         parts.append(f'<line x1="{x:.1f}" y1="40" x2="{x:.1f}" y2="{height - 8}" stroke="#e4e7eb"/>')
-    bars = [(row.task, row.before, row.after) for row in table.rows]
-    values = [(name, b.percent_of_peak, a.percent_of_peak if a else b.percent_of_peak) for name, b, a in bars]
-    values.append(("geometric mean", table.before_percent, table.after_percent))
     for at, (name, before, after) in enumerate(values):
         y = 48 + row_height * at
         parts += [

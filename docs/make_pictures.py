@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import config
-from accelopt_core.events import Event, RunStarted, StepBegan
+from accelopt_core.events import Event, PlanMade, RunStarted, StepBegan
 from accelopt_core.ports import Step
 from infra.journal import JournalError, JsonLines, replace_file
 from infra.records import from_document
@@ -81,10 +81,13 @@ def events_of(folder: RunFolder) -> list[tuple[float, Event]]:
 
 
 def middle_of(told: list[tuple[float, Event]]) -> int:
-    """Where the last candidate began to be verified: there is most to see then."""
+    """Where the last planned candidate began to be verified: there is most to see then."""
+    planned = max((number for number, (_, event) in enumerate(told) if isinstance(event, PlanMade)), default=0)
     wanted = [
-        number for number, (_, event) in enumerate(told) if isinstance(event, StepBegan) and event.step is Step.VERIFY
-    ]
+        number
+        for number, (_, event) in enumerate(told)
+        if number > planned and isinstance(event, StepBegan) and event.step is Step.VERIFY
+    ][:1]
     return min(wanted[-1] + 1, len(told) - 1) if wanted else len(told) - 1
 
 
