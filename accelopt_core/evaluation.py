@@ -51,6 +51,21 @@ class HotLine:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """One stretch in which the compute engine that works most stood still."""
+
+    engine: str
+    begin_us: float
+    end_us: float
+    line: int
+    """Of the instruction that ended it."""
+    waiting_on: str
+    """An engine, `dma`, or `order` where its own queue held it."""
+    waiting_on_line: int
+    """Of what it waited for; 0 where its own queue held it."""
+
+
+@dataclass(frozen=True)
 class Gap:
     """A distance between what happened and what is possible, priced, with the class of remedy."""
 
@@ -68,6 +83,8 @@ class Profile:
     bounds: Bounds
     hot_lines: tuple[HotLine, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    idle: tuple[Idle, ...] = ()
+    """The longest stretches, in the order of time; empty where the profiler does not tell."""
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,8 @@ def _measured(
     if why is not None:
         return Implausible(why, latency)
     bounds = bounds_for(task, facts, toolchain.machine)
-    profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps_for(facts, bounds, latency, toolchain.machine))
+    gaps = gaps_for(facts, bounds, latency, toolchain.machine)
+    profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps, facts.idle)
     return Measured(
         latency,
         min(timing.samples_us),

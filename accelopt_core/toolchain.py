@@ -13,7 +13,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine
+from accelopt_core.evaluation import HotLine, Idle
 
 
 class CandidateFault(Exception):
@@ -77,6 +77,7 @@ class Facts:
     fields: Mapping[str, float]
     """Names and units of the Neuron profiler's summary-json."""
     hot_lines: tuple[HotLine, ...] = ()
+    idle: tuple[Idle, ...] = ()
     matmul_flops: int | None = None
     vector_ops: int | None = None
     hbm_bytes: int | None = None

@@ -18,6 +18,7 @@ from accelopt_core.evaluation import (
     Evaluation,
     Gap,
     HotLine,
+    Idle,
     Implausible,
     Incorrect,
     Measured,
@@ -158,6 +159,7 @@ def evaluation_from(data: dict[str, Any]) -> Evaluation:
             bounds=Bounds(**profile["bounds"]),
             hot_lines=tuple(HotLine(**line) for line in profile["hot_lines"]),
             gaps=tuple(Gap(**gap) for gap in profile["gaps"]),
+            idle=tuple(Idle(**stretch) for stretch in profile.get("idle", ())),  # not in a record of an older release
         )
         fields["checks"] = tuple(fields["checks"])
         rival = fields.pop("rival", None)

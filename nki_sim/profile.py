@@ -40,6 +40,21 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """One stretch in which the busiest compute engine stood still."""
+
+    engine: str
+    begin_us: float
+    end_us: float
+    line: int
+    """Source line of the instruction that ended it."""
+    waiting_on: str
+    """As in Stall."""
+    waiting_on_line: int
+    """Of the instruction it waited for; 0 where its own queue held it."""
+
+
+@dataclass(frozen=True)
 class Measurement:
     """A simulated run. `latency_us` is the scheduled time, the one to compare kernels by."""
 
@@ -53,6 +68,8 @@ class Measurement:
     """Most expensive first."""
     stalls: tuple[Stall, ...]
     """Longest first."""
+    idle: tuple[Idle, ...]
+    """The longest, in the order of time; none of an extrapolated loop, whose middle is not scheduled."""
     machine: str
     matmul_flops: int
     """Useful ones: without transposes."""
@@ -92,6 +109,7 @@ def summarise(line: Timeline) -> Measurement:
         {**profile(line), **_wait_fields(waits)},
         line_costs(line),
         waits,
+        longest_idle(line),
         line.machine.name,
         *useful_work(line.program, line.costs),
         low_precision(line.program),
@@ -267,23 +285,15 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
     resources = resource_numbers(timeline)[program.template_ids]
     found: list[Stall] = []
     for number, engine in enumerate(ENGINES):
-        chosen = np.flatnonzero(resources == number)
-        if not len(chosen):
-            continue
-        chosen = chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
-        start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
-        idle = start.copy()
-        idle[1:] -= np.maximum.accumulate(end)[:-1]
-        idle = np.maximum(idle, 0.0)
-        cause = timeline.cause[chosen]
-        held = np.where(cause >= 0, resources[np.maximum(cause, 0)], -1)
-        held = np.where(timeline.ready_ns[chosen] >= start - 1e-6, held, -1)
+        chosen, idle, held = _idle_before(timeline, resources, number)
         for other in np.unique(held[idle > 0]).tolist():
             here = (held == other) & (idle > 0)
-            name = "order" if other < 0 else RESOURCES[other] if other < len(ENGINES) else "dma"
             found.append(
-                Stall(engine, name, float(idle[here].sum()) / 1e3 * timeline.scale, int(here.sum() * timeline.scale))
-            )
+                Stall(
+                    engine, _who(other), float(idle[here].sum()) / 1e3 * timeline.scale,
+                    int(here.sum() * timeline.scale),
+                )
+            )  # fmt: skip
     merged: dict[tuple[str, str], Stall] = {}
     for stall in found:
         key = (stall.engine, stall.waiting_on)
@@ -294,6 +304,56 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
             else Stall(stall.engine, stall.waiting_on, old.us + stall.us, old.instructions + stall.instructions)
         )
     return tuple(sorted(merged.values(), key=lambda stall: (-stall.us, stall.engine, stall.waiting_on)))
+
+
+LONGEST_IDLE = 8
+LEAST_IDLE_NS = 50.0
+
+
+def longest_idle(timeline: Timeline) -> tuple[Idle, ...]:
+    """Of the compute engine that works most."""
+    program = timeline.shown
+    if not len(program) or not timeline.exact:
+        return ()
+    resources = resource_numbers(timeline)[program.template_ids]
+    spent = [float((timeline.end_ns - timeline.start_ns)[resources == number].sum()) for number in range(4)]
+    busiest = spent.index(max(spent))
+    chosen, idle, held = _idle_before(timeline, resources, busiest)
+    longest = sorted(np.argsort(-idle, kind="stable")[:LONGEST_IDLE].tolist())
+
+    def line(row: int) -> int:
+        return program.templates[program.template_ids[row]].line
+
+    return tuple(
+        Idle(
+            ENGINES[busiest],
+            float(timeline.start_ns[chosen[k]] - idle[k]) / 1e3,
+            float(timeline.start_ns[chosen[k]]) / 1e3,
+            line(chosen[k]),
+            _who(int(held[k])),
+            line(timeline.cause[chosen[k]]) if held[k] >= 0 else 0,
+        )
+        for k in longest
+        if idle[k] >= LEAST_IDLE_NS
+    )
+
+
+def _idle_before(timeline: Timeline, resources: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An engine's instructions in the order they run, how long it stood still before each, and what held each (-1:
+    its own queue)."""
+    chosen = np.flatnonzero(resources == number)
+    chosen = chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
+    start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
+    idle = start.copy()
+    if len(chosen):
+        idle[1:] -= np.maximum.accumulate(end)[:-1]
+    cause = timeline.cause[chosen]
+    held = np.where(cause >= 0, resources[np.maximum(cause, 0)], -1)
+    return chosen, np.maximum(idle, 0.0), np.where(timeline.ready_ns[chosen] >= start - 1e-6, held, -1)
+
+
+def _who(number: int) -> str:
+    return "order" if number < 0 else RESOURCES[number] if number < len(ENGINES) else "dma"
 
 
 def describe_machine(core: Machine) -> str:

@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     Evaluation,
     Gap,
     HotLine,
+    Idle,
     Implausible,
     Incorrect,
     Measured,
@@ -32,7 +33,8 @@ TASK = Task(
     tolerance=1e-4, precision=PrecisionPolicy.BF16_ALLOWED,
 )  # fmt: skip
 PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (HotLine(3, "tensor", 9.0, 4),),
-                  (Gap("reloads", 3.0, "hoist", "x is read 4 times"),))  # fmt: skip
+                  (Gap("reloads", 3.0, "hoist", "x is read 4 times"),),
+                  (Idle("tensor", 0.0, 1.5, 3, "dma", 2),))  # fmt: skip
 MEASURED = Measured(15.0, 14.0, 16.0, 10, True, "simulated trn2", PROFILE, ("small: 5 seeds",), False, 1e-6)
 BESIDE_A_RIVAL = replace(MEASURED, rival=RivalTiming("8f3a", 15.5, 0.004))
 OUTCOMES: list[Evaluation] = [

@@ -11,7 +11,7 @@ import jinja2
 import pytest
 
 import accelopt_core.prompting as prompting
-from accelopt_core.evaluation import HotLine, Measured
+from accelopt_core.evaluation import HotLine, Idle, Measured
 from accelopt_core.lane import quoting
 from accelopt_core.machine_facts import TRN2, machine_facts
 from accelopt_core.planner import planner_prompt
@@ -129,6 +129,15 @@ def test_engines_are_shown_over_time_with_what_they_wait_for() -> None:
     prompt = planner_prompt(context(parent_result=measured(16.0, profile)), "", Detail())
     assert "| tensor | 2.5 µs | 15.0 µs | 12.0 µs | dma 0.4 µs, its own queue 0.1 µs |" in prompt
     assert "| dma |  |  | 14.0 µs |  |" in prompt
+
+
+def test_idle_stretches_are_shown_with_the_lines_on_both_sides() -> None:
+    idle = (Idle("tensor", 0.0, 1.58, 36, "dma", 34), Idle("tensor", 4.0, 4.5, 41, "order", 0))
+    prompt = planner_prompt(context(parent_result=measured(16.0, replace(PROFILE, idle=idle))), "", Detail())
+    assert "Where the tensor engine stands still longest" in prompt
+    assert "| 0 µs | 1.58 µs | 36 | dma, line 34 |" in prompt
+    assert "| 4 µs | 4.5 µs | 41 | its own queue |" in prompt
+    assert "stands still" not in planner_prompt(context(), "", Detail())
 
 
 def test_a_remembered_rewrite_that_the_kernel_has_already_is_not_quoted_again() -> None:

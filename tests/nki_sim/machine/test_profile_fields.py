@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import traced_kernels
 from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, traced
 
 import nki_sim
@@ -159,6 +160,34 @@ def test_stalls_name_what_an_engine_waited_for() -> None:
     waiting = {(stall.engine, stall.waiting_on): stall.us for stall in measured.stalls}
     assert waiting["scalar", "dma"] > 0.5 * measured.latency_us
     assert measured.fields["scalar_engine_active_time"] * 1e6 + sum(waiting.values()) <= measured.latency_us
+
+
+def test_idle_stretches_are_those_of_the_busiest_engine_with_the_lines_on_both_sides() -> None:
+    timeline = schedule(matmul(256, 128, 1024), TRN2)
+    measured = profile.summarise(timeline)
+    assert measured.idle and {stretch.engine for stretch in measured.idle} == {"tensor"}
+    first = measured.idle[0]
+    lines = Path(traced_kernels.__file__).read_text().splitlines()
+    assert first.begin_us == 0 and first.waiting_on == "dma"
+    assert "nc_matmul" in lines[first.line - 1] and "dma_copy" in lines[first.waiting_on_line - 1]
+    products = timeline.program.template_ids == [t.opcode for t in timeline.program.templates].index("nc_matmul")
+    assert first.end_us == pytest.approx(timeline.start_ns[products].min() / 1e3)
+    for stretch, after in zip(measured.idle, measured.idle[1:]):
+        assert stretch.begin_us < stretch.end_us <= after.begin_us
+    tensor = sum(stall.us for stall in measured.stalls if stall.engine == "tensor")
+    assert sum(stretch.end_us - stretch.begin_us for stretch in measured.idle) <= tensor + 1e-9
+
+
+def test_when_engines_begin_and_end_is_among_the_fields() -> None:
+    timeline = schedule(stream(512, 4), TRN2)
+    fields = profile.profile(timeline)
+    assert fields["dma_begin_time"] == 0 and 0 < fields["scalar_begin_time"] < fields["scalar_end_time"]
+    assert fields["scalar_end_time"] <= fields["dma_end_time"] <= fields["total_time"]
+    assert "tensor_begin_time" not in fields
+    short = profile.profile(schedule(matmul(1024, 1024, 4096), TRN2, exact=False))
+    whole = profile.profile(schedule(matmul(1024, 1024, 4096), TRN2, exact=True))
+    assert short["tensor_end_time"] == pytest.approx(whole["tensor_end_time"], rel=0.01)
+    assert short["tensor_begin_time"] == pytest.approx(whole["tensor_begin_time"])
 
 
 def test_a_program_without_instructions_takes_no_time() -> None:
