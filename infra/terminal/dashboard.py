@@ -215,7 +215,7 @@ def _steps(step: Step | None, began_at: float, now: float, ascii_only: bool) -> 
 def _left(state: RunState, now: float) -> str:
     elapsed = wording.duration(now - state.started_at)
     left = state.seconds_left(now)
-    return f"{elapsed}, at most {wording.roughly(left)} left" if left is not None else elapsed
+    return f"{elapsed}, {wording.no_more_than(left)} left" if left is not None else elapsed
 
 
 def _latencies(state: RunState, width: int, ascii_only: bool) -> Table:

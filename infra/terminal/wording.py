@@ -68,6 +68,12 @@ def roughly(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def no_more_than(seconds: float) -> str:
+    """`under a minute`, `at most 6 min`."""
+    words = roughly(seconds)
+    return words if words.startswith("under") else f"at most {words}"
+
+
 def cost(cost_usd: float, unpriced_calls: int) -> str:
     """Unknown is said, never shown as zero."""
     if not unpriced_calls:

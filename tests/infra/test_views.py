@@ -285,6 +285,8 @@ def test_quiet_tells_warnings_only() -> None:
         (wording.duration(3723), "1:02:03"),
         (wording.duration(-1), "0:00"),
         (wording.roughly(59), "under a minute"),
+        (wording.no_more_than(59), "under a minute"),
+        (wording.no_more_than(360), "at most 6 min"),
         (wording.roughly(360), "6 min"),
         (wording.roughly(9000), "2.5 h"),
         (wording.latency(None), "-"),
