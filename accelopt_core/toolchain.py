@@ -13,7 +13,8 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle
+from accelopt_core.evaluation import HotLine
+from nki_sim.profile import Idle
 
 
 class CandidateFault(Exception):

@@ -18,7 +18,6 @@ from accelopt_core.evaluation import (
     Evaluation,
     Gap,
     HotLine,
-    Idle,
     Implausible,
     Incorrect,
     Measured,
@@ -35,6 +34,7 @@ from accelopt_core.ports import (
     TaskFault,
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from nki_sim.profile import Idle
 
 WIRE_VERSION = 1
 

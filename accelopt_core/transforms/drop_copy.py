@@ -29,7 +29,11 @@ READ_PSUM = {
 """Instructions that take a tile from PSUM, and the operands in which they do; of two, one at most."""
 
 
-class DropCopy(InstructionTransform[tuple[str, Statement, list[Statement]]]):
+_Copy = tuple[str, Statement, list[Statement]]
+"""What is copied, the allocation of the copy, and who reads the copy."""
+
+
+class DropCopy(InstructionTransform[_Copy]):
     name = "drop-copy"
     gone = "copies no tile into one"
 
@@ -41,12 +45,10 @@ class DropCopy(InstructionTransform[tuple[str, Statement, list[Statement]]]):
             if isinstance(code.argument(copy, "src", 1), cst.Name):
                 yield name, copy
 
-    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, Statement, list[Statement]]:
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> _Copy:
         return _plan(code, key, instruction)
 
-    def site(
-        self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, Statement, list[Statement]]
-    ) -> Site:
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: _Copy) -> Site:
         source, _, _ = found
         return Site(
             self.name,
@@ -57,9 +59,7 @@ class DropCopy(InstructionTransform[tuple[str, Statement, list[Statement]]]):
             "one pass over the tile less",
         )
 
-    def rewritten(
-        self, code: KernelCode, key: str, instruction: Statement, found: tuple[str, Statement, list[Statement]]
-    ) -> cst.Module:
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Copy) -> cst.Module:
         source, allocation, readers = found
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for reader in readers:
@@ -68,8 +68,8 @@ class DropCopy(InstructionTransform[tuple[str, Statement, list[Statement]]]):
         return without(code, instruction.block, [allocation, instruction], changes)
 
 
-def _plan(code: KernelCode, name: str, copy: Statement) -> tuple[str, Statement, list[Statement]]:
-    """The tile that is copied, the copy's allocation, and who reads the copy. Raises IllegalSite."""
+def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
+    """Raises IllegalSite."""
     src = code.argument(copy, "src", 1)
     assert isinstance(src, cst.Name)
     source = src.value

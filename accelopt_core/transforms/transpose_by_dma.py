@@ -18,8 +18,11 @@ from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, private_tile, without
 
+_Turned = tuple[PrivateTile, PrivateTile, cst.Call]
+"""The loaded tile, the turned one in PSUM, and the transfer instead."""
 
-class TransposeByDma(InstructionTransform[tuple[PrivateTile, PrivateTile, cst.Call]]):
+
+class TransposeByDma(InstructionTransform[_Turned]):
     name = "transpose-by-dma"
     gone = "loads no tile"
 
@@ -29,12 +32,10 @@ class TransposeByDma(InstructionTransform[tuple[PrivateTile, PrivateTile, cst.Ca
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         return written_by(code, "dma_copy")
 
-    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[PrivateTile, PrivateTile, cst.Call]:
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> _Turned:
         return _plan(code, instruction)
 
-    def site(
-        self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, PrivateTile, cst.Call]
-    ) -> Site:
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: _Turned) -> Site:
         _, turned, _ = found
         return Site(
             self.name,
@@ -45,17 +46,15 @@ class TransposeByDma(InstructionTransform[tuple[PrivateTile, PrivateTile, cst.Ca
             "the Tensor engine has one transpose less, and no copy out of PSUM is needed",
         )
 
-    def rewritten(
-        self, code: KernelCode, key: str, instruction: Statement, found: tuple[PrivateTile, PrivateTile, cst.Call]
-    ) -> cst.Module:
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Turned) -> cst.Module:
         loaded, turned, call = found
         assert turned.reader.call is not None
         gone = [loaded.allocation, loaded.writer, turned.allocation, turned.writer]
         return without(code, instruction.block, gone, {turned.reader.call: call})
 
 
-def _plan(code: KernelCode, load: Statement) -> tuple[PrivateTile, PrivateTile, cst.Call]:
-    """The loaded tile, the turned one in PSUM, and the transfer instead. Raises IllegalSite."""
+def _plan(code: KernelCode, load: Statement) -> _Turned:
+    """Raises IllegalSite."""
     loaded = private_tile(code, load)
     transpose = loaded.reader
     if transpose.operation != "nc_transpose" or not _only(transpose, "dst", "data"):
