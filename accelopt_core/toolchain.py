@@ -76,7 +76,7 @@ class Facts:
     """What the profiler (or the machine model) says about one execution."""
 
     fields: Mapping[str, float]
-    """Names and units of the Neuron profiler's summary-json."""
+    """Names and units of the Neuron profiler's summary-json; a simulator adds some of its own (nki_sim.profile)."""
     hot_lines: tuple[HotLine, ...] = ()
     idle: tuple[Idle, ...] = ()
     matmul_flops: int | None = None

@@ -63,7 +63,8 @@ class Measurement:
     resource_bound_us: float
     fields: dict[str, float]
     """Names and units of the Neuron profiler's summary: seconds, bytes, fractions of 1 (also where the name
-    says percent). `latency` is NKIBench's, in ms."""
+    says percent). `latency` is NKIBench's, in ms. Of our own, in seconds: `<engine>_begin_time`, `<engine>_end_time`,
+    `<engine>_wait_for_<other>_time`."""
     lines: tuple[LineCost, ...]
     """Most expensive first."""
     stalls: tuple[Stall, ...]
