@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Union
 
-from nki_sim.profile import Idle
-
 
 @dataclass(frozen=True)
 class Bounds:
@@ -50,6 +48,21 @@ class HotLine:
     active_us: float
     instructions: int
     text: str = ""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One stretch in which the compute engine that works most stood still."""
+
+    engine: str
+    begin_us: float
+    end_us: float
+    line: int
+    """Of the instruction that ended it."""
+    waiting_on: str
+    """An engine, `dma`, or `order` where its own queue held it."""
+    waiting_on_line: int
+    """Of what it waited for; 0 where its own queue held it."""
 
 
 @dataclass(frozen=True)

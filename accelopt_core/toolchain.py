@@ -13,8 +13,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine
-from nki_sim.profile import Idle
+from accelopt_core.evaluation import HotLine, Idle
 
 
 class CandidateFault(Exception):

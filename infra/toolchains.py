@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 import nki_sim
-from accelopt_core.evaluation import HotLine
+from accelopt_core.evaluation import HotLine, Idle
 from accelopt_core.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
@@ -206,7 +206,7 @@ class SimulatorToolchain:
             hot_lines=tuple(
                 HotLine(line.line, line.engine, line.active_us, line.instructions) for line in measured.lines
             ),
-            idle=measured.idle,
+            idle=tuple(Idle(**vars(stretch)) for stretch in measured.idle),
             matmul_flops=measured.matmul_flops,
             vector_ops=measured.vector_ops,
             hbm_bytes=measured.io_bytes,

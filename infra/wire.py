@@ -18,6 +18,7 @@ from accelopt_core.evaluation import (
     Evaluation,
     Gap,
     HotLine,
+    Idle,
     Implausible,
     Incorrect,
     Measured,
@@ -34,7 +35,6 @@ from accelopt_core.ports import (
     TaskFault,
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
-from nki_sim.profile import Idle
 
 WIRE_VERSION = 1
 

@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     Evaluation,
     Gap,
     HotLine,
+    Idle,
     Implausible,
     Incorrect,
     Measured,
@@ -26,7 +27,6 @@ from accelopt_core.evaluation import (
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from infra import wire
-from nki_sim.profile import Idle
 
 TASK = Task(
     "matmul", "M = 4\n", (ShapePreset("small", (("M", 2),)), ShapePreset("full", (("M", 4),), Work(8, 0, 96))),

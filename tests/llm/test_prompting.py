@@ -11,7 +11,7 @@ import jinja2
 import pytest
 
 import accelopt_core.prompting as prompting
-from accelopt_core.evaluation import HotLine, Measured
+from accelopt_core.evaluation import HotLine, Idle, Measured
 from accelopt_core.lane import quoting
 from accelopt_core.machine_facts import TRN2, machine_facts
 from accelopt_core.planner import planner_prompt
@@ -29,7 +29,6 @@ from accelopt_core.prompting import (
     top,
 )
 from nki_sim.machine import MACHINES
-from nki_sim.profile import Idle
 from tests.llm.scenes import KERNEL, PLAN, PROFILE, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
