@@ -507,7 +507,7 @@ def test_close_leaves_no_follower_and_no_thread_behind(sshd: Sshd, work: Path) -
     runner.kill(job)
     runner.close()
     assert wait_until(lambda: not sshd.connections())
-    assert wait_until(lambda: threading.active_count() == threads)
+    assert wait_until(lambda: threading.active_count() <= threads)  # one of an earlier test may end meanwhile
     assert not processes_mentioning(marker)
     with pytest.raises(TargetUnreachable, match="closed by this program"):
         runner.run(["true"], 5)
