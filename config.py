@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from accelopt_core.lane import MOST_LANES
+from accelopt_core.loop.lane import MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
-from infra.llm.toml_files import BadToml, read_toml
 from infra.settings_reader import (
     Given,
     Group,
@@ -34,6 +33,7 @@ from infra.settings_reader import (
     specs,
     unknown_flag,
 )
+from infra.toml_files import BadToml, read_toml
 
 PROJECT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
@@ -272,7 +272,7 @@ class Guard(Group):
     noise: float = setting(
         0.01, "A new best must be faster by more than this fraction.", legal=Legal(at_least=0, below=1)
     )
-    max_detour: int | None = setting(
+    max_exploration: int | None = setting(
         None,
         "Go on from kernels that are no improvement for so many steps, then back to the best; 0: never. Without it: "
         "2 with a language model, 0 with the catalogue, which chooses what to start from by itself.",

@@ -22,10 +22,14 @@ from types import FrameType
 from rich.console import Console
 
 import config
-from accelopt_core import events
-from accelopt_core.lane import MOST_LANES
-from accelopt_core.menu import Menu
-from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.catalogue.menu import Menu
+from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.loop import events
+from accelopt_core.loop.lane import MOST_LANES
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
+from accelopt_core.loop.steps import Ending
+from accelopt_core.model.prompting import PromptSettings
+from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import (
     EvaluationLimits,
     ModelError,
@@ -35,35 +39,31 @@ from accelopt_core.ports import (
     TargetInfo,
     TaskFault,
 )
-from accelopt_core.prompting import PromptSettings
 from accelopt_core.proposer import Proposer
-from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
-from accelopt_core.steps import Ending
 from accelopt_core.task import PrecisionPolicy, Task
-from accelopt_core.transforms.catalogue import catalogue_proposer
-from infra import suite
-from infra.evaluation_store import EvaluationStore, RememberingTarget
-from infra.event_log import EventLog, Observers
-from infra.in_place import write_back
 from infra.journal import JournalError, utc_now
-from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Budget, Ledger, LedgerEntry
 from infra.llm.prices import SHIPPED_PRICES, BadPriceFile, load_prices
 from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import UnknownProvider, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
-from infra.memory_file import MemoryFile
-from infra.predictor import Predictor
-from infra.price_book import PriceBookFile
-from infra.reference_reader import TaskInvalid
-from infra.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
-from infra.seed_index import TaskNotFound, find_task, load_seed, seed_index, task_from_files
+from infra.llm.roles import models_for_roles
+from infra.prediction.predictor import Predictor
+from infra.prediction.price_book import PriceBookFile
+from infra.runs import suite
+from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.event_log import EventLog, Observers
+from infra.runs.in_place import write_back
+from infra.runs.memory_file import MemoryFile
+from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
+from infra.runs.spending import MeteredTarget, Spending, TimeLimits
 from infra.settings_reader import SettingsError
-from infra.spending import MeteredTarget, Spending, TimeLimits
 from infra.ssh.config import SshSettings
-from infra.ssh_target import SshTarget
-from infra.target_pool import TargetPool
-from infra.targets import LocalTarget
+from infra.targets.local import LocalTarget
+from infra.targets.over_ssh import SshTarget
+from infra.targets.pool import TargetPool
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, seed_index, task_from_files
 from infra.terminal import report
 from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
@@ -400,15 +400,15 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
     return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
 
 
-DETOUR = 2
+EXPLORATION_STEPS = 2
 """Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
 
 
 def _loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
     target, verification, guard = settings.target, settings.verification, settings.guard
-    detour = guard.max_detour
+    detour = guard.max_exploration
     if detour is None:
-        detour = 0 if provider == "catalogue" else DETOUR
+        detour = 0 if provider == "catalogue" else EXPLORATION_STEPS
     return LoopSettings(
         rounds=settings.run.rounds,
         patience=settings.run.patience,

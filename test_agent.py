@@ -12,6 +12,6 @@ if __name__ == "__main__":
 
     import sys
 
-    from infra.suite_summary import run_suite
+    from tests.suite_summary import run_suite
 
     sys.exit(run_suite(bootstrap.ROOT, sys.argv[1:]))

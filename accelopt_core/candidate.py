@@ -1,21 +1,13 @@
-"""What a round produces: a Plan, and the Candidate that carries it out."""
+"""What a round produces: a Plan, and the Candidate that carries it out; and how a candidate's text is read."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import threading
 from dataclasses import dataclass
-from enum import Enum
 
-from accelopt_core.python_source import parsed
-
-
-class Bottleneck(str, Enum):
-    """The limit a plan attacks; the same taxonomy the profile reports."""
-
-    COMPUTE_BOUND = "compute-bound"
-    MEMORY_BOUND = "memory-bound"
-    UNDERUTILIZED = "underutilized"
+from accelopt_core.evaluation import Bottleneck
 
 
 @dataclass(frozen=True)
@@ -79,3 +71,18 @@ def source_hash(source: str) -> str:
             ):
                 node.body = body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+PARSING = threading.RLock()
+"""Held while anything in this process parses Python; also around code that does and cannot know of this.
+
+CPython up to 3.11 counts the depth of a syntax tree under construction in one place for all threads: two at once can
+end in `SystemError: AST constructor recursion depth mismatch` (python/cpython issue 106905).
+"""
+
+
+def parsed(source: str, filename: str = "<kernel>") -> ast.Module:
+    """Reads Python without running it. Raises what `ast.parse` does: SyntaxError, ValueError, RecursionError,
+    MemoryError."""
+    with PARSING:
+        return ast.parse(source, filename)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal, Union
+
+
+class Bottleneck(str, Enum):
+    """What limits a kernel; the same words for what a plan attacks."""
+
+    COMPUTE_BOUND = "compute-bound"
+    MEMORY_BOUND = "memory-bound"
+    UNDERUTILIZED = "underutilized"
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,10 @@ class Gap:
     evidence: str
 
 
+BUSY = 0.6
+"""Share of the time above which an engine, or the DMA, counts as what limits the kernel."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """Named fields of the Neuron profiler's summary (its units: seconds, bytes, fractions), and more."""
@@ -85,6 +98,28 @@ class Profile:
     gaps: tuple[Gap, ...] = ()
     idle: tuple[Idle, ...] = ()
     """The longest stretches, in the order of time; empty where the profiler does not tell."""
+
+    @property
+    def busy_shares(self) -> dict[str, float]:
+        """Fraction of the time that each engine and the DMA are busy, as far as the profiler says."""
+        total_s = self.fields.get("total_time", 0.0)
+        if not total_s > 0:
+            return {}
+        names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
+        names["dma"] = "dma_active_time"
+        return {engine: self.fields[name] / total_s for engine, name in names.items() if name in self.fields}
+
+    def bottleneck(self, latency_us: float) -> Bottleneck:
+        """What limits the kernel, from its busiest engine, or from its bounds where the profiler is silent."""
+        shares = self.busy_shares
+        if shares:
+            name, share = max(shares.items(), key=lambda item: item[1])
+            if share < BUSY:
+                return Bottleneck.UNDERUTILIZED
+            return Bottleneck.MEMORY_BOUND if name == "dma" else Bottleneck.COMPUTE_BOUND
+        if self.bounds.peak_us < BUSY * latency_us:
+            return Bottleneck.UNDERUTILIZED
+        return Bottleneck.MEMORY_BOUND if self.bounds.limiter == "memory" else Bottleneck.COMPUTE_BOUND
 
 
 @dataclass(frozen=True)
@@ -153,18 +188,18 @@ class Crashed:
 
 
 @dataclass(frozen=True)
-class RivalTiming:
+class IncumbentTiming:
     """The kernel to beat, timed by the same judge and, on a device, in turns with the candidate."""
 
     content_hash: str
-    """`Candidate.content_hash` of the rival: which kernel this is a latency of."""
+    """`Candidate.content_hash` of the incumbent: which kernel this is a latency of."""
     latency_us: float
     noise: float
     """Fraction of `latency_us` by which the candidate must be faster to count; 0 where timing is exact."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency_us) and self.latency_us > 0):
-            raise ValueError(f"a rival's latency must be a positive number of µs, not {self.latency_us}")
+            raise ValueError(f"a incumbent's latency must be a positive number of µs, not {self.latency_us}")
         if not (math.isfinite(self.noise) and self.noise >= 0):
             raise ValueError(f"a noise band must be a fraction >= 0, not {self.noise}")
 
@@ -186,8 +221,8 @@ class Measured:
     verified_full: bool = True
     """False when the full shape was not checked because the candidate was slower than the best."""
     worst_rel_l2: float = 0.0
-    rival: RivalTiming | None = None
-    """The request's rival as it was timed beside this kernel; None where none was asked for or its time is exact."""
+    incumbent: IncumbentTiming | None = None
+    """The request's incumbent as timed beside this kernel; None where none was asked for or its time is exact."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -199,6 +234,10 @@ class Measured:
             )
         if self.samples < 1:
             raise ValueError("a measurement needs at least one sample")
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        return self.profile.bottleneck(self.latency_us)
 
     @property
     def spread(self) -> float:
@@ -229,6 +268,11 @@ def explain(evaluation: Evaluation) -> str:
         case Measured() as measured:
             label = "simulated " if measured.simulated else ""
             return f"{label}{measured.latency_us:,.1f} µs ({measured.percent_of_peak:.1f} % of peak)"
+
+
+def microseconds(value: float) -> str:
+    """For people."""
+    return f"{value:,.1f} µs" if abs(value) >= 10 else f"{value:,.3g} µs"
 
 
 def _at(line: int | None) -> str:

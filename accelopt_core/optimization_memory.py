@@ -115,8 +115,8 @@ class OptimizationMemory:
             (wins if experience.is_win else rejections).append(scored)
         best = heapq.nlargest(limit, wins, key=_first)
         warnings = heapq.nlargest(limit, rejections, key=_first)
-        room = max(limit - len(best), limit // 2)
-        chosen = [*best[: limit - min(room, len(warnings))], *warnings[:room]]
+        places = max(limit - len(best), limit // 2)
+        chosen = [*best[: limit - min(places, len(warnings))], *warnings[:places]]
         return tuple(experience for _, experience in sorted(chosen, key=_first, reverse=True))
 
 

@@ -1,6 +1,6 @@
 """What the core needs from outside, as protocols it defines and `infra` implements.
 
-One verb per wall: a target evaluates, a model completes, an observer is told.
+One verb per port: a target evaluates, a model completes, an observer is told.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EvaluationRequest:
     """Seeds beside the task's published ones, secret from the candidate."""
     final: bool = False
     """The final winner: every seed at every shape."""
-    rival: Candidate | None = None
+    incumbent: Candidate | None = None
     """The kernel to beat. Timed in turns with the candidate where timing is not exact, so that drift cannot decide;
     where it is exact, only for `final` (the input kernel then), so that one process's numbers make the speed-up."""
 
@@ -92,6 +92,8 @@ class TargetInfo:
     fingerprint: str
     """Changes whenever a latency measured there could change: machine, toolchain, its version."""
     simulated: bool
+    machine: str
+    """What it times on, e.g. `trn2`: the key of `nki_sim.machine.MACHINES`. Prompts, prices and bounds are of it."""
 
 
 class Target(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from accelopt_core.candidate import Candidate, Plan
-from accelopt_core.evaluation import Evaluation, Measured, RivalTiming
+from accelopt_core.evaluation import Evaluation, IncumbentTiming, Measured
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import Attempt
@@ -90,11 +90,11 @@ class RoundContext:
         known = ", ".join(candidate.id for candidate, _ in self.measured)
         raise UnusablePlan(f"it starts from {parent_id!r}, which is none of this run's right kernels ({known})")
 
-    def with_parent_timed(self, rival: RivalTiming | None) -> RoundContext:
+    def with_parent_timed(self, incumbent: IncumbentTiming | None) -> RoundContext:
         """The parent's latency as it was measured beside the candidate, where it was: what a gain is a gain over."""
-        if rival is None or rival.content_hash != self.parent.content_hash:
+        if incumbent is None or incumbent.content_hash != self.parent.content_hash:
             return self
-        old, us = self.parent_result, rival.latency_us
+        old, us = self.parent_result, incumbent.latency_us
         timed = replace(old, latency_us=us, min_us=min(old.min_us, us), max_us=max(old.max_us, us))
         return replace(self, parent_result=timed)
 

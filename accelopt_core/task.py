@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from accelopt_core.distributions import DISTRIBUTIONS, REFERENCE
-
 PUBLISHED_SEEDS = (0, 21, 42, 63, 84)
 """The five seeds NKIBench publishes; every candidate must pass all of them."""
 
@@ -17,6 +15,15 @@ DEFAULT_TOLERANCE = 2e-5
 
 ENTRY_POINTS = ("kernel", "optimized_kernel")
 """Names under which a kernel file may expose its kernel, in order of preference."""
+
+
+REFERENCE = "reference"
+"""The input distribution that is the reference's own get_inputs, unchanged; always checked."""
+
+DISTRIBUTIONS = (
+    REFERENCE, "large", "small", "positive", "heavy-tailed", "constant-rows", "zeros-mixed", "zero-rows",
+)  # fmt: skip
+"""What a kernel's inputs are drawn from; `judging/distributions.py` says how each changes the reference's own."""
 
 
 class PrecisionPolicy(str, Enum):

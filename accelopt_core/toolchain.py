@@ -100,6 +100,48 @@ class Traced:
     """As `Facts.low_precision`."""
 
 
+class MachineModel(Protocol):
+    """What the judge holds a kernel against: peak rates of one core of the machine that it was timed on.
+
+    `nki_sim.machine.Machine` is one; each number has its source there.
+    """
+
+    @property
+    def name(self) -> str:
+        """E.g. `trn2`."""
+        ...
+
+    @property
+    def matmul_fp32_flops_per_ns(self) -> float: ...
+
+    @property
+    def matmul_bf16_flops_per_ns(self) -> float: ...
+
+    @property
+    def tensor_double_row(self) -> bool:
+        """fp8 products at twice the bf16 rate."""
+        ...
+
+    @property
+    def tensor_fp32_transpose_passes(self) -> int: ...
+
+    @property
+    def vector_pool_ops_per_ns(self) -> float: ...
+
+    @property
+    def activation_table_load_ns(self) -> float: ...
+
+    @property
+    def dma_bytes_per_ns(self) -> float:
+        """All DMA engines together."""
+        ...
+
+    @property
+    def dma_hardware_issue_ns(self) -> float:
+        """Between two transfers on one hardware queue."""
+        ...
+
+
 class Toolchain(Protocol):
     @property
     def name(self) -> str:
@@ -112,20 +154,17 @@ class Toolchain(Protocol):
         ...
 
     @property
-    def machine(self) -> str:
-        """trn1, trn2 or trn3: the key of `nki_sim.machine.MACHINES`."""
+    def machine(self) -> MachineModel:
+        """What it times on: bounds and plausibility follow from this machine's rates."""
         ...
 
     @property
-    def simulated(self) -> bool: ...
-
-    @property
-    def exact_timing(self) -> bool:
-        """True where the same artifact always takes the same time: nothing is timed twice to be sure."""
+    def simulated(self) -> bool:
+        """Then the same artifact always takes the same time, and nothing is timed twice to be sure."""
         ...
 
     @property
-    def wall(self) -> str:
+    def isolation(self) -> str:
         """What kept the last candidate in while it was compiled, for people; empty before the first."""
         ...
 

@@ -77,7 +77,7 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
     """Whether a case passes, and its error or what went wrong."""
     try:
         result, expected = case.run(load(root, case))
-    except Exception as error:  # a wall: a public kernel may raise anything, and the table says what
+    except Exception as error:  # a public kernel may raise anything, and the table says what
         line = getattr(error, "line", None)
         said = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}" + (f" (line {line})" if line else "")
         return bool(case.rejected) and case.rejected in str(error), said

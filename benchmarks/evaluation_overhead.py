@@ -26,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
-from accelopt_core.kernel_wrapper import judge
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
-from accelopt_core.verification import ReferenceCache
-from infra.sandbox import ONE_THREAD
-from infra.ssh_target import SshTarget
-from infra.targets import LocalTarget
-from infra.toolchains import SimulatorToolchain
+from infra.isolation.sandbox import ONE_THREAD
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.targets.local import LocalTarget
+from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.ssh.server import Sshd, free_port, make_sshd
 
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=50.0, help="added to each direction of the link")
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)
-    bare, target = in_this_process(), LocalTarget()
+    bare, target = in_this_process(), LocalTarget("simulator", "trn2")
     bare_s, walled_s = fastest_s(bare), fastest_s(lambda: measured(target))
     bare_cpu_s, walled_cpu_s = (
         fastest_s(bare, clock=processor_s),
@@ -78,7 +78,7 @@ def in_this_process() -> Callable[[], None]:
 
         def compile(self, source, arguments, timeout_s, in_order=True):  # type: ignore[no-untyped-def]  # as in the base class
             import nki_sim
-            from infra.toolchains import Simulated
+            from infra.judging.simulator_toolchain import Simulated
             from nki_sim.dtypes import as_dtype
             from nki_sim.session import TensorSpec
 
@@ -107,7 +107,7 @@ def over_ssh(folder: Path, delay_s: float) -> None:
     link = Link(server.port, behind)
     target = SshTarget(
         server.destination,
-        remote_simulator=True,
+        machine="trn2", remote_simulator=True,
         remote_python=sys.executable,
         settings=server.settings,
         root=str(folder / "far"),

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.optimization_memory import Experience
-from infra.memory_file import MemoryFile
+from infra.runs.memory_file import MemoryFile
 
 LOAD_BOUND_MS, RETRIEVE_BOUND_MS = 1000.0, 50.0
 OPERATORS = ("nc_matmul", "activation:silu", "tensor_tensor:add", "dma_copy", "tensor_reduce", "nc_transpose")

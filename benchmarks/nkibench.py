@@ -25,27 +25,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from accelopt_core.bounds import bounds_for
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, Profile, explain
+from accelopt_core.judging.bounds import bounds_for
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import CandidateFault
 from infra.journal import JournalError, replace_file
-from infra.predictor import kernel_arguments
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.prediction.predictor import kernel_arguments
 from infra.records import from_document, to_document
-from infra.seed_index import Seed, TaskNotFound, load_seed, seed_index
-from infra.suite import (
+from infra.runs.suite import (
     SuiteRow,
     SuiteTable,
     latest_suite,
     markdown,
     peaks_of,
     print_suite,
-    standing_of,
+    ranking_of,
     table_of_runs,
 )
-from infra.targets import LocalTarget
-from infra.toolchains import SimulatorToolchain
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import Seed, TaskNotFound, load_seed, seed_index
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -136,7 +136,7 @@ def measure(seeds: Sequence[Seed], preset: str, depth: Depth) -> SuiteTable:
             continue
         bounds = result.profile.bounds
         shape = presets[preset].describe()
-        rows.append(SuiteRow(seed.name, shape, bounds.peak_us, bounds.limiter, standing_of(result)))
+        rows.append(SuiteRow(seed.name, shape, bounds.peak_us, bounds.limiter, ranking_of(result)))
         print(f"{seed.name:24}{result.latency_us:>12,.1f} µs {result.percent_of_peak:>6.1f} %", file=sys.stderr)
         for check in result.checks:
             print(f"{'':24}  {check}", file=sys.stderr)
@@ -173,7 +173,7 @@ def verified(seed: Seed, preset: str, depth: Depth) -> Measured | str:
     """Judged by the judge of a run, at the small shape and at this one."""
     small, chosen = seed.presets[0], next(p for p in seed.presets if p.name == preset)
     task = replace(seed.task(), presets=(small,) if small is chosen else (small, chosen))
-    target = LocalTarget("simulator")
+    target = LocalTarget("simulator", "trn2")
     try:
         request = EvaluationRequest(
             task,

@@ -25,19 +25,19 @@ if __name__ == "__main__":
     bootstrap.enter(__file__)
 
 from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile
-from accelopt_core.events import Event, RoundEnded
-from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.loop.events import Event, RoundEnded
+from accelopt_core.loop.rounds import Loop, LoopSettings
+from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, ModelReply, ModelRequest, Progress, Role, Step, TargetInfo, Usage
-from accelopt_core.rounds import Loop, LoopSettings
-from infra.evaluation_store import EvaluationStore, RememberingTarget
-from infra.event_log import EventLog, Observers
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
 from infra.llm.recording import Exchange, RecordingModel, exchange_to_json
-from infra.memory_file import MemoryFile
-from infra.run_folder import Manifest, RunFolder, RunJournal
-from infra.seed_index import load_seed
-from infra.spending import Spending, TimeLimits
+from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.event_log import EventLog, Observers
+from infra.runs.memory_file import MemoryFile
+from infra.runs.run_folder import Manifest, RunFolder, RunJournal
+from infra.runs.spending import Spending, TimeLimits
+from infra.tasks.seed_index import load_seed
 from nki_sim.reference import api_reference, instruction_list
 
 BOUND_MS = 100.0
@@ -75,7 +75,7 @@ class InstantTarget:
         self._evaluated = 0
 
     def describe(self) -> TargetInfo:
-        return TargetInfo("instant machine", "instant-1", True)
+        return TargetInfo("instant machine", "instant-1", True, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         progress(Step.VERIFY, "")

@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import config
-from accelopt_core.events import Event, PlanMade, RunStarted, StepBegan
+from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan
 from accelopt_core.ports import Step
 from infra.journal import JournalError, JsonLines, replace_file
 from infra.records import from_document
-from infra.run_folder import RunFolder, find_run
-from infra.run_state import RunState
+from infra.runs.run_folder import RunFolder, find_run
 from infra.terminal.dashboard import draw
 from infra.terminal.report import print_report, summary_of
+from infra.terminal.run_state import RunState
 
 ROOT = Path(__file__).resolve().parents[1]
 

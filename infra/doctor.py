@@ -1,6 +1,6 @@
 """What this machine can evaluate kernels with, and what to do about the rest. Shipped to the instance.
 
-    python -m infra.doctor [--json] [--no-proof]
+    python -m infra.doctor --machine trn2 [--json] [--no-proof]
 
 `examine` looks and changes nothing. It proves each toolchain it finds by judging one known kernel with
 it, from compiling to timing, and compares the device's latency with the simulator's prediction.
@@ -24,17 +24,18 @@ from typing import Any
 try:
     from accelopt_core.candidate import Candidate
     from accelopt_core.evaluation import Measured, explain
-    from accelopt_core.kernel_wrapper import judge
+    from accelopt_core.judging.judge import judge
+    from accelopt_core.judging.verification import BadReference, ReferenceCache
     from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Step
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
-    from accelopt_core.verification import BadReference, ReferenceCache
+    from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
     from infra.neuron.commands import Installation, Profiler, find_profiler, this_machine
     from infra.neuron.known_kernel import KNOWN_KERNEL
     from infra.neuron.packages import Device, list_devices, system_versions
     from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
     from infra.neuron.toolchain import open_neuron_toolchain
-    from infra.toolchains import SimulatorToolchain
+    from nki_sim.machine import MACHINES
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(
         f"{sys.executable} cannot examine this machine: {error}; give it what is missing (setup_trn2.sh does, or "
@@ -110,8 +111,11 @@ class DoctorReport:
 # --- examining ------------------------------------------------------------------------------------
 
 
-def examine(installation: Installation | None = None, *, prove: bool = True) -> DoctorReport:
-    """Look at everything; nothing missing is an exception."""
+def examine(machine: str, installation: Installation | None = None, *, prove: bool = True) -> DoctorReport:
+    """Look at everything; nothing missing is an exception.
+
+    `machine`: which the simulator is to be, unless this is an instance of a known one.
+    """
     where = installation or this_machine()
     routes = probe_all(where)
     packages = system_versions(where)
@@ -126,7 +130,9 @@ def examine(installation: Installation | None = None, *, prove: bool = True) -> 
         missing.append(str(error))
     if chosen is None:
         missing += [f"{route.route}: {route.why_not}" for route in routes]
-    proofs = [_prove_simulator()] if prove else []
+    kind = instance_type(where)
+    generation = (kind or "").partition(".")[0]
+    proofs = [_prove_simulator(generation if generation in MACHINES else machine)] if prove else []
     problems = [f"the simulator: {proof.said}" for proof in proofs if not proof.right]
     toolchain = None
     if not missing:
@@ -156,7 +162,7 @@ def examine(installation: Installation | None = None, *, prove: bool = True) -> 
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         disk_folder=folder,
         free_disk_bytes=free,
-        instance_type=instance_type(where),
+        instance_type=kind,
         devices=devices,
         packages=tuple(sorted(packages.items())),
         sdk=SDK_OF_NKI.get(nki_release(packages.get("nki")) or (-1, -1)),
@@ -190,8 +196,8 @@ def _busy(devices: tuple[Device, ...]) -> list[str]:
     ]
 
 
-def _prove_simulator() -> Proof:
-    simulator = SimulatorToolchain("trn2")
+def _prove_simulator(machine: str) -> Proof:
+    simulator = SimulatorToolchain(machine)
     try:
         return _prove(simulator)
     finally:
@@ -203,7 +209,7 @@ def _prove_neuron(
 ) -> tuple[str | None, list[Proof], list[str]]:
     """The toolchain's name, its proof, and what is wrong with it."""
     try:
-        neuron = open_neuron_toolchain(installation=where)
+        neuron = open_neuron_toolchain(traced_on_simulator, installation=where)
     except ToolchainMissing as error:
         return None, [], [str(error)]
     try:
@@ -322,7 +328,8 @@ def _conclusion(report: DoctorReport) -> str:
     if report.evaluates_on_neuron:
         return f"kernels are evaluated on {report.toolchain}"
     if report.simulates:
-        return "kernels are evaluated on the simulated Trn2 only"
+        simulated = next((proof.toolchain for proof in report.proofs if proof.simulated), "the simulator")
+        return f"kernels are evaluated on {simulated} only"
     return "kernels cannot be evaluated here"
 
 
@@ -372,9 +379,10 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m infra.doctor", description="What can kernels be evaluated with here?"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--machine", required=True, choices=sorted(MACHINES), help="which to simulate")
     parser.add_argument("--no-proof", action="store_true", help="do not compile and run the known kernel")
     options = parser.parse_args(argv)
-    report = examine(prove=not options.no_proof)
+    report = examine(options.machine, prove=not options.no_proof)
     if options.json:
         print(to_json(report))
         return USABLE if report.evaluates_on_neuron or report.simulates else UNUSABLE

@@ -9,14 +9,14 @@ from accelopt_core import kernel_wrapper
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
-from infra.seed_index import task_from_files
-from infra.targets import LocalTarget
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import task_from_files
 
 SECRET_SEEDS = 2
 
 
 class NKIKernel(kernel_wrapper.NKIKernel):
-    """On the simulated machine; with `toolchain="auto"` on this machine's device; with `target` wherever that is.
+    """On the simulated `machine`; with `toolchain="auto"` on this machine's device; with `target` wherever that is.
 
     `target` (an `SshTarget`, say) stays the caller's to close. `profile` raises TaskNotFound or TaskInvalid for the
     files, TaskFault for what the reference does, and TargetError when there is nothing to evaluate with.
@@ -28,11 +28,13 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         base_numpy_path: str,
         *,
         toolchain: str = "simulator",
+        machine: str = "trn2",
         target: Target | None = None,
         limits: EvaluationLimits | None = None,
     ) -> None:
         super().__init__(program_path, base_numpy_path, evaluate=self._judged)
         self._toolchain = toolchain
+        self._machine = machine
         self._target = target
         self._limits = limits or EvaluationLimits()
 
@@ -45,7 +47,7 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         )
         if self._target is not None:
             return self._target.evaluate(request, lambda step, detail: None)
-        target = LocalTarget(self._toolchain)
+        target = LocalTarget(self._toolchain, self._machine)
         try:
             return target.evaluate(request, lambda step, detail: None)
         finally:

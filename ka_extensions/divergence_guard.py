@@ -13,7 +13,7 @@ class Verdict(str, Enum):
     KEPT = "kept"
     """Not faster than the best, not far off: no new best, but the next parent, for a few steps at most."""
     NO_IMPROVEMENT = "no_improvement"
-    """Not faster than the best, not far off, and no detour is allowed: the parent stays."""
+    """Not faster than the best, not far off, and no exploration is allowed: the parent stays."""
     REVERTED = "reverted"
     """Far slower than the best, or one step too many without improvement: the next parent is the best."""
     FAILED = "failed"
@@ -41,21 +41,21 @@ class DivergenceGuard:
     """Improve when faster than the best beyond noise; revert when slower than it by more than `revert_above`.
 
     Both are fractions: 0.5 reverts above 1.5x the best; noise 0.01 wants 1 % less than the best. In between, the next
-    round goes on from the candidate: a way may lead over a slower kernel. After `max_detour` steps in a row away from
-    the best without an improvement, it goes back to the best; 0 allows no detour, and the parent stays what it is.
+    round goes on from the candidate, an exploration step: a way may lead over a slower kernel. After `max_exploration`
+    of them in a row without an improvement it goes back to the best; 0 allows none, and the parent stays what it is.
     """
 
     revert_above: float = 0.5
     noise: float = 0.01
-    max_detour: int = 0
+    max_exploration: int = 0
 
     def __post_init__(self) -> None:
         if not self.revert_above > 0:
             raise ValueError(f"revert_above {self.revert_above} must be > 0")
         if not 0 <= self.noise < 1:
             raise ValueError(f"noise {self.noise} must be in [0, 1)")
-        if self.max_detour < 0:
-            raise ValueError(f"max_detour {self.max_detour} must be >= 0")
+        if self.max_exploration < 0:
+            raise ValueError(f"max_exploration {self.max_exploration} must be >= 0")
 
     def decide(self, candidate_us: float | None, best_us: float, noise: float = 0.0, away: int = 0) -> Decision:
         """`noise`: of these two measurements, as a fraction; the wider of it and the guard's own counts.
@@ -65,8 +65,8 @@ class DivergenceGuard:
         band = max(self.noise, noise)
         improve_below = best_us * (1 - band)
         revert_from = best_us * (1 + self.revert_above)
-        too_far = 0 < self.max_detour <= away + 1
-        back = f"{away + 1} steps without improvement (limit {self.max_detour}): back to the best"
+        too_far = 0 < self.max_exploration <= away + 1
+        back = f"{away + 1} steps without improvement (limit {self.max_exploration}): back to the best"
         if candidate_us is None:
             if too_far and away > 0:
                 return Decision(Verdict.REVERTED, None, best_us, improve_below, f"no latency was measured; {back}")
@@ -91,11 +91,11 @@ class DivergenceGuard:
             )
         noise_band = f"best less a noise band of {100 * band:.2g} %"
         not_below = f"{candidate_us:,.1f} µs is not below {improve_below:,.1f} µs ({noise_band})"
-        if self.max_detour == 0:
+        if self.max_exploration == 0:
             return Decision(Verdict.NO_IMPROVEMENT, candidate_us, best_us, improve_below, not_below)
         if too_far:
             return Decision(Verdict.REVERTED, candidate_us, best_us, improve_below, f"{not_below}; {back}")
-        step = f"going on from it all the same, step {away + 1} of a detour of at most {self.max_detour}"
+        step = f"going on from it all the same, exploration step {away + 1} of at most {self.max_exploration}"
         return Decision(Verdict.KEPT, candidate_us, best_us, improve_below, f"{not_below}; {step}")
 
 

@@ -71,19 +71,19 @@ class Backfilling:
                 index = ahead
                 ahead = skip[index]
             end = (index + 1) * width
-            room = width - booked[index] - most[index]
-            start = end - room
+            free = width - booked[index] - most[index]
+            start = end - free
             if start < at:
                 start = at
-                room = end - at
-            if room > _FULL:
+                free = end - at
+            if free > _FULL:
                 if begun < 0.0:
                     begun = start
-                if duration <= room:
+                if duration <= free:
                     booked[index] += duration
                     return begun, start + duration
-                booked[index] += room
-                duration -= room
+                booked[index] += free
+                duration -= free
             if width - booked[index] - most[index] < _FULL:
                 if index + 1 >= len(booked):
                     self._grow(index + 1)
@@ -103,9 +103,9 @@ class Backfilling:
                 if index >= len(each):
                     each.extend([0.0] * (len(booked) - len(each)))
             end = (index + 1) * width
-            room = width - booked[index] - max([each[index] for each in mine])
-            if room > _FULL:
-                start = max(at, end - room)
+            free = width - booked[index] - max([each[index] for each in mine])
+            if free > _FULL:
+                start = max(at, end - free)
                 take = min(duration, end - start)
                 if begun < 0.0:
                     begun = start

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import libcst as cst
 
-from accelopt_core.candidate import Bottleneck
+from accelopt_core.evaluation import Bottleneck
 
 
 class TransformError(Exception):
@@ -71,8 +71,11 @@ class Transform(Protocol):
         """Every legal site, in source order. Raises NotAKernel."""
         ...
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        """The changed module; checks legality again. Raises SiteGone, IllegalSite or NotAKernel."""
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
+        """The module changed at the site of that key; checks legality again.
+
+        Raises SiteGone, IllegalSite or NotAKernel.
+        """
         ...
 
 

@@ -82,9 +82,9 @@ class BlockTiles:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        loop, factor = loop_and_factor(code, site.key)
+        loop, factor = loop_and_factor(code, key)
         return cst.parse_module(_Rewriting(code, _plan(code, loop), factor).module().code)
 
 

@@ -78,9 +78,9 @@ class FillPartitions:
             )
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        loop = loop_at(code, site.key, site.key)
+        loop = loop_at(code, key, key)
         return cst.parse_module(_rewrite(code, _plan(code, loop)).code)
 
 

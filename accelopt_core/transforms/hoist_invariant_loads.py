@@ -77,11 +77,11 @@ class _Hoisting:
         largest = (hoist for hoist in hoists if not any(_contains(other, hoist) for other in hoists))
         return tuple(_site(self.name, hoist) for hoist in largest)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        tile, _, variable = site.key.partition("/")
+        tile, _, variable = key.partition("/")
         if not code.bindings(tile):
-            raise SiteGone(f"{site.key}: the kernel has no tile {tile}")
+            raise SiteGone(f"{key}: the kernel has no tile {tile}")
         hoist = _plan(code, tile, variable, self.loads)
         changed = _rewrite(code, hoist)
         # Through text, because a node that was copied must not appear twice in one tree.

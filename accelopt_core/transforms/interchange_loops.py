@@ -64,20 +64,20 @@ class InterchangeLoops:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        pair, _, rest = site.key.partition("#")
+        pair, _, rest = key.partition("#")
         outer, _, inner = pair.partition(",")
         number, _, tile = rest.partition("/")
-        nest = _plan(code, loop_at(code, f"{outer}#{number}", site.key))
+        nest = _plan(code, loop_at(code, f"{outer}#{number}", key))
         if nest.inner.variable != inner:
-            raise SiteGone(f"{site.key}: the loop over {outer} holds one over {nest.inner.variable}")
+            raise SiteGone(f"{key}: the loop over {outer} holds one over {nest.inner.variable}")
         exchanged = cst.parse_module(_exchanged(code, nest).code)
         if tile not in _kept_tiles(exchanged, outer, inner):
             raise IllegalSite(
                 f"{tile or 'no tile'} could be kept for every {outer}, so the exchange would gain nothing"
             )
-        return _HOIST.apply(exchanged, Site(_HOIST.name, f"{tile}/{outer}", site.what, site.line, "", ""))
+        return _HOIST.apply(exchanged, f"{tile}/{outer}")
 
 
 def _plan(code: KernelCode, outer: Statement) -> _Nest:

@@ -51,12 +51,12 @@ class MoveEngine:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        name, _, engine = site.key.partition("@")
+        name, _, engine = key.partition("@")
         statement = dict(_candidates(code)).get(name)
         if statement is None:
-            raise SiteGone(f"{site.key}: the kernel has no elementwise instruction into {name}")
+            raise SiteGone(f"{key}: the kernel has no elementwise instruction into {name}")
         if engine not in ENGINES:
             raise IllegalSite(f"{engine} is none of {', '.join(ENGINES)}")
         _check(code, statement, engine)

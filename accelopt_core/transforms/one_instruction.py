@@ -52,12 +52,12 @@ class InstructionTransform(ABC, Generic[Found]):
             sites.append(self.site(code, key, instruction, found))
         return tuple(sites)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        instruction = dict(self.candidates(code)).get(site.key)
+        instruction = dict(self.candidates(code)).get(key)
         if instruction is None:
-            raise SiteGone(f"{site.key}: the kernel {self.gone} of that name")
-        return self.rewritten(code, site.key, instruction, self.check(code, site.key, instruction))
+            raise SiteGone(f"{key}: the kernel {self.gone} of that name")
+        return self.rewritten(code, key, instruction, self.check(code, key, instruction))
 
 
 def written_by(code: KernelCode, operation: str) -> Iterator[tuple[str, Statement]]:

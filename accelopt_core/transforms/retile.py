@@ -58,8 +58,8 @@ class Retile:
                     )
         return tuple(sites)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
-        name, _, text = site.key.partition("=")
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
+        name, _, text = key.partition("=")
         copy, declared = _read(module)
         for entry in declared:
             if isinstance(entry, IllegalSite):
@@ -73,7 +73,7 @@ class Retile:
                 result = replace_nodes(copy, {entry.node: cst.Integer(text)})
                 assert isinstance(result, cst.Module)
                 return result
-        raise SiteGone(f"{site.key}: the kernel declares no tunable {name}")
+        raise SiteGone(f"{key}: the kernel declares no tunable {name}")
 
 
 def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | IllegalSite]]:

@@ -83,12 +83,12 @@ class RotateBuffers:
                 found.append(innermost)
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        tile, _, rest = site.key.partition("/")
-        loop = loop_at(code, rest, site.key)
+        tile, _, rest = key.partition("/")
+        loop = loop_at(code, rest, key)
         if not code.bindings(tile):
-            raise SiteGone(f"{site.key}: the kernel has no buffer {tile}")
+            raise SiteGone(f"{key}: the kernel has no buffer {tile}")
         return cst.parse_module(_rewrite(code, _plan(code, tile, loop)).code)
 
 

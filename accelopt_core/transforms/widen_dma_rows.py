@@ -85,9 +85,9 @@ class WidenDmaRows:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         code = read_kernel(module)
-        loop, factor = loop_and_factor(code, site.key)
+        loop, factor = loop_and_factor(code, key)
         return cst.parse_module(_rewrite(code, loop, _plan(code, loop), factor).code)
 
 

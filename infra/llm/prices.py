@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.ports import Usage
-from infra.llm.toml_files import BadToml, read_toml
+from infra.toml_files import BadToml, read_toml
 
 SHIPPED_PRICES = Path(__file__).with_name("prices.toml")
 

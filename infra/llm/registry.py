@@ -16,7 +16,7 @@ from infra.llm.mailbox_model import MailboxModel
 from infra.llm.program_model import ClaudeProgramModel, ProgramModel, split_command
 from infra.llm.replay_model import ReplayModel, read_exchanges
 from infra.llm.retry import DEFAULT_PATIENCE, Patience
-from infra.llm.toml_files import read_toml
+from infra.toml_files import read_toml
 
 SHIPPED_DEFAULTS = Path(__file__).with_name("defaults.toml")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
-from infra.sandbox import kill_group, scrubbed_environment
+from infra.isolation.sandbox import kill_group, scrubbed_environment
 
 STDOUT_LIMIT = 64 << 20
 STDERR_LIMIT = 256 << 10

@@ -1,8 +1,8 @@
-"""From a candidate's source to a NEFF, in a process of the candidate's own, behind the wall. Shipped to the instance.
+"""From a candidate's source to a NEFF, in an isolated process of the candidate's own. Shipped to the instance.
 
-What the process leaves is checked and copied out of the candidate's reach; all else is deleted. An SDK may not stand
-the wall: what it needs is nowhere written down. That is never concluded from a candidate's failure, but from a known
-kernel that compiles outside the wall and not behind it; the wall is then left out, and the evaluation says so.
+What the process leaves is checked and copied out of the candidate's reach; all else is deleted. An SDK may not work in
+isolation: what it needs is nowhere written down. That is never concluded from a candidate's failure, but from a known
+kernel that compiles without the namespaces and not within them; they are then left out, and the evaluation says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra import sandbox
+from infra.isolation import sandbox
 from infra.neuron.commands import Installation
 from infra.neuron.faults import compile_error, neffs_in, read_report
 from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
@@ -39,7 +39,7 @@ from infra.neuron.tensors import size_bytes
 
 log = logging.getLogger(__name__)
 
-BEHIND_WALL = Path(__file__).with_name("behind_wall.py")
+ISOLATED_COMPILER = Path(__file__).with_name("isolated_compiler.py")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Neff:
     """All inputs and outputs once: the least that any kernel for this call must move."""
 
 
-class _MaybeTheWall(Exception):
+class _MaybeIsolation(Exception):
     """A failure that neither the compiler nor a line of the candidate accounts for."""
 
     def __init__(self, error: Exception) -> None:
@@ -88,13 +88,13 @@ class NeffCompiler:
         self._folder = folder
         self._runtime_saves = False
         """True once this SDK was seen to leave a NEFF only through the runtime's inspection."""
-        self.wall = ""
+        self.isolation = ""
         """What kept the last candidate in."""
         self._python_folders = tuple(Path(path) for path in python_folders)
-        self._no_room = ""
+        self._not_isolated = ""
         """Why candidates are compiled outside namespaces; empty while they are not."""
         self._proven = False
-        """The wall was tried with the known kernel."""
+        """The isolation was tried with the known kernel."""
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
@@ -102,11 +102,11 @@ class NeffCompiler:
         try:
             try:
                 return self._compile(source, arguments, deadline)
-            except _MaybeTheWall as failure:
-                if self._proven or self._no_room or not self._wall_is_to_blame(deadline):
+            except _MaybeIsolation as failure:
+                if self._proven or self._not_isolated or not self._isolation_is_to_blame(deadline):
                     raise failure.error from None
             return self._compile(source, arguments, deadline)
-        except _MaybeTheWall as failure:
+        except _MaybeIsolation as failure:
             raise failure.error from None
         except StepTimeout:
             raise StepTimeout("compile", timeout_s) from None
@@ -126,10 +126,10 @@ class NeffCompiler:
             if said["phase"] != "done" and not (neffs and "NRT" in said["message"]):
                 error = self._compile_error(said)
                 if said["line"] is None and "NCC_" not in said["message"] + said["output"]:
-                    raise _MaybeTheWall(error)
+                    raise _MaybeIsolation(error)
                 raise error
             if not neffs:
-                raise _MaybeTheWall(
+                raise _MaybeIsolation(
                     CompileError(
                         f"the kernel was called and left no NEFF ({self.route.name} route): it must be decorated "
                         "with nki.jit and return the tensors it computes"
@@ -143,23 +143,23 @@ class NeffCompiler:
         finally:
             shutil.rmtree(outer, ignore_errors=True)
 
-    def _wall_is_to_blame(self, deadline: float) -> bool:
-        """Whether the known kernel compiles outside the wall only; from then on candidates are compiled there."""
+    def _isolation_is_to_blame(self, deadline: float) -> bool:
+        """Whether the known kernel compiles outside the namespaces only; from then on candidates are compiled there."""
         self._proven = True
         try:
             self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
-        except _MaybeTheWall as failure:
-            behind = str(failure.error)
+        except _MaybeIsolation as failure:
+            within = str(failure.error)
         except (CandidateFault, ToolchainMissing) as fault:
-            behind = str(fault)
+            within = str(fault)
         else:
             return False
-        self._no_room = f"the SDK does not work behind them: {behind[:200]}"
+        self._not_isolated = f"the SDK does not work within them: {within[:200]}"
         try:
             self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
-        except (_MaybeTheWall, CandidateFault, ToolchainMissing):
-            self._no_room = ""  # nor does it outside: the wall stays
-        return bool(self._no_room)
+        except (_MaybeIsolation, CandidateFault, ToolchainMissing):
+            self._not_isolated = ""  # nor does it outside: the namespaces stay
+        return bool(self._not_isolated)
 
     def _compile_in(
         self, work: Path, source: str, arguments: Sequence[ArgumentSpec], deadline: float
@@ -183,32 +183,34 @@ class NeffCompiler:
         }
         with tempfile.TemporaryFile() as report:
             entrance = {
-                "tree": str(BEHIND_WALL.parents[2]),
-                "room": None if self._no_room else self._room(work),
-                "no_room": self._no_room,
+                "tree": str(ISOLATED_COMPILER.parents[2]),
+                "mounts": None if self._not_isolated else self._mounts(work),
+                "not_isolated": self._not_isolated,
                 "report_fd": report.fileno(),
                 "command": [str(self._python), "-I", str(CHILD)],
             }
             finished = sandbox.run(
-                [sys.executable, "-I", str(BEHIND_WALL), json.dumps(entrance)],
+                [sys.executable, "-I", str(ISOLATED_COMPILER), json.dumps(entrance)],
                 cwd=work,
                 stdin=json.dumps(job).encode(),
-                limits=sandbox.Limits(wall_s=timeout_s, memory_bytes=0),
+                limits=sandbox.ProcessLimits(deadline_s=timeout_s, memory_bytes=0),
                 env=self._compile_environment(work, artifacts),
                 pass_fds=(report.fileno(),),
             )
             report.seek(0)
-            self.wall = report.read(4096).decode("utf-8", "replace")
+            self.isolation = report.read(4096).decode("utf-8", "replace")
         if finished.over_disk:
-            raise CompileError(f"compiling the kernel fills more than {sandbox.Limits.disk_bytes >> 30} GiB of disk")
+            raise CompileError(
+                f"compiling the kernel fills more than {sandbox.ProcessLimits.disk_bytes >> 30} GiB of disk"
+            )
         if finished.timed_out:
             raise StepTimeout("compile", timeout_s)
         return {**read_report(said, finished), "output": finished.output}
 
-    def _room(self, work: Path) -> dict[str, Any]:
-        """`wall.Room` as JSON. Nothing is shown that holds a home or the judge's own folders."""
-        hung_on = work.with_name("root")
-        hung_on.mkdir(exist_ok=True)
+    def _mounts(self, work: Path) -> dict[str, Any]:
+        """`namespaces.Mounts` as JSON. Nothing is shown that holds a home or the judge's own folders."""
+        mount_point = work.with_name("root")
+        mount_point.mkdir(exist_ok=True)
         tools = [Path(tool).parent for name in ("neuronx-cc", "neuron-ls") if (tool := self._installation.tool(name))]
         private = [Path(os.path.expanduser("~")), self._folder]
         shown = [
@@ -220,7 +222,7 @@ class NeffCompiler:
         return {
             "visible": [str(path) for path in shown],
             "work": str(work),
-            "hung_on": str(hung_on),
+            "mount_point": str(mount_point),
             "devices": [str(path) for path in devices],
         }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.toolchain import CompileError, RunError, TensorArgument, ToolchainMissing
-from infra import sandbox
+from infra.isolation import sandbox
 from infra.neuron.commands import ToolRun
 from infra.neuron.neff import NEFF_LIMIT
 from infra.neuron.routes import DOCTOR

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelopt_core.evaluation import HotLine
-from nki_sim.machine import machine
+from nki_sim.machine import Machine
 
 LONGEST_EXECUTION_S = 3600.0
 """A `total_time` above this is in another unit."""
@@ -116,18 +116,17 @@ def narrow_matmuls(fields: Mapping[str, float]) -> str | None:
     return "below-float32 matmul operands"
 
 
-def resource_bound_us(summary: Mapping[str, float], machine_name: str) -> float | None:
+def resource_bound_us(summary: Mapping[str, float], machine: Machine) -> float | None:
     """What the profiler's own counters need at least: HBM traffic and matmuls at the machine's peak rates.
 
     Copies within HBM count as read and written, so the DMA engines move twice their rate there.
     """
-    core = machine(machine_name)
     bounds_us = []
     if "adjusted_hardware_flops" in summary:  # bfloat16-equivalent, whatever the dtype
-        bounds_us.append(summary["adjusted_hardware_flops"] / core.matmul_bf16_flops_per_ns / 1e3)
+        bounds_us.append(summary["adjusted_hardware_flops"] / machine.matmul_bf16_flops_per_ns / 1e3)
     if "hbm_read_bytes" in summary and "hbm_write_bytes" in summary:
         moved = summary["hbm_read_bytes"] + summary["hbm_write_bytes"]
-        bounds_us.append(moved / max(core.hbm_bytes_per_ns, 2 * core.dma_bytes_per_ns) / 1e3)
+        bounds_us.append(moved / max(machine.hbm_bytes_per_ns, 2 * machine.dma_bytes_per_ns) / 1e3)
     return max(bounds_us, default=None)
 
 

@@ -1,7 +1,7 @@
 """The ways from a kernel's source to a NEFF, one per SDK era, and which of them this machine has. Shipped.
 
 Routes are data; what each does in the candidate's process is a function of the same name in
-`compile_worker.py`. Nothing here imports a candidate.
+`neff_worker.py`. Nothing here imports a candidate.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
-from infra import sandbox
+from infra.isolation import sandbox
 from infra.neuron.commands import Installation, run_tool, this_machine
 
-CHILD = Path(__file__).with_name("compile_worker.py")
+CHILD = Path(__file__).with_name("neff_worker.py")
 
 DOCTOR = "run `orchestrator.py doctor`"
 
@@ -134,7 +134,7 @@ def ask_interpreter(where: Installation, python: Path, really_import: tuple[str,
             [str(python), "-I", str(CHILD), "--probe"],
             cwd=Path(folder),
             stdin=job,
-            limits=sandbox.Limits(wall_s=120, memory_bytes=0),
+            limits=sandbox.ProcessLimits(deadline_s=120, memory_bytes=0),
             env={"HOME": folder, "PATH": search_path(where, python)},
         )
     for line in reversed(finished.output.splitlines()):

@@ -3,7 +3,7 @@
 Whatever the era, a candidate's process leaves a NEFF and nothing else that counts. The profiler's
 command line then runs that NEFF on inputs the candidate never saw, saves its outputs and times it on the
 device's clock. Routes differ only in how the NEFF comes about, so they are data here and one function
-each in `compile_worker.py`.
+each in `neff_worker.py`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from accelopt_core.bounds import work_from_program
 from accelopt_core.evaluation import HotLine
 from accelopt_core.toolchain import (
     ArgumentSpec,
-    CandidateFault,
     Facts,
     RunError,
     StepTimeout,
@@ -59,13 +57,17 @@ from infra.neuron.routes import (
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
-from infra.toolchains import SimulatorToolchain
-from nki_sim.profile import low_precision
+from nki_sim.machine import MACHINES, Machine, machine
 
 log = logging.getLogger(__name__)
 
 
+Trace = Callable[[str, str, Sequence[ArgumentSpec], float], "Traced | None"]
+"""(machine, source, arguments, time limit in s) -> what another tool counts in the source; None: it cannot read it."""
+
+
 def open_neuron_toolchain(
+    trace: Trace,
     route: str | None = None,
     installation: Installation | None = None,
     core: str | None = None,
@@ -73,6 +75,7 @@ def open_neuron_toolchain(
 ) -> NeuronToolchain:
     """The first route that works here, or the named one. Raises ToolchainMissing, naming all that was looked for.
 
+    `trace`: the second opinion on what a source computes.
     `core`: for NEURON_RT_VISIBLE_CORES; without it one is leased when the first kernel is compiled, which `told` tells.
     """
     where = installation or this_machine()
@@ -84,9 +87,9 @@ def open_neuron_toolchain(
     profiler = find_profiler(where)
     kind = instance_type(where)
     generation = re.match(r"trn\d", kind or "")
-    if generation is None:
+    if generation is None or generation.group(0) not in MACHINES:
         raise ToolchainMissing(
-            f"cannot evaluate on an instance of type {kind or 'unknown'}: trn1, trn2 or trn3 is needed"
+            f"cannot evaluate on an instance of type {kind or 'unknown'}: {', '.join(MACHINES)} are known"
         )
     looked = []
     for result in probe_routes(where):
@@ -97,7 +100,9 @@ def open_neuron_toolchain(
             share = share_of_this_host(generation.group(0), where.devices(), told)
             if core is not None:
                 share = CoreShare((), chosen=core, told=told)
-            return NeuronToolchain(chosen, result, where, profiler, generation.group(0), kind or "", share)
+            return NeuronToolchain(
+                chosen, result, where, profiler, machine(generation.group(0)), kind or "", share, trace
+            )
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
@@ -110,7 +115,6 @@ class NeuronToolchain:
     """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
 
     simulated = False
-    exact_timing = False
     parallel_runs = 1
 
     def __init__(
@@ -119,9 +123,10 @@ class NeuronToolchain:
         probe: ProbeResult,
         installation: Installation,
         profiler: Profiler,
-        machine: str,
+        machine: Machine,
         kind: str,
         share: CoreShare,
+        trace: Trace,
     ) -> None:
         self.route = route
         self.machine = machine
@@ -130,6 +135,7 @@ class NeuronToolchain:
         self._profiler = profiler
         self._kind = kind
         self._share = share
+        self._trace = trace
         self._folder = Path(tempfile.mkdtemp(prefix="nki-trn-"))
         self._count = 0
         self._last: dict[str, tuple[dict[str, float], Path]] = {}
@@ -140,7 +146,7 @@ class NeuronToolchain:
     def _compiler(self) -> NeffCompiler:
         python = Path(str(self._probe.python))
         folders = self._probe.folders
-        return NeffCompiler(self.route, python, folders, self._where, self.machine, self._share.core, self._folder)
+        return NeffCompiler(self.route, python, folders, self._where, self.machine.name, self._share.core, self._folder)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -150,7 +156,7 @@ class NeuronToolchain:
     def name(self) -> str:
         known = self.versions
         compiler = f"NKI {known['nki']}" if "nki" in known else f"neuronx-cc {known.get('neuronx-cc', 'unknown')}"
-        return f"{self.machine} ({compiler}, {self._profiler.name} {known.get('aws-neuronx-tools', 'unknown')})"
+        return f"{self.machine.name} ({compiler}, {self._profiler.name} {known.get('aws-neuronx-tools', 'unknown')})"
 
     @property
     def fingerprint(self) -> str:
@@ -162,15 +168,15 @@ class NeuronToolchain:
             "profiler": [self._profiler.name, binary.st_size],
             "versions": sorted(self.versions.items()),
         }
-        return f"{self.machine}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+        return f"{self.machine.name}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
     def close(self) -> None:
         self._share.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def wall(self) -> str:
-        return self._compiler.wall if "_compiler" in self.__dict__ else ""  # asking must not lease a core
+    def isolation(self) -> str:
+        return self._compiler.isolation if "_compiler" in self.__dict__ else ""  # asking must not lease a core
 
     def compile(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
@@ -182,16 +188,7 @@ class NeuronToolchain:
         return self._compiler.compile(source, arguments, timeout_s)
 
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
-        """None for a source that the simulator does not trace: of another dialect, or with what it does not know."""
-        simulator = SimulatorToolchain(self.machine)
-        try:
-            program = simulator.compile(source, arguments, timeout_s, in_order=False).program
-        except (CandidateFault, ToolchainMissing) as fault:
-            log.info("no second opinion from the simulator: %s", fault)
-            return None
-        finally:
-            simulator.close()
-        return Traced(work_from_program(program).matmul_flops, low_precision(program))
+        return self._trace(self.machine.name, source, arguments, timeout_s)
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""

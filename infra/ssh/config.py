@@ -38,7 +38,7 @@ class SshSettings:
     """For each of: TCP connect, SSH banner, authentication, opening a channel."""
     keepalive_s: int = 15
     silence_limit_s: float = 30.0
-    """The far side says something at least every few seconds; longer silence means the link is dead."""
+    """The host says something at least every few seconds; longer silence means the link is dead."""
     reconnect_for_s: float = 600.0
     """How long to keep trying to get a dropped link back before giving up."""
 

@@ -163,7 +163,7 @@ class Connection:
             yield client
 
     def open_tcp(self, host: str, port: int) -> paramiko.Channel:
-        """A TCP connection from the far side onwards, for ProxyJump."""
+        """A TCP connection from the host onwards, for ProxyJump."""
         try:
             with self._watched():
                 return self._transport.open_channel(

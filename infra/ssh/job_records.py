@@ -35,14 +35,15 @@ class JobRecord:
     """ISO time, UTC."""
 
 
-def request_key(request: EvaluationRequest, toolchain: str) -> str:
+def request_key(request: EvaluationRequest, toolchain: str, machine: str) -> str:
     """Two requests of one key may answer each other: all is the same but the seeds drawn afresh and the names."""
     depends_on = {
         **asdict(request),
         "toolchain": toolchain,
+        "machine": machine,
         "extra_seeds": len(request.extra_seeds),
         "candidate": [request.candidate.source, request.candidate.parent_id is not None],
-        "rival": request.rival and request.rival.source,
+        "incumbent": request.incumbent and request.incumbent.source,
     }
     text = json.dumps(depends_on, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""One request to the far side and its answer: the program that answers, the frames it answers with."""
+"""One request to the host and its answer: the program that answers, the frames it answers with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 import paramiko
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
-from infra import far_side
+from infra.ssh import remote_agent
 from infra.ssh.connection import LinkDropped
 
 _NOISE_LIMIT_BYTES = 65536
-"""What a log-in script may print before the far side's own first line."""
+"""What a log-in script may print before the host's own first line."""
 
 _BOOTSTRAP = (
     r'exec("import json,os,sys,types,zlib\ndef take(n):\n d=bytes()\n while len(d)<n:\n  c=os.read(0,n-len(d))\n'
@@ -25,29 +25,30 @@ _BOOTSTRAP = (
     r"for name,text in json.loads(zlib.decompress(take(int(take(10)))).decode()):\n"
     r' m=sys.modules[name]=types.ModuleType(name)\n exec(compile(text,name,\"exec\"),m.__dict__)\nm.main()")'
 )
-"""Single-quoted on the command line of any shell; reads the modules of infra.far_side from standard input."""
+"""Single-quoted on the command line of any shell; reads the modules of infra.ssh.remote_agent from standard input."""
 
 
 class JobRefused(TargetMisconfigured):
-    """The far side was reached and will not do it; `code` says why, for programs."""
+    """The host was reached and will not do it; `code` says why, for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-def far_side_command(python: str) -> str:
+def remote_agent_command(python: str) -> str:
     """The command line, for any log-in shell."""
     return f"{shlex.quote(python)} -I -S -c '{_BOOTSTRAP}'"
 
 
 @lru_cache(maxsize=1)
-def far_side_program() -> bytes:
-    """What `far_side_command` reads first: the modules of infra.far_side, packed, behind their length."""
-    package = resources.files(far_side)
-    modules = [[far_side.__name__, ""]]
+def remote_agent_program() -> bytes:
+    """What `remote_agent_command` reads first: the modules of infra.ssh.remote_agent, packed, behind their length."""
+    package = resources.files(remote_agent)
+    modules = [[remote_agent.__name__, ""]]
     modules += [
-        [f"{far_side.__name__}.{name}", package.joinpath(f"{name}.py").read_text("utf-8")] for name in far_side.MODULES
+        [f"{remote_agent.__name__}.{name}", package.joinpath(f"{name}.py").read_text("utf-8")]
+        for name in remote_agent.MODULES
     ]
     packed = zlib.compress(json.dumps(modules).encode(), 9)
     return b"%010d" % len(packed) + packed
@@ -88,11 +89,11 @@ class Stream:
             self._channel.sendall(data)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if self._channel.recv_ready() or self._ended_there():
-                return  # the far side ended early and says why; `expect` will tell
+                return  # the host ended early and says why; `expect` will tell
             self._drop(error)
 
     def tell(self, word: bytes) -> bool:
-        """Say a word to the far side without waiting for an answer; False when it cannot be said."""
+        """Say a word to the host without waiting for an answer; False when it cannot be said."""
         try:
             self._channel.sendall(word)
             self._channel.shutdown_write()
@@ -154,7 +155,7 @@ class Stream:
             raise LinkDropped(f"the request to {self._where} was withdrawn")
         if not self._greeted and self._ended_there():
             self._explain_no_start()
-        self._drop(EOFError("the far side hung up"))
+        self._drop(EOFError("the host hung up"))
 
     def _ended_there(self) -> bool:
         """The command has ended with a status, rather than the link."""

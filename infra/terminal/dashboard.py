@@ -21,13 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.evaluation import Measured
-from accelopt_core.events import BASELINE_ROUND, Event, Notice, RunObserver
+from accelopt_core.loop.events import BASELINE_ROUND, Event, Notice, RunObserver
 from accelopt_core.ports import Step
-from infra.lineage import Lineage
-from infra.run_state import LaneState, RunState
+from infra.runs.lineage import Lineage
 from infra.terminal import wording
 from infra.terminal.family_tree import path_line
 from infra.terminal.plain_progress import PlainProgress
+from infra.terminal.run_state import LaneState, RunState
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 STEPS = tuple(Step)
@@ -124,15 +124,15 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
         note = wording.bound_note(state.baseline)
         if note:
             parts += [Text(note, style="dim")]
-    room = height - 17 - len(state.lanes)
+    space = height - 17 - len(state.lanes)
     lineage = state.lineage
-    if lineage is not None and state.rounds and room >= 2:
+    if lineage is not None and state.rounds and space >= 2:
         parts += ["", _lineage(lineage, state.parent_id, inside, ascii_only)]
-        room -= 2
-    if state.rounds and room >= 1:
-        parts += ["", _rounds(state, min(room, 10), inside, ascii_only)]
+        space -= 2
+    if state.rounds and space >= 1:
+        parts += ["", _rounds(state, min(space, 10), inside, ascii_only)]
     gaps = _gaps(state, inside, ascii_only)
-    if gaps is not None and room - min(len(state.rounds), 10) >= 6:
+    if gaps is not None and space - min(len(state.rounds), 10) >= 6:
         parts += ["", Text("Time still to be won in the best kernel", style="dim"), gaps]
     parts += ["", _spent(state, now, dot)]
     body = Padding(Group(*parts), (0, 1))
@@ -155,10 +155,10 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
             place = "checking the winner on every seed"
         line = Table.grid(padding=(0, 2, 0, 0))
         cells: list[RenderableType] = [Text(place, style="bold"), Text(left, style="dim")]
-        room = width - 7 - len(place) - len(left) - 4
-        if room >= 8:
+        space = width - 7 - len(place) - len(left) - 4
+        if space >= 8:
             done = min(state.rounds_done, total)
-            bar = ProgressBar(total=total, completed=done, width=room, complete_style="cyan", finished_style="green")
+            bar = ProgressBar(total=total, completed=done, width=space, complete_style="cyan", finished_style="green")
             cells.insert(1, bar)
         line.add_row(*cells)
         grid.add_row("Round", line)

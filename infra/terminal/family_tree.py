@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from infra.lineage import INPUT, Lineage, Relative
+from infra.runs.lineage import INPUT, Lineage, Relative
 from infra.terminal import wording
 
 

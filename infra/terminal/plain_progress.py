@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from accelopt_core.evaluation import explain
-from accelopt_core.events import (
+from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
     BudgetUpdate,
@@ -26,8 +26,8 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.ports import Step
-from infra.run_state import RunState
 from infra.terminal import wording
+from infra.terminal.run_state import RunState
 
 STEPS = tuple(Step)
 
@@ -78,11 +78,11 @@ class PlainProgress:
             case RoundEnded(attempt=attempt):
                 label = wording.outcome_words(attempt.outcome).label
                 best = self._state.best
-                standing = f"; best {self._label()}{wording.latency(best.latency_us)}" if best else ""
+                so_far = f"; best {self._label()}{wording.latency(best.latency_us)}" if best else ""
                 if best and self._state.baseline:
-                    standing += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
+                    so_far += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
                 measured = f" at {self._label()}{wording.latency(attempt.latency_us)}" if attempt.latency_us else ""
-                return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{standing}"
+                return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{so_far}"
             case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
                 return f"{winner} passed its last check: {explain(evaluation)}"
             case LastCheck():

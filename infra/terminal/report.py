@@ -17,9 +17,9 @@ from rich.text import Text
 
 from accelopt_core.ports import Try
 from infra.journal import JournalError
-from infra.lineage import Lineage
 from infra.llm.ledger import Totals
-from infra.run_folder import Manifest, Measurement, RunFolder, run_ids
+from infra.runs.lineage import Lineage
+from infra.runs.run_folder import Manifest, Measurement, RunFolder, run_ids
 from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.wording import LatencyRow, latency_table, one_line
@@ -50,9 +50,9 @@ class RunSummary:
     def speedup_basis_us(self) -> float:
         """The input kernel's latency: as it was timed beside the best in one process, or else as it was at first."""
         assert self.baseline is not None and self.best is not None
-        rival = self.best.result.rival
-        if rival is not None and rival.content_hash == self.baseline.candidate.content_hash:
-            return rival.latency_us
+        incumbent = self.best.result.incumbent
+        if incumbent is not None and incumbent.content_hash == self.baseline.candidate.content_hash:
+            return incumbent.latency_us
         return self.baseline.result.latency_us
 
     @property
@@ -179,7 +179,7 @@ def print_rounds(console: Console, tries: Sequence[Try]) -> None:
     table.add_column("from", no_wrap=True, style="dim")
     table.add_column("change", no_wrap=True)
     ascii_only = console.options.ascii_only
-    room = max(20, min(console.width, 120) - 55)
+    columns = max(20, min(console.width, 120) - 55)
     for (number, lane), entry in sorted(last.items()):
         words = wording.outcome_words(entry.attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
@@ -187,7 +187,7 @@ def print_rounds(console: Console, tries: Sequence[Try]) -> None:
         table.add_row(
             f"{number}{lane}", Text(f"{mark} {words.label}", style=words.style),
             wording.latency(entry.attempt.latency_us),
-            str(entry.number), entry.attempt.parent_id or "-", Text(one_line(change, room, ascii_only=ascii_only)),
+            str(entry.number), entry.attempt.parent_id or "-", Text(one_line(change, columns, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
 

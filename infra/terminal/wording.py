@@ -122,7 +122,7 @@ class LatencyRow:
 
 def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *, ascii_only: bool = False) -> Table:
     """Latency, speed-up and percent of the bound; says so when latencies are simulated or the bound is derived."""
-    room = max(6, width - 52)  # for remarks, beside the numbers: those are never cut
+    columns = max(6, width - 52)  # for remarks, beside the numbers: those are never cut
     derived = baseline.profile.bounds.source == "trace"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
     table.add_column("", min_width=7, no_wrap=True)
@@ -136,7 +136,7 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
         table.add_row(
             Text(row.name, style=row.style), Text(latency(us), style=row.style),
             Text(speedup(row.basis_us or baseline.latency_us, us), style=row.style), Text(percent, style=row.style),
-            one_line(row.remark, room, ascii_only=ascii_only),
+            one_line(row.remark, columns, ascii_only=ascii_only),
         )  # fmt: skip
     return table
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
-from infra.llm.toml_files import read_toml
+from infra.toml_files import read_toml
 
 ROOT = Path(bootstrap.__file__).parent
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("NKI_", "PYTHON", "VIRTUAL_ENV"))}

@@ -11,8 +11,8 @@ import pytest
 
 import config
 from config import Invocation, Settings, read
-from infra.llm.toml_files import read_toml
 from infra.settings_reader import SettingsError, specs
+from infra.toml_files import read_toml
 
 EVERY_SPEC = [(group, spec) for group, kind in config.GROUPS.items() for spec in specs(kind)]
 

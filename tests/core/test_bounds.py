@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accelopt_core.bounds import bounds, bounds_for, gaps_for, limits_for, work_from_program
 from accelopt_core.evaluation import Bounds, Gap
+from accelopt_core.judging.bounds import bounds, bounds_for, gaps_for, limits_for, work_from_program
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts
 from benchmarks import calibration_kernels as kernels

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.distributions import DISTRIBUTIONS, changed_inputs
 from accelopt_core.evaluation import CheckFailure
-from accelopt_core.task import ShapePreset, Task
-from accelopt_core.verification import ROW_SLACK, Reference, ReferenceCache, check_output, worst_row
+from accelopt_core.judging.distributions import changed_inputs
+from accelopt_core.judging.verification import ROW_SLACK, Reference, ReferenceCache, check_output, worst_row
+from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
 
 SOURCE = """
 import numpy as np

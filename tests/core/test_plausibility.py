@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accelopt_core.bounds import work_from_program
-from accelopt_core.plausibility import contradiction, needed_flops, one_value, same_bits
+from accelopt_core.judging.bounds import work_from_program
+from accelopt_core.judging.plausibility import contradiction, needed_flops, one_value, same_bits
+from accelopt_core.judging.verification import Reference, argument_specs
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts, Traced
-from accelopt_core.verification import Reference, argument_specs
-from infra.seed_index import load_seed
-from infra.toolchains import SimulatorToolchain
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.tasks.seed_index import load_seed
 from tests.redteam.test_shortcuts import TILINGS
 
 MATMUL = Work(matmul_flops=2 * 4096**3, vector_ops=0, hbm_bytes=3 * 4 * 4096**2)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from accelopt_core.candidate import Bottleneck, Candidate, Plan, source_hash
+from accelopt_core.candidate import Candidate, Plan, source_hash
 from accelopt_core.evaluation import (
+    Bottleneck,
     Bounds,
     CheckFailure,
     CompileFailed,
@@ -19,11 +20,13 @@ from accelopt_core.evaluation import (
     HotLine,
     Implausible,
     Incorrect,
+    IncumbentTiming,
     Measured,
     Profile,
-    RivalTiming,
 )
-from accelopt_core.events import BASELINE_ROUND, Event, PlanMade, RoundEnded, StepBegan
+from accelopt_core.loop.events import BASELINE_ROUND, Event, PlanMade, RoundEnded, StepBegan
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
+from accelopt_core.loop.steps import Ending
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
@@ -44,8 +47,6 @@ from accelopt_core.proposer import (
     UnusablePlan,
     UnusableReply,
 )
-from accelopt_core.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
-from accelopt_core.steps import Ending
 from accelopt_core.task import ShapePreset, Task
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -88,7 +89,7 @@ class Script:
 
     # Target
     def describe(self) -> TargetInfo:
-        return TargetInfo("sim", "sim-1", True)
+        return TargetInfo("sim", "sim-1", True, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         for step in (Step.UPLOAD, Step.VERIFY, Step.BENCHMARK):
@@ -415,7 +416,7 @@ def outcomes(script: Script) -> list[tuple[str | None, str]]:
     return [(t.attempt.parent_id, t.attempt.outcome) for t in script.tries]
 
 
-DETOURS = DivergenceGuard(max_detour=2)
+DETOURS = DivergenceGuard(max_exploration=2)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +430,7 @@ DETOURS = DivergenceGuard(max_detour=2)
         (DETOURS, [110, None, 90], [("input", "kept"), ("r001t1", "compile_failed"), ("input", "improved")]),
         (DETOURS, [80, 85, 119, 121], [("input", "improved"), ("r001t1", "kept"), ("r002t1", "reverted"),
                                        ("r001t1", "reverted")]),
-        (DivergenceGuard(max_detour=3), [110, 120, 130, 90], [("input", "kept"), ("r001t1", "kept"),
+        (DivergenceGuard(max_exploration=3), [110, 120, 130, 90], [("input", "kept"), ("r001t1", "kept"),
                                                                ("r002t1", "reverted"), ("input", "improved")]),
     ],
     ids=["none allowed", "151 % goes back, 110 % goes on", "149 % goes on, and pays", "the second step must pay",
@@ -446,7 +447,7 @@ def test_a_detour_leads_over_slower_kernels_and_ends(
 
 def test_a_step_that_pays_on_a_detour_is_a_win_to_memory_though_it_is_no_best() -> None:
     script = Script([measured(100), measured(140), measured(110)])
-    script.run(rounds=2, guard=DivergenceGuard(max_detour=3))
+    script.run(rounds=2, guard=DivergenceGuard(max_exploration=3))
     rejection, win = script.memory.experiences
     assert not rejection.is_win and rejection.speedup == pytest.approx(100 / 140)
     assert win.is_win and win.speedup == pytest.approx(140 / 110)
@@ -454,7 +455,7 @@ def test_a_step_that_pays_on_a_detour_is_a_win_to_memory_though_it_is_no_best() 
 
 def test_an_interrupted_detour_goes_on_from_the_same_kernel_with_the_same_count() -> None:
     latencies = [measured(us) for us in (100, 110, 120, 105, 130, 104)]
-    guard = DivergenceGuard(max_detour=3)
+    guard = DivergenceGuard(max_exploration=3)
     whole = Script(latencies)
     whole.run(rounds=5, guard=guard, patience=9)
     for cut in range(1, 5):
@@ -485,11 +486,11 @@ def test_a_hot_line_is_quoted_for_whoever_reads_of_it() -> None:
     assert [line.text for line in script.contexts[1].parent_result.profile.hot_lines] == ["loaded = 2", ""]
 
 
-# --- a rival, timed beside the candidate ----------------
+# --- a incumbent, timed beside the candidate ----------------
 
 
-def beside(latency_us: float, rival_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
-    return replace(measured(latency_us), rival=RivalTiming(source_hash(source), rival_us, noise))
+def beside(latency_us: float, incumbent_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
+    return replace(measured(latency_us), incumbent=IncumbentTiming(source_hash(source), incumbent_us, noise))
 
 
 @pytest.mark.parametrize(
@@ -513,8 +514,8 @@ def test_what_the_best_took_beside_the_candidate_decides(result: Measured, outco
 def test_every_candidate_is_timed_beside_the_best_and_the_winner_beside_the_input() -> None:
     script = Script([measured(100), measured(80), measured(90), measured(60)])
     script.run(rounds=3)
-    assert [r.rival.id if r.rival else None for r in script.requests] == [None, "input", "r001t1", "r001t1"]
-    assert [(r.candidate.id, r.rival.id if r.rival else None) for r in script.finals] == [("r003t1", "input")]
+    assert [r.incumbent.id if r.incumbent else None for r in script.requests] == [None, "input", "r001t1", "r001t1"]
+    assert [(r.candidate.id, r.incumbent.id if r.incumbent else None) for r in script.finals] == [("r003t1", "input")]
 
 
 def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate() -> None:

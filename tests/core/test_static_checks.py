@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accelopt_core.static_checks import RULES, forbidden, lines_with_code
-from infra.seed_index import seed_index
+from accelopt_core.judging.static_checks import RULES, forbidden, lines_with_code
+from infra.tasks.seed_index import seed_index
 from tests.e2e import kernels
 
 HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\nimport numpy as np\n"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from accelopt_core.judging.timing import TURNS, PairedTiming, compare, time_paired
 from accelopt_core.ports import EvaluationLimits
-from accelopt_core.timing import TURNS, Contest, compare, time_in_turns
 
 LIMITS = EvaluationLimits(iterations=10, warmup=1, remeasure=2)
 
@@ -31,8 +31,8 @@ class Device:
         self.executions += 1
         return self._slowness(self.executions)
 
-    def contest(self, candidate_us: float, rival_us: float) -> Contest:
-        return time_in_turns(self.kernel(candidate_us), self.kernel(rival_us), LIMITS, lambda step, detail: None)
+    def paired(self, candidate_us: float, incumbent_us: float) -> PairedTiming:
+        return time_paired(self.kernel(candidate_us), self.kernel(incumbent_us), LIMITS, lambda step, detail: None)
 
 
 def _jitter(seed: int, sigma: float) -> Callable[[int], float]:
@@ -40,7 +40,7 @@ def _jitter(seed: int, sigma: float) -> Callable[[int], float]:
     return lambda number: 1 + source.gauss(0, sigma)
 
 
-WEATHER: dict[str, Callable[[], Callable[[int], float]]] = {
+DRIFT: dict[str, Callable[[], Callable[[int], float]]] = {
     "steady": lambda: lambda number: 1.0,
     "each execution slower than the last": lambda: lambda number: 1 + 0.002 * number,
     "each execution faster than the last": lambda: lambda number: 1 / (1 + 0.002 * number),
@@ -50,16 +50,16 @@ WEATHER: dict[str, Callable[[], Callable[[int], float]]] = {
 }
 
 
-@pytest.mark.parametrize("weather", WEATHER)
-def test_an_equal_kernel_does_not_win(weather: str) -> None:
-    result = Device(WEATHER[weather]()).contest(100.0, 100.0)
+@pytest.mark.parametrize("drift", DRIFT)
+def test_an_equal_kernel_does_not_win(drift: str) -> None:
+    result = Device(DRIFT[drift]()).paired(100.0, 100.0)
     assert abs(result.ratio - 1) < 0.005 and result.ratio >= 1 - max(result.noise, 0.001)
 
 
-@pytest.mark.parametrize("weather", WEATHER)
+@pytest.mark.parametrize("drift", DRIFT)
 @pytest.mark.parametrize("gain", [0.03, 0.1])
-def test_a_real_gain_is_not_hidden(weather: str, gain: float) -> None:
-    result = Device(WEATHER[weather]()).contest(100.0 * (1 - gain), 100.0)
+def test_a_real_gain_is_not_hidden(drift: str, gain: float) -> None:
+    result = Device(DRIFT[drift]()).paired(100.0 * (1 - gain), 100.0)
     assert result.ratio == pytest.approx(1 - gain, abs=0.006)
     assert result.ratio < 1 - result.noise
 
@@ -67,8 +67,8 @@ def test_a_real_gain_is_not_hidden(weather: str, gain: float) -> None:
 def test_equal_kernels_on_a_jittery_device_rarely_seem_a_percent_apart() -> None:
     wins = 0
     for seed in range(300):
-        contest = Device(_jitter(seed, 0.01)).contest(100.0, 100.0)
-        wins += contest.ratio < 1 - max(0.01, contest.noise)  # as the guard decides, which has a band of its own
+        paired = Device(_jitter(seed, 0.01)).paired(100.0, 100.0)
+        wins += paired.ratio < 1 - max(0.01, paired.noise)  # as the guard decides, which has a band of its own
     assert wins <= 6, "2 % of the time at most, with jitter as wide as the band"
 
 
@@ -76,13 +76,13 @@ def test_a_noisy_contest_is_held_again_and_the_calmest_counts() -> None:
     wild = _jitter(1, 0.2)
     device = Device(lambda number: wild(number) if number <= 2 * (2 * TURNS + 1) else 1.0)
     said: list[str] = []
-    result = time_in_turns(device.kernel(97), device.kernel(100), LIMITS, lambda step, detail: said.append(detail))
+    result = time_paired(device.kernel(97), device.kernel(100), LIMITS, lambda step, detail: said.append(detail))
     assert (result.ratio, result.noise) == (pytest.approx(0.97), pytest.approx(0.0, abs=1e-12))
     assert len(said) == 1 and said[0].endswith("is above 1 %: again")
 
 
 def test_every_execution_of_the_candidate_is_a_sample() -> None:
-    assert len(Device(WEATHER["steady"]()).contest(1.0, 1.0).candidate.samples_us) == LIMITS.iterations
+    assert len(Device(DRIFT["steady"]()).paired(1.0, 1.0).candidate.samples_us) == LIMITS.iterations
 
 
 def test_a_time_that_is_not_positive_wins_nothing() -> None:

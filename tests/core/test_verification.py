@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.task import ShapePreset, Task
-from accelopt_core.toolchain import ConstantArgument, TensorArgument
-from accelopt_core.verification import (
+from accelopt_core.judging.verification import (
     BadReference,
     Reference,
     ReferenceCache,
@@ -17,6 +15,8 @@ from accelopt_core.verification import (
     check_output,
     relative_l2,
 )
+from accelopt_core.task import ShapePreset, Task
+from accelopt_core.toolchain import ConstantArgument, TensorArgument
 
 REFERENCE = """
 import numpy as np

@@ -19,14 +19,14 @@ from accelopt_core.evaluation import (
     Idle,
     Implausible,
     Incorrect,
+    IncumbentTiming,
     Measured,
     Profile,
-    RivalTiming,
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
-from infra import wire
+from infra.judging import wire
 
 TASK = Task(
     "matmul", "M = 4\n", (ShapePreset("small", (("M", 2),)), ShapePreset("full", (("M", 4),), Work(8, 0, 96))),
@@ -36,7 +36,7 @@ PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (Ho
                   (Gap("reloads", 3.0, "hoist", "x is read 4 times"),),
                   (Idle("tensor", 0.0, 1.5, 3, "dma", 2),))  # fmt: skip
 MEASURED = Measured(15.0, 14.0, 16.0, 10, True, "simulated trn2", PROFILE, ("small: 5 seeds",), False, 1e-6)
-BESIDE_A_RIVAL = replace(MEASURED, rival=RivalTiming("8f3a", 15.5, 0.004))
+BESIDE_AN_INCUMBENT = replace(MEASURED, incumbent=IncumbentTiming("8f3a", 15.5, 0.004))
 OUTCOMES: list[Evaluation] = [
     CompileFailed("no such name", 3),
     Incorrect(CheckFailure(0, "small", 1, "outputs differ", 0.5, 2e-5, (1, 2), 1.0, 2.0)),
@@ -44,15 +44,18 @@ OUTCOMES: list[Evaluation] = [
     TimedOut("compile", 300.0),
     Crashed("run", "index 9 is out of bounds", None),
     MEASURED,
-    BESIDE_A_RIVAL,
+    BESIDE_AN_INCUMBENT,
 ]
 
 
 def test_a_job_arrives_as_it_was_sent() -> None:
     candidate = Candidate("c1", "def kernel(): pass\n", "input", "p1")
-    rival = Candidate("input", "def kernel(): return 0\n")
-    request = EvaluationRequest(TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, rival=rival)
-    assert wire.decode_job(wire.encode_job(request, nonce="n", toolchain="auto")) == (request, "n", "auto")
+    incumbent = Candidate("input", "def kernel(): return 0\n")
+    request = EvaluationRequest(
+        TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, incumbent=incumbent
+    )
+    job = wire.Job(request, "n", "auto", "trn1", "c0ffee")
+    assert wire.decode_job(wire.encode_job(job)) == job
 
 
 @pytest.mark.parametrize("evaluation", OUTCOMES, ids=lambda e: e.kind)
@@ -60,9 +63,9 @@ def test_every_evaluation_arrives_as_it_was_sent(evaluation: Evaluation) -> None
     assert wire.decode_result(wire.encode_evaluation(evaluation, nonce="n"), nonce="n") == evaluation
 
 
-def test_a_measurement_of_a_release_that_knew_no_rival_is_one_without() -> None:
+def test_a_measurement_of_a_release_that_knew_no_incumbent_is_one_without() -> None:
     result = json.loads(wire.encode_evaluation(MEASURED, nonce="n"))
-    del result["evaluation"]["rival"]
+    del result["evaluation"]["incumbent"]
     assert wire.decode_result(json.dumps(result), nonce="n") == MEASURED
 
 
@@ -78,8 +81,8 @@ def test_a_measurement_of_a_release_that_knew_no_rival_is_one_without() -> None:
         json.dumps({"nonce": "n", "evaluation": {"kind": "excellent"}}),
         wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": -1'),
         wire.encode_evaluation(MEASURED, nonce="n").replace('"latency_us": 15.0', '"latency_us": NaN'),
-        wire.encode_evaluation(BESIDE_A_RIVAL, nonce="n").replace('"noise": 0.004', '"noise": -1'),
-        wire.encode_evaluation(BESIDE_A_RIVAL, nonce="n").replace('"latency_us": 15.5', '"latency_us": 0'),
+        wire.encode_evaluation(BESIDE_AN_INCUMBENT, nonce="n").replace('"noise": 0.004', '"noise": -1'),
+        wire.encode_evaluation(BESIDE_AN_INCUMBENT, nonce="n").replace('"latency_us": 15.5', '"latency_us": 0'),
     ],
 )
 def test_what_is_no_result_of_this_job_is_never_believed(text: str) -> None:
@@ -96,7 +99,8 @@ def test_a_fault_of_the_target_is_raised_again_on_this_side(error: Exception) ->
 
 
 def test_a_job_of_another_release_is_refused() -> None:
-    job = json.loads(wire.encode_job(EvaluationRequest(TASK, Candidate("c", "")), nonce="n", toolchain="simulator"))
+    request = EvaluationRequest(TASK, Candidate("c", ""))
+    job = json.loads(wire.encode_job(wire.Job(request, "n", "simulator", "trn2")))
     job["version"] += 1
     with pytest.raises(ValueError, match="different releases"):
         wire.decode_job(json.dumps(job))

@@ -42,7 +42,7 @@ def command_line(sshd: Sshd, folder: Path, hosts: list[str], *flags: str) -> lis
         "--ssh-config", str(sshd.home / "config"),
         "--identity", str(sshd.user_key),
         "--known-hosts", str(sshd.home / "known_hosts"),
-        "--remote-dir", str(folder / "far side"),
+        "--remote-dir", str(folder / "host"),
         "--remote-python", sys.executable,
         "--kernel", "add.py",
         *flags,
@@ -57,8 +57,8 @@ def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, 
     assert ran.status == 0, ran.errors + ran.output
     assert ran.outcomes() == ["incorrect", "improved"] and ran.speedup > 1.3
     assert ran.steps(1)[3:8] == ["upload", "compile and verify", "execute", "upload", "compile and verify"]
-    assert processes_mentioning(str(tmp_path / "far side")) == []
-    far = [path for path in (tmp_path / "far side").rglob("*") if path.is_file()]
+    assert processes_mentioning(str(tmp_path / "host")) == []
+    far = [path for path in (tmp_path / "host").rglob("*") if path.is_file()]
     assert far and all(SECRET.encode() not in path.read_bytes() for path in far), "no key ever travels"
 
 
@@ -108,13 +108,13 @@ def test_two_hosts_of_two_cores_try_four_candidates_of_a_round_at_once(sshd: Ssh
     assert len([entry for entry in ran.tries() if entry["round"] == 1]) > 1 and ran.speedup > 1.3
     log = json.dumps(ran.events())
     assert all(f"to {host}" in log for host in hosts), "both were given something to do"
-    assert processes_mentioning(str(tmp_path / "far side")) == []
+    assert processes_mentioning(str(tmp_path / "host")) == []
     assert not list((ran.folder / "remote").iterdir())
 
 
 def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
-    checkpoints, far = tmp_path / "checkpoints", tmp_path / "far side"
+    checkpoints, far = tmp_path / "checkpoints", tmp_path / "host"
     words = command_line(
         sshd, tmp_path, [sshd.destination.rsplit(":", 1)[0]],
         "--remote-simulator", "--rounds", "1", "--provider", "catalogue", "--run-id", "night",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.run_folder import RunFolder
-from infra.seed_index import seed_index
+from infra.runs.run_folder import RunFolder
+from infra.tasks.seed_index import seed_index
 from tests.e2e.run import orchestrate
 from tests.infra.test_suite import a_run
 

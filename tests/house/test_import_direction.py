@@ -47,7 +47,7 @@ def test_the_judge_needs_only_the_standard_library_and_numpy() -> None:
     import subprocess
 
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import infra.judge, infra.compile_worker, infra.toolchains;"
+        "import sys; sys.path.insert(0, sys.argv[1]); import infra.judging.judge, infra.compile_worker, infra.toolchains;"
         "print('\\n'.join(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code, str(ROOT)], capture_output=True, text=True, check=True)

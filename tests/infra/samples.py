@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accelopt_core.candidate import Bottleneck, Candidate, Plan
+from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import (
+    Bottleneck,
     Bounds,
     CheckFailure,
     Evaluation,
@@ -16,7 +17,7 @@ from accelopt_core.evaluation import (
     Profile,
     explain,
 )
-from accelopt_core.events import (
+from accelopt_core.loop.events import (
     BaselineMeasured,
     BudgetUpdate,
     Event,
@@ -28,12 +29,12 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.ports import Step, TargetInfo, Try, Usage
-from infra.run_folder import Manifest
+from infra.runs.run_folder import Manifest
 from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.reflexion import Reflexion
 
-TARGET = TargetInfo("simulated trn2", "nki_sim-1", True)
+TARGET = TargetInfo("simulated trn2", "nki_sim-1", True, "trn2")
 PLAN = Plan("p1", "Hoist the rhs load", "hoist", Bottleneck.MEMORY_BOUND, 100.0, "it is invariant", "move line 12")
 
 

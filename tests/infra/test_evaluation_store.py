@@ -19,27 +19,27 @@ from accelopt_core.evaluation import (
     Evaluation,
     Implausible,
     Incorrect,
+    IncumbentTiming,
     Measured,
     Profile,
-    RivalTiming,
     TimedOut,
 )
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
-from infra.evaluation_store import EvaluationStore, RememberingTarget
 from infra.journal import JournalDamaged
+from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
 from tests.infra.samples import measured
 
 TASK = Task("silu", "", (ShapePreset("full", (("M", 4),)),))
 BEST, INPUT = Candidate("r001t1", "best = 1", "input"), Candidate("input", "slow = 1")
 REQUEST = EvaluationRequest(TASK, Candidate("c", "x = 1", "input"), extra_seeds=(1, 2))
-RIVALLED = replace(REQUEST, rival=BEST)
+WITH_INCUMBENT = replace(REQUEST, incumbent=BEST)
 MEASURED = replace(measured(100.0), profile=Profile({"total_time": 1e-4}, Bounds(1.0, 0.0, 2.0, "declared")))
 
 
 class CountingTarget:
     def __init__(self, *, simulated: bool, result: Evaluation | None = None, fingerprint: str = "f") -> None:
-        self.info = TargetInfo("a target", fingerprint, simulated)
+        self.info = TargetInfo("a target", fingerprint, simulated, "trn2")
         self.evaluated = 0
         self._result = result
 
@@ -50,9 +50,13 @@ class CountingTarget:
         self.evaluated += 1
         if self._result is not None:
             return self._result
-        timed = request.rival is not None and (request.final or not self.info.simulated)
-        rival = RivalTiming(request.rival.content_hash, 130.0, 0.01) if timed and request.rival is not None else None
-        return replace(MEASURED, rival=rival)
+        timed = request.incumbent is not None and (request.final or not self.info.simulated)
+        incumbent = (
+            IncumbentTiming(request.incumbent.content_hash, 130.0, 0.01)
+            if timed and request.incumbent is not None
+            else None
+        )
+        return replace(MEASURED, incumbent=incumbent)
 
     def close(self) -> None: ...
 
@@ -77,8 +81,8 @@ def evaluate(target: RememberingTarget, request: EvaluationRequest) -> Evaluatio
 
 
 @pytest.mark.parametrize("simulated", [True, False])
-def test_the_same_kernel_is_measured_once_with_and_without_a_rival(remember: Remember, simulated: bool) -> None:
-    for request in (REQUEST, replace(RIVALLED, candidate=Candidate("c", "x = 2", "input"))):
+def test_the_same_kernel_is_measured_once_with_and_without_a_incumbent(remember: Remember, simulated: bool) -> None:
+    for request in (REQUEST, replace(WITH_INCUMBENT, candidate=Candidate("c", "x = 2", "input"))):
         target, remembering = remember(simulated=simulated)
         first = evaluate(remembering, request)
         assert evaluate(remembering, replace(request, extra_seeds=(8, 9))) == first
@@ -128,46 +132,48 @@ def test_another_machine_or_toolchain_is_measured_anew(remember: Remember) -> No
     assert target.evaluated == 1
 
 
-def test_on_a_device_a_latency_holds_against_the_rival_it_was_timed_with(remember: Remember) -> None:
+def test_on_a_device_a_latency_holds_against_the_incumbent_it_was_timed_with(remember: Remember) -> None:
     target, remembering = remember(simulated=False)
     evaluate(remembering, REQUEST)
-    first = evaluate(remembering, RIVALLED)
+    first = evaluate(remembering, WITH_INCUMBENT)
     assert target.evaluated == 2, "alone is not against the best"
-    evaluate(remembering, replace(RIVALLED, rival=INPUT))
+    evaluate(remembering, replace(WITH_INCUMBENT, incumbent=INPUT))
     assert target.evaluated == 3
     for _ in range(2):
-        assert evaluate(remembering, RIVALLED) == first and target.evaluated == 4, "the last rival is remembered"
+        assert evaluate(remembering, WITH_INCUMBENT) == first and target.evaluated == 4, (
+            "the last incumbent is remembered"
+        )
 
 
 def test_where_time_is_exact_a_new_best_changes_nothing(remember: Remember) -> None:
     target, remembering = remember(simulated=True)
-    for rival in (None, BEST, INPUT):
-        evaluate(remembering, replace(REQUEST, rival=rival))
+    for incumbent in (None, BEST, INPUT):
+        evaluate(remembering, replace(REQUEST, incumbent=incumbent))
     assert target.evaluated == 1
 
 
-def test_the_last_measurement_is_against_its_own_rival(remember: Remember) -> None:
+def test_the_last_measurement_is_against_its_own_incumbent(remember: Remember) -> None:
     target, remembering = remember(simulated=True)
-    final = replace(RIVALLED, final=True, rival=INPUT)
+    final = replace(WITH_INCUMBENT, final=True, incumbent=INPUT)
     result = evaluate(remembering, final)
-    assert isinstance(result, Measured) and result.rival is not None
-    assert result.rival.content_hash == INPUT.content_hash
+    assert isinstance(result, Measured) and result.incumbent is not None
+    assert result.incumbent.content_hash == INPUT.content_hash
     assert evaluate(remembering, final) == result and target.evaluated == 1
-    evaluate(remembering, replace(final, rival=BEST))
+    evaluate(remembering, replace(final, incumbent=BEST))
     assert target.evaluated == 2
 
 
 @pytest.mark.parametrize(
     "fault", [CompileFailed("no", 3), Incorrect(CheckFailure(0, "full", 0, "differs")), Implausible("too fast", 0.1)]
 )
-def test_a_fault_of_the_kernel_holds_against_every_rival_and_in_other_runs(
+def test_a_fault_of_the_kernel_holds_against_every_incumbent_and_in_other_runs(
     remember: Remember, fault: Evaluation
 ) -> None:
     target, remembering = remember(simulated=False, result=fault)
-    evaluate(remembering, RIVALLED)
-    assert evaluate(remembering, replace(RIVALLED, rival=INPUT)) == fault and target.evaluated == 1
+    evaluate(remembering, WITH_INCUMBENT)
+    assert evaluate(remembering, replace(WITH_INCUMBENT, incumbent=INPUT)) == fault and target.evaluated == 1
     other, elsewhere = remember(simulated=False, run="two", replay=True)
-    assert evaluate(elsewhere, RIVALLED) == fault and other.evaluated == 0
+    assert evaluate(elsewhere, WITH_INCUMBENT) == fault and other.evaluated == 0
 
 
 @pytest.mark.parametrize("fault", [TimedOut("run", 1.0), Crashed("run", "signal 9")])
@@ -199,7 +205,7 @@ def test_a_record_of_before_there_were_rivals_is_read_and_a_damaged_one_is_named
     evaluate(remember()[1], REQUEST)
     (path,) = tmp_path.glob("one/evaluated/*.json")
     document = json.loads(path.read_text())
-    del document["evaluation"]["rival"]
+    del document["evaluation"]["incumbent"]
     path.write_text(json.dumps(document))
     target, remembering = remember()
     assert isinstance(evaluate(remembering, REQUEST), Measured) and target.evaluated == 0

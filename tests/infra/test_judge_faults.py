@@ -14,8 +14,9 @@ from accelopt_core.evaluation import Crashed, Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import CompileError, TensorArgument, ToolchainMissing
-from infra import targets, toolchains
-from infra.targets import LocalTarget
+from infra.judging import simulator_toolchain
+from infra.targets import local as targets
+from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,13 +33,13 @@ def _broken_tree(folder: Path, broken: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("walls", [True, False])
+@pytest.mark.parametrize("namespaces", [True, False])
 def test_a_simulator_that_does_not_import_is_the_machines_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walls: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool
 ) -> None:
     tree = _broken_tree(tmp_path, "raise ImportError('libgomp.so.1: cannot open shared object file')\n")
-    monkeypatch.setattr(toolchains, "TREE", tree)
-    toolchain = toolchains.SimulatorToolchain("trn2", walls=walls)
+    monkeypatch.setattr(simulator_toolchain, "TREE", tree)
+    toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=namespaces)
     with pytest.raises(ToolchainMissing, match=r"libgomp\.so\.1.*run `orchestrator.py doctor`"):
         toolchain.compile(kernels.FAST, [TENSOR, TENSOR], 60)
     toolchain.close()
@@ -53,15 +54,15 @@ def test_a_simulator_that_does_not_import_is_the_machines_fault(
         "import os\nfor fd in range(3, 64):\n    try: os.ftruncate(fd, 0)\n    except OSError: pass\nos._exit(1)",
     ],
 )
-@pytest.mark.parametrize("walls", [True, False])
-def test_a_candidate_cannot_blame_the_machine(source: str, walls: bool) -> None:
-    toolchain = toolchains.SimulatorToolchain("trn2", walls=walls)
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_a_candidate_cannot_blame_the_machine(source: str, namespaces: bool) -> None:
+    toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=namespaces)
     with pytest.raises(CompileError):
         toolchain.compile(source, [TENSOR, TENSOR], 60)
     toolchain.close()
 
 
-@pytest.mark.parametrize("module", ["infra.judge", "infra.doctor"])
+@pytest.mark.parametrize("module", ["infra.judging.judge", "infra.doctor"])
 @pytest.mark.parametrize("missing", ["numpy", "ml_dtypes"])
 def test_a_host_without_a_package_is_told_in_one_line_what_to_install(
     tmp_path: Path, module: str, missing: str
@@ -86,7 +87,7 @@ def _evaluate(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Eval
     )
     fake.chmod(0o755)
     monkeypatch.setattr(targets.sys, "executable", str(fake))
-    target = LocalTarget()
+    target = LocalTarget("simulator", "trn2")
     try:
         request = EvaluationRequest(TASK, Candidate("c", kernels.FAST), EvaluationLimits())
         return target.evaluate(request, lambda step, detail: None)

@@ -19,14 +19,15 @@ from accelopt_core.evaluation import (
     Measured,
     TimedOut,
 )
+from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.kernel_wrapper import judge, kernel_result
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, Target, TargetInfo
-from accelopt_core.verification import ReferenceCache
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.nki_kernel import NKIKernel
-from infra.seed_index import TaskNotFound
-from infra.ssh_target import SshTarget
+from infra.targets.over_ssh import SshTarget
+from infra.tasks.seed_index import TaskNotFound
 from tests.e2e import kernels
 from tests.ssh.server import make_sshd
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
@@ -51,7 +52,7 @@ class PretendDevice:
         self._toolchain = toolchain
 
     def describe(self) -> TargetInfo:
-        return TargetInfo(self._toolchain.name, self._toolchain.fingerprint, False)
+        return TargetInfo(self._toolchain.name, self._toolchain.fingerprint, False, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         return judge(request, self._toolchain, progress, ReferenceCache(None))
@@ -66,7 +67,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     server.trust()
     server.start()
     target = SshTarget(
-        server.destination, remote_simulator=True, remote_python=sys.executable, settings=server.settings,
+        server.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=server.settings,
         root=str(tmp_path_factory.mktemp("far")),
     )  # fmt: skip
     yield target
@@ -79,7 +80,9 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("sdk")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(folder / "leases"))
-        target = PretendDevice(open_neuron_toolchain(installation=PretendSdk(folder, site=SIMULATED).installation))
+        target = PretendDevice(
+            open_neuron_toolchain(traced_on_simulator, installation=PretendSdk(folder, site=SIMULATED).installation)
+        )
         yield target
         target.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.lineage import Lineage
+from infra.runs.lineage import Lineage
 from infra.terminal.family_tree import path_line, tree_lines
 from ka_extensions.attempt_history import Attempt
 

@@ -11,7 +11,7 @@ import pytest
 
 from accelopt_core.optimization_memory import Experience
 from infra.journal import JournalError
-from infra.memory_file import MemoryFile
+from infra.runs.memory_file import MemoryFile
 
 spawn = multiprocessing.get_context("spawn")
 NOW = datetime(2026, 11, 20, 12, 54, 18, tzinfo=timezone.utc)

@@ -12,8 +12,8 @@ import pytest
 from benchmarks import nkibench
 from benchmarks.nkibench import BEGIN, END, Depth, NoBlock, main, measure, picture, with_block
 from infra.records import from_document
-from infra.seed_index import load_seed
-from infra.suite import Standing, SuiteRow, SuiteTable, markdown
+from infra.runs.suite import Ranking, SuiteRow, SuiteTable, markdown
+from infra.tasks.seed_index import load_seed
 from nki_sim.machine import TRN2
 
 TABLE = SuiteTable(
@@ -21,8 +21,8 @@ TABLE = SuiteTable(
     True,
     "the peaks",
     (
-        SuiteRow("matmul", "M4096", 10.0, "matmul", Standing(40.0, 25.0, {"tensor": 60.0})),
-        SuiteRow("silu", "N7", 10.0, "memory", Standing(20.0, 50.0, {}), Standing(11.0, 90.9, {}, ("small", "full"))),
+        SuiteRow("matmul", "M4096", 10.0, "matmul", Ranking(40.0, 25.0, {"tensor": 60.0})),
+        SuiteRow("silu", "N7", 10.0, "memory", Ranking(20.0, 50.0, {}), Ranking(11.0, 90.9, {}, ("small", "full"))),
     ),
     {"mamba": "not begun"},
 )
@@ -43,7 +43,7 @@ def test_a_verified_kernel_is_timed_against_its_declared_work():
 
 
 def test_a_task_that_the_suite_has_not_run_counts_with_its_input_kernel_and_says_so(monkeypatch):
-    mamba = SuiteRow("mamba", "M7", 10.0, "vector", Standing(20.0, 50.0, {}))
+    mamba = SuiteRow("mamba", "M7", 10.0, "vector", Ranking(20.0, 50.0, {}))
     monkeypatch.setattr(nkibench, "measure", lambda seeds, preset, depth: replace(TABLE, rows=(mamba,), missing={}))
 
     table = nkibench.filled(TABLE, [load_seed(name) for name in ("mamba", "matmul", "silu")])

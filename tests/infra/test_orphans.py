@@ -25,7 +25,7 @@ from infra.seed_index import load_task
 from infra.targets import LocalTarget
 
 source = "import nki\\n@nki.jit\\ndef kernel(x):\\n    while True:\\n        pass\\n"
-LocalTarget().evaluate(EvaluationRequest(load_task("silu"), Candidate("input", source)), lambda step, detail: None)
+LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(load_task("silu"), Candidate("input", source)), lambda step, detail: None)
 """
 
 ENDLESS_CHECKS = """

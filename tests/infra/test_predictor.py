@@ -15,9 +15,9 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
 from accelopt_core.task import ShapePreset, Task
-from infra.predictor import Predictor
-from infra.seed_index import load_seed
-from infra.targets import LocalTarget
+from infra.prediction.predictor import Predictor
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import load_seed
 from tests.processes import alive, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,13 +47,13 @@ def workers() -> set[int]:
             command = (status.parent / "cmdline").read_bytes()
         except (OSError, ValueError):
             continue  # it ended meanwhile
-        if parent == os.getpid() and b"infra.prediction_worker" in command:
+        if parent == os.getpid() and b"infra.prediction.worker" in command:
             found.add(int(status.parent.name))
     return found
 
 
 def test_prices_are_the_latencies_that_a_judge_gives(predict: Predictor) -> None:
-    judged = LocalTarget().evaluate(EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None)
+    judged = LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None)
 
     assert predict([SOURCE, WIDER])[SOURCE] == judged.latency_us
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, RivalTiming, TimedOut
+from accelopt_core.evaluation import Implausible, IncumbentTiming, TimedOut
 from accelopt_core.ports import Role, Usage
-from infra.in_place import KernelChanged, write_back
 from infra.llm.ledger import LedgerEntry
-from infra.run_folder import RunFolder
+from infra.runs.in_place import KernelChanged, write_back
+from infra.runs.run_folder import RunFolder
 from infra.terminal.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
 from tests.infra.samples import attempted, manifest, measured
 
@@ -164,8 +164,8 @@ def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_pa
     folder = finished_run(tmp_path)
     winner = folder.winner()
     assert winner is not None
-    timed = RivalTiming(Candidate("input", BEFORE).content_hash, 525.0, 0.01)
-    folder.best(winner.candidate, replace(winner.result, rival=timed))
+    timed = IncumbentTiming(Candidate("input", BEFORE).content_hash, 525.0, 0.01)
+    folder.best(winner.candidate, replace(winner.result, incumbent=timed))
     report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
     assert "2.10x" in report and "beside the input at 525.0 µs" in report
     assert "2.10x" in text_of(lambda console: print_runs(console, tmp_path), width=120)

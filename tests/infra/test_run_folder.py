@@ -24,8 +24,8 @@ from accelopt_core.evaluation import (
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import Try
 from infra.journal import JournalDamaged, JournalError, JournalLocked
-from infra.memory_file import MemoryFile
-from infra.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids
+from infra.runs.memory_file import MemoryFile
+from infra.runs.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids
 from tests.infra.samples import attempted, manifest, measured
 
 INPUT = Candidate("input", "x = 0\n")
@@ -230,7 +230,7 @@ def test_what_an_older_version_wrote_is_still_read(tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     for gone in ("lane", "lanes", "last_check"):
         del record[gone]
-    del record["attempt"]["lane"], record["plan"]["parent_id"], record["evaluation"]["rival"]
+    del record["attempt"]["lane"], record["plan"]["parent_id"], record["evaluation"]["incumbent"]
     path.write_text(json.dumps({**record, "note": ""}) + "\n")
     (entry,) = folder.tries()
     assert (entry.lane, entry.lanes, entry.last_check) == ("", 1, None)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from accelopt_core.events import BudgetUpdate, Event, Notice
-from infra.event_log import Observers
+from accelopt_core.loop.events import BudgetUpdate, Event, Notice
 from infra.journal import JournalDamaged
-from infra.run_folder import RunFolder
-from infra.spending import Spending, TimeLimits
+from infra.runs.event_log import Observers
+from infra.runs.run_folder import RunFolder
+from infra.runs.spending import Spending, TimeLimits
 from tests.infra.samples import manifest
 
 

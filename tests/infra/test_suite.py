@@ -13,8 +13,8 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Bounds, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.records import from_document, to_document
-from infra.run_folder import Manifest, RunFolder, RunNotFound
-from infra.suite import (
+from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
+from infra.runs.suite import (
     SuiteTable,
     geometric_mean,
     latest_suite,
@@ -39,7 +39,7 @@ def measured(latency_us: float, checks: tuple[str, ...] = CHECKS) -> Measured:
 def a_run(checkpoints: Path, task: str, before_us: float | None, after_us: float | None = None) -> RunFolder:
     manifest = Manifest(
         run_of(checkpoints, "s1", task).run_id, datetime(2026, 1, 1, tzinfo=timezone.utc).isoformat(), task, "M4096",
-        "kernel.py", TargetInfo("simulated trn2", "x", True), "catalogue", {}, 5,
+        "kernel.py", TargetInfo("simulated trn2", "x", True, "trn2"), "catalogue", {}, 5,
     )  # fmt: skip
     folder = RunFolder.create(checkpoints, manifest, {})
     if before_us is not None:

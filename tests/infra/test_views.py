@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from accelopt_core.events import (
+from accelopt_core.loop.events import (
     BudgetUpdate,
     Event,
     LastCheck,
@@ -28,11 +28,11 @@ from accelopt_core.events import (
     StepNote,
 )
 from accelopt_core.ports import Step, Usage
-from infra.event_log import EventLog
-from infra.run_state import RunState
+from infra.runs.event_log import EventLog
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view
 from infra.terminal.plain_progress import PlainProgress
+from infra.terminal.run_state import RunState
 from tests.infra.samples import PLAN, measured, run_events
 
 ROOT = Path(__file__).parents[2]

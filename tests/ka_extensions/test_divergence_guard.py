@@ -7,7 +7,7 @@ import pytest
 from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict, steps_away
 
 GUARD = DivergenceGuard(revert_above=0.5, noise=0.01)
-WANDERING = DivergenceGuard(revert_above=0.5, noise=0.01, max_detour=3)
+WANDERING = DivergenceGuard(revert_above=0.5, noise=0.01, max_exploration=3)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_noise_of_the_measurements_widens_the_band() -> None:
 def test_a_detour_ends_after_exactly_so_many_steps(
     limit: int, candidates_us: list[float | None], verdicts: list[str]
 ) -> None:
-    guard, away, found = DivergenceGuard(max_detour=limit), 0, []
+    guard, away, found = DivergenceGuard(max_exploration=limit), 0, []
     for us in candidates_us:
         decision = guard.decide(us, 100.0, away=away)
         away = steps_away(away, [decision])
@@ -83,7 +83,8 @@ def test_a_decision_carries_the_numbers_that_led_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"revert_above": 0.0}, {"revert_above": -1.0}, {"noise": 1.0}, {"noise": -0.1}, {"max_detour": -1}]
+    "settings",
+    [{"revert_above": 0.0}, {"revert_above": -1.0}, {"noise": 1.0}, {"noise": -0.1}, {"max_exploration": -1}],
 )
 def test_limits_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError):

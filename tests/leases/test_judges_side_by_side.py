@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import TensorArgument
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.cores import CORES_VARIABLE, RUNTIME_VARIABLE
 from infra.neuron.leases import FOLDER_VARIABLE, LeaseUnavailable
 from infra.neuron.toolchain import open_neuron_toolchain
@@ -44,7 +45,7 @@ def test_three_judges_on_two_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     profiler.chmod(0o755)
 
     def judge() -> None:
-        toolchain = open_neuron_toolchain(installation=sdk.installation)
+        toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
         neff = toolchain.compile(SOURCE, [TensorArgument((4, 3), "float32")] * 2, 60)
         toolchain.run(neff, TENSORS, 60)
         toolchain.time(neff, TENSORS, 1, 3, 60)
@@ -73,9 +74,9 @@ def test_a_toolchain_that_finds_no_core_free_says_who_has_it_and_gives_up(
     monkeypatch.setenv(CORES_VARIABLE, "0")
     monkeypatch.setenv("NKI_OPTIMIZER_CORE_WAIT_S", "0.3")
     sdk = PretendSdk(tmp_path)
-    first = open_neuron_toolchain(installation=sdk.installation)
+    first = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     said: list[str] = []
-    second = open_neuron_toolchain(installation=sdk.installation, told=said.append)
+    second = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation, told=said.append)
     assert first.fingerprint == second.fingerprint, "which core it is does not matter"
     first.compile(SOURCE, [TensorArgument((4, 3), "float32")] * 2, 60)
     with pytest.raises(LeaseUnavailable, match="core 0 by") as caught:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from accelopt_core.candidate import Bottleneck, Candidate, Plan, source_hash
-from accelopt_core.evaluation import Bounds, Gap, HotLine, Measured, Profile
+from accelopt_core.candidate import Candidate, Plan, source_hash
+from accelopt_core.evaluation import Bottleneck, Bounds, Gap, HotLine, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from accelopt_core.task import ShapePreset, Task

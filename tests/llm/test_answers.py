@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from accelopt_core.answers import MalformedAnswer, flag_field, list_field, read_object
-from accelopt_core.candidate import Bottleneck
-from accelopt_core.planner import read_plan
+from accelopt_core.evaluation import Bottleneck
+from accelopt_core.model.answers import MalformedAnswer, flag_field, list_field, read_object
+from accelopt_core.model.planner import read_plan
 
 FIELDS = {
     "title": "Load the scale once",

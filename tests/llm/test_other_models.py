@@ -23,7 +23,6 @@ from accelopt_core.ports import (
     Role,
     Usage,
 )
-from infra.llm.assembly import models_for_roles
 from infra.llm.continuing import ContinuingModel, joined
 from infra.llm.ledger import Ledger
 from infra.llm.mailbox_model import MailboxModel
@@ -33,6 +32,7 @@ from infra.llm.recording import BadRecording, Exchange, RecordingModel, exchange
 from infra.llm.registry import ModelSettings, build_model
 from infra.llm.replay_model import NotRecorded, ReplayModel, read_exchanges
 from infra.llm.retry import Patience, RetryPolicy
+from infra.llm.roles import models_for_roles
 from tests.llm.scenes import BETTER
 from tests.llm.wire_server import Says, WireServer
 

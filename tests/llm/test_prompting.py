@@ -10,17 +10,16 @@ from pathlib import Path
 import jinja2
 import pytest
 
-import accelopt_core.prompting as prompting
-from accelopt_core.evaluation import HotLine, Idle, Measured
-from accelopt_core.lane import quoting
+import accelopt_core.model.prompting as prompting
+from accelopt_core.evaluation import HotLine, Idle, Measured, microseconds
+from accelopt_core.loop.lane import quoting
 from accelopt_core.machine_facts import TRN2, machine_facts
-from accelopt_core.planner import planner_prompt
-from accelopt_core.prompting import (
+from accelopt_core.model.planner import planner_prompt
+from accelopt_core.model.prompting import (
     PROMPTS,
     Detail,
     brief,
     engine_times,
-    microseconds,
     numbered,
     profile_fields,
     prompts_version,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from accelopt_core.candidate import Bottleneck, Candidate
-from accelopt_core.evaluation import CompileFailed
-from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Bottleneck, CompileFailed
+from accelopt_core.model.prompting import PromptSettings
+from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import ModelContextOverflow, Role
-from accelopt_core.prompting import PromptSettings
 from accelopt_core.proposer import Feedback, Proposer, UnusablePlan, UnusableReply
 from infra.llm.registry import ModelSettings, build_model
 from ka_extensions.attempt_history import Attempt

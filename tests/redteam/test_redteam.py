@@ -14,12 +14,12 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Implausible, Incorrect, Measured, TimedOut, explain
+from accelopt_core.judging.static_checks import forbidden
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
-from accelopt_core.static_checks import forbidden
 from accelopt_core.task import ShapePreset, Task
-from infra.ssh_target import SshTarget
-from infra.targets import LocalTarget
-from infra.toolchains import TREE
+from infra.judging.simulator_toolchain import TREE
+from infra.targets.local import LocalTarget
+from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.processes import eventually, running
 from tests.redteam.attacks import ATTACKS, KERNELS, NAMES, PROGRAM, SECRET, source_of
@@ -42,7 +42,7 @@ def judged(target: LocalTarget | SshTarget, source: str, parent: str | None = No
 def here() -> Iterator[LocalTarget]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANTHROPIC_API_KEY", SECRET)
-        target = LocalTarget()
+        target = LocalTarget("simulator", "trn2")
         assert isinstance(judged(target, HONEST), Measured)
         yield target
         assert isinstance(judged(target, HONEST), Measured), "the judge was harmed"
@@ -73,7 +73,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Session:
         patch.setenv("ANTHROPIC_API_KEY", SECRET)
         target = SshTarget(
             server.destination,
-            remote_simulator=True,
+            machine="trn2", remote_simulator=True,
             remote_python=sys.executable,
             settings=server.settings,
             root=str(root),
@@ -147,13 +147,13 @@ def test_outputs_that_have_nothing_to_do_with_the_inputs_are_implausible(
 )
 def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from accelopt_core.toolchain import CandidateFault, TensorArgument
-    from infra import toolchains
+    from infra.judging import simulator_toolchain
 
-    monkeypatch.setattr(toolchains, "DISK_LIMIT", 64 << 20)
-    toolchain = toolchains.SimulatorToolchain("trn2", walls=False)
+    monkeypatch.setattr(simulator_toolchain, "DISK_LIMIT", 64 << 20)
+    toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=False)
     tensor = TensorArgument((128, 512), "float32")
     with pytest.raises(CandidateFault):
         toolchain.compile(source_of(name), [tensor, tensor], 3.0)
-    assert "no namespaces" in toolchain.wall and eventually(lambda: not running(PROGRAM))
+    assert "no namespaces" in toolchain.isolation and eventually(lambda: not running(PROGRAM))
     toolchain.compile(HONEST, [tensor, tensor], 60.0)
     toolchain.close()

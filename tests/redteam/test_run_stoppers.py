@@ -13,7 +13,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Incorrect, Measured, explain
 from accelopt_core.ports import EvaluationRequest, TaskFault
-from infra.targets import LocalTarget
+from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 from tests.redteam.test_redteam import HONEST, TASK
 
@@ -47,7 +47,7 @@ STOPPERS: dict[str, tuple[str, type, str]] = {
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LocalTarget]:
-    target = LocalTarget()
+    target = LocalTarget("simulator", "trn2")
     yield target
     target.close()
 

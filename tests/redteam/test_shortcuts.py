@@ -11,8 +11,8 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
 from accelopt_core.ports import EvaluationRequest
-from infra.seed_index import load_seed
-from infra.targets import LocalTarget
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import load_seed
 
 EXP = "nisa.activation(dst=weights, op=nl.exp, data=scores, bias=negative_max"
 LOADED_RHS = "nisa.nc_matmul(dst=acc, stationary=lhs_t, moving=rhs_tile)"
@@ -86,7 +86,7 @@ OTHER_FORMS = {
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LocalTarget]:
-    target = LocalTarget()
+    target = LocalTarget("simulator", "trn2")
     yield target
     target.close()
 

@@ -25,7 +25,7 @@ import pytest
 import orchestrator
 from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile
 from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, TargetInfo
-from infra.run_folder import RunFolder
+from infra.runs.run_folder import RunFolder
 from tests.e2e.kernels import REFERENCE, SLOW, WRONG
 
 LATENCIES_US = {128: 900.0, 256: 400.0, 512: 398.5, 1024: 150.0, 2048: 100.0}
@@ -55,7 +55,7 @@ class CheapTarget:
         return 1
 
     def describe(self) -> TargetInfo:
-        return TargetInfo("cheap machine", "cheap-1", True)
+        return TargetInfo("cheap machine", "cheap-1", True, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         for step in (Step.UPLOAD, Step.VERIFY, Step.BENCHMARK):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.memory_file import MemoryFile
+from infra.runs.memory_file import MemoryFile
 from tests.llm.wire_server import WireServer
 from tests.resume.scripted_run import Kill, World, reply_to
 

@@ -14,7 +14,7 @@ import pytest
 
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, TargetInfo
-from infra.targets import LocalTarget
+from infra.targets.local import LocalTarget
 from tests.e2e.kernels import REFERENCE
 from tests.llm.wire_server import WireServer
 from tests.resume.scripted_run import Kill, World, reply_to
@@ -28,7 +28,7 @@ class TalliedTarget:
     """The real target; who began to be evaluated, and who was, is in a file that outlives the process."""
 
     def __init__(self, tally: Path, dies_at: tuple[str, Step] | None = None) -> None:
-        self._real = LocalTarget()
+        self._real = LocalTarget("simulator", "trn2")
         self._tally = tally
         self._dies_at = dies_at
 

@@ -10,16 +10,8 @@ import pytest
 
 import nki_sim
 from accelopt_core.task import PrecisionPolicy, Work
-from infra.reference_reader import TaskInvalid
-from infra.seed_index import (
-    SEEDS,
-    TaskNotFound,
-    find_task,
-    load_seed,
-    load_task,
-    seed_index,
-    task_from_files,
-)
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import SEEDS, TaskNotFound, find_task, load_seed, load_task, seed_index, task_from_files
 from nki_sim.lint import check_source
 
 nki_sim.install()

@@ -14,24 +14,24 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile
-from accelopt_core.events import Event, RoundEnded
-from accelopt_core.model_proposer import proposer_from_model
+from accelopt_core.loop.events import Event, RoundEnded
+from accelopt_core.loop.rounds import Loop, LoopSettings, Outcome
+from accelopt_core.loop.steps import Ending
+from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo
-from accelopt_core.rounds import Loop, LoopSettings, Outcome
-from accelopt_core.steps import Ending
-from infra.evaluation_store import EvaluationStore, RememberingTarget
-from infra.event_log import Observers
-from infra.llm.assembly import models_for_roles
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
 from infra.llm.recording import exchange_to_json
 from infra.llm.registry import ModelSettings
 from infra.llm.retry import Patience, RetryPolicy
-from infra.memory_file import MemoryFile
-from infra.run_folder import RunFolder, RunJournal
-from infra.seed_index import task_from_files
-from infra.spending import Spending, TimeLimits
-from infra.targets import LocalTarget
+from infra.llm.roles import models_for_roles
+from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.event_log import Observers
+from infra.runs.memory_file import MemoryFile
+from infra.runs.run_folder import RunFolder, RunJournal
+from infra.runs.spending import Spending, TimeLimits
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import task_from_files
 from tests.e2e.kernels import REFERENCE
 from tests.infra.samples import manifest
 from tests.llm.wire_server import WireServer
@@ -47,7 +47,7 @@ class Judge:
     """Latencies are read from the source; whatever looks hostile is run, for real, by a judge process."""
 
     def __init__(self) -> None:
-        self._real = LocalTarget("simulator")
+        self._real = LocalTarget("simulator", "trn2")
         self.hostile: list[Evaluation] = []
 
     @property
@@ -55,7 +55,7 @@ class Judge:
         return 1
 
     def describe(self) -> TargetInfo:
-        return TargetInfo("cheap machine", "cheap-1", True)
+        return TargetInfo("cheap machine", "cheap-1", True, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         source = request.candidate.source

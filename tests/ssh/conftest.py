@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.ssh_runner import SshRunner
+from infra.ssh.runner import SshRunner
 from tests.ssh.server import Sshd, make_sshd
 
 
@@ -25,7 +25,7 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The work directory on the far side."""
+    """The work directory on the host."""
     return tmp_path / "far" / "work directory"
 
 

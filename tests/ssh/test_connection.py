@@ -20,7 +20,7 @@ import pytest
 from accelopt_core.ports import TargetUnreachable
 from infra.ssh.config import SshSettings, resolve
 from infra.ssh.host_keys import HostKeyRejected
-from infra.ssh_runner import SshRunner
+from infra.ssh.runner import SshRunner
 from tests.ssh.server import Sshd, free_port, make_sshd, processes_mentioning, wait_until
 
 

@@ -18,10 +18,10 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed
 from accelopt_core.ports import Step, TargetError
-from infra import ssh_target
+from infra.ssh.runner import SshRunner
 from infra.ssh.stream import Stream
-from infra.ssh_runner import SshRunner
-from infra.ssh_target import SshTarget
+from infra.targets import over_ssh as ssh_target
+from infra.targets.over_ssh import SshTarget
 from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
@@ -47,7 +47,7 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "empty").write_text("")
     (tmp_path / "large").write_bytes(os.urandom(1 << 20))
     files = {
-        "infra/judge.py": tmp_path / "judge.py",
+        "infra/judging/judge.py": tmp_path / "judge.py",
         "infra/__init__.py": tmp_path / "empty",
         "large": tmp_path / "large",
     }
@@ -59,7 +59,7 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
     return SshTarget(
         sshd.destination,
-        remote_simulator=True,
+        machine="trn2", remote_simulator=True,
         remote_python=sys.executable,
         settings=replace(sshd.settings, **changes),  # type: ignore[arg-type]  # fields of SshSettings, by name
         root=str(root),
@@ -232,7 +232,7 @@ def no_server(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
     return built(sshd, work)
 
 
-def no_room(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
+def not_isolated(sshd: Sshd, work: Path, disk: Path) -> SshTarget:
     return built(sshd, disk / "work")
 
 
@@ -252,7 +252,7 @@ LASTING_FAULTS = (
     (no_host_key, "--accept-new-host-key"),
     (wrong_credentials, "rejected"),
     (no_server, "refused"),
-    (no_room, "make room"),
+    (not_isolated, "make room"),
     (no_permission, "/proc"),
     (gone_for_good, "gave up"),
 )
@@ -275,7 +275,7 @@ def test_a_fault_that_lasts_is_one_line(
 def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, sshd: Sshd, work: Path) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as mute:
         settings = replace(sshd.settings, connect_timeout_s=0.5)
-        silent = SshTarget(f"127.0.0.1:{mute.getsockname()[1]}", settings=settings, root=str(work))
+        silent = SshTarget(f"127.0.0.1:{mute.getsockname()[1]}", machine="trn2", settings=settings, root=str(work))
         with pytest.raises(TargetError, match="does not complete an SSH greeting") as caught:
             evaluate(silent)
         silent.close()

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.ssh.runner import JobSpec, RemoteJob, SshRunner
 from infra.ssh.stream import JobRefused, Stream
-from infra.ssh_runner import JobSpec, RemoteJob, SshRunner
 from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
 
 # --- round trips ----------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class SlowWire:
         self._listener.close()
 
     def turns(self) -> int:
-        """How often the near side spoke after the far side had: each is a wait for the way there and back."""
+        """How often the client spoke after the host had: each is a wait for the way there and back."""
         return sum(
             1 for before, now in zip(["far", *self.spoke], self.spoke, strict=False) if (before, now) == ("far", "near")
         )

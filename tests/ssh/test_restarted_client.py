@@ -17,10 +17,10 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, TimedOut
 from accelopt_core.ports import EvaluationRequest
-from infra import ssh_target
 from infra.journal import utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
-from infra.ssh_target import SshTarget
+from infra.targets import over_ssh as ssh_target
+from infra.targets.over_ssh import SshTarget
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
@@ -38,8 +38,8 @@ from infra import ssh_target
 from infra.ssh.config import SshSettings
 from infra.ssh_target import SshTarget
 from tests.ssh.test_target import REQUEST
-ssh_target.files_to_ship = lambda: {{"infra/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
-target = SshTarget({destination!r}, remote_simulator=True, remote_python=sys.executable,
+ssh_target.files_to_ship = lambda: {{"infra/judging/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
+target = SshTarget({destination!r}, machine="trn2", remote_simulator=True, remote_python=sys.executable,
                    settings=SshSettings(config_file=Path({config!r})), root={root!r})
 target.remember_in(Path({records!r}))
 target.evaluate(REQUEST, lambda step, detail: print(detail, flush=True))
@@ -55,7 +55,7 @@ class Scene:
         body = JUDGED.replace("TALLY", repr(str(self.tally))).replace("GO", repr(str(self.go)))
         judge.write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + body)
         empty.write_text("")
-        self.files = {"infra/judge.py": judge, "infra/__init__.py": empty}
+        self.files = {"infra/judging/judge.py": judge, "infra/__init__.py": empty}
         self._client = folder / "client.py"
         self._client.write_text(
             textwrap.dedent(CLIENT).format(
@@ -64,7 +64,7 @@ class Scene:
             )
         )  # fmt: skip
         self.target = SshTarget(
-            sshd.destination, remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
+            sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
             root=str(work),
         )  # fmt: skip
         self.said: list[str] = []
@@ -176,7 +176,7 @@ def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, m
         ({"candidate": Candidate("c1", "", "parent")}, False),
         ({"final": True}, False),
         ({"verify_full_below_us": 5.0}, False),
-        ({"rival": Candidate("best", "best")}, False),
+        ({"incumbent": Candidate("best", "best")}, False),
         ({"limits": replace(REQUEST.limits, iterations=3)}, False),
         ({"task": replace(REQUEST.task, tolerance=0.5)}, False),
     ],
@@ -184,8 +184,9 @@ def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, m
 def test_requests_that_may_answer_each_other(changes: dict[str, object], same: bool) -> None:
     asked = replace(REQUEST, extra_seeds=(1, 2))
     other = replace(asked, **changes)  # type: ignore[arg-type]  # the table above has the fields' types
-    assert (request_key(asked, "auto") == request_key(other, "auto")) is same
-    assert request_key(asked, "simulator") != request_key(asked, "auto")
+    assert (request_key(asked, "auto", "trn2") == request_key(other, "auto", "trn2")) is same
+    assert request_key(asked, "simulator", "trn2") != request_key(asked, "auto", "trn2")
+    assert request_key(asked, "simulator", "trn2") != request_key(asked, "simulator", "trn1")
 
 
 def record_of(job: str, began: str | None = None) -> JobRecord:

@@ -1,4 +1,4 @@
-"""Files, commands and detached jobs on the far side, over links that break."""
+"""Files, commands and detached jobs on the host, over links that break."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import TargetUnreachable
+from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.stream import JobRefused
-from infra.ssh_runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 
 ODD_NAMES = (
@@ -317,7 +317,7 @@ def test_a_start_whose_answer_is_lost_does_not_start_twice(sshd: Sshd, runner: S
     runner.connect()
     runner.start_job(job)
     assert wait_until(ran.exists)
-    sshd.cut()  # before anything was read: the near side cannot know whether it started
+    sshd.cut()  # before anything was read: the client cannot know whether it started
     assert list(runner.follow(job)) == ["done"]
     assert ran.read_text() == "once "
 
@@ -388,7 +388,7 @@ def test_a_line_without_end_does_not_fill_memory(runner: SshRunner) -> None:
 
 def test_files_that_should_not_be_brought_back_are_not(runner: SshRunner, tmp_path: Path) -> None:
     private = tmp_path / "private"
-    private.write_text("a secret of the far side")
+    private.write_text("a secret of the host")
     code = (
         f"import os\nos.symlink({str(private)!r}, 'link')\nos.mkfifo('pipe')\nos.mkdir('folder')\n"
         "open('huge', 'wb').truncate(1 << 30)\nopen('fine', 'w').write('ok')"

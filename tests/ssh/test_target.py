@@ -22,8 +22,8 @@ from accelopt_core.ports import (
     TargetUnreachable,
 )
 from accelopt_core.task import ShapePreset, Task
-from infra import ssh_target
-from infra.ssh_target import SshTarget
+from infra.targets import over_ssh as ssh_target
+from infra.targets.over_ssh import SshTarget
 from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 
 # A judge that does as the contract says, with room for what a test wants done in between.
@@ -78,7 +78,7 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         judge.write_text(JUDGE.replace("DESCRIBE", describe) + body)
         package = tmp_path / "empty"
         package.write_text("")
-        files = {"infra/judge.py": judge, "infra/__init__.py": package}
+        files = {"infra/judging/judge.py": judge, "infra/__init__.py": package}
         monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
         arguments = {
             "remote_simulator": True,
@@ -87,7 +87,7 @@ def make(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "root": str(work),
             **options,
         }
-        target = SshTarget(sshd.destination, **arguments)  # type: ignore[arg-type]  # passed through
+        target = SshTarget(sshd.destination, machine="trn2", **arguments)  # type: ignore[arg-type]  # passed through
         made.append(target)
         return target
 
@@ -108,13 +108,13 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
     (folder / "empty").write_text("")
     target = SshTarget(
         server.destination,
-        remote_simulator=True,
+        machine="trn2", remote_simulator=True,
         remote_python=sys.executable,
         settings=server.settings,
         root=str(folder / "far"),
     )
     with pytest.MonkeyPatch.context() as patch:
-        files = {"infra/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
+        files = {"infra/judging/judge.py": folder / "judge.py", "infra/__init__.py": folder / "empty"}
         patch.setattr(ssh_target, "files_to_ship", lambda: files)
         yield target
         target.close()

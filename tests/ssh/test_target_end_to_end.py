@@ -16,10 +16,10 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest, Step
 from accelopt_core.task import Task
-from infra.seed_index import SEEDS, load_task
-from infra.shipment import PACKAGES, TREE, files_to_ship
-from infra.ssh_target import SshTarget
-from infra.targets import LocalTarget
+from infra.judging.shipment import PACKAGES, TREE, files_to_ship
+from infra.targets.local import LocalTarget
+from infra.targets.over_ssh import SshTarget
+from infra.tasks.seed_index import SEEDS, load_task
 from tests.ssh.server import Sshd
 
 OURS_ON_THE_INSTANCE = {"numpy", "ml_dtypes"}
@@ -30,7 +30,7 @@ FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "to
 @pytest.fixture
 def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
     target = SshTarget(
-        sshd.destination, remote_simulator=True, remote_python=sys.executable, settings=sshd.settings, root=str(work)
+        sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings, root=str(work)
     )
     yield target
     target.close()
@@ -54,7 +54,7 @@ def test_a_right_kernel_is_measured_there_exactly_as_here(target: SshTarget, tas
     there = target.evaluate(request, lambda step, detail: steps.append(step))
     assert isinstance(there, Measured) and there.simulated
     assert steps[0] is Step.UPLOAD and Step.VERIFY in steps and steps[-1] is Step.BENCHMARK
-    local = LocalTarget()
+    local = LocalTarget("simulator", "trn2")
     try:
         assert there == local.evaluate(request, lambda step, detail: None)
         assert target.describe().fingerprint == local.describe().fingerprint
@@ -116,7 +116,7 @@ def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
 ) -> None:
     target = SshTarget(
         sshd.destination,
-        remote_simulator=remote_simulator,
+        machine="trn2", remote_simulator=remote_simulator,
         remote_python=sys.executable,
         settings=sshd.settings,
         root=str(work),
@@ -137,7 +137,7 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
             allowed = {*PACKAGES, *OURS_ON_THE_INSTANCE, *FOUND_ONLY_ON_THE_INSTANCE, *sys.stdlib_module_names}
             assert _imports(file) <= allowed, name
     done = subprocess.run(
-        [sys.executable, "-m", "infra.judge", "--describe", "--toolchain", "simulator"],
+        [sys.executable, "-m", "infra.judging.judge", "--describe", "--toolchain", "simulator"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -149,7 +149,11 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
 
 def test_what_stays_at_home_stays_at_home() -> None:
     names = files_to_ship()
-    assert "infra/judge.py" in names and "infra/compile_worker.py" in names and "nki_sim/__init__.py" in names
+    assert (
+        "infra/judging/judge.py" in names
+        and "infra/judging/trace_worker.py" in names
+        and "nki_sim/__init__.py" in names
+    )
     assert not [name for name in names if "transforms" in name or "llm" in name or "ssh" in name or "tests" in name]
     assert not [name for name in names if "__pycache__" in name]
     assert all((TREE / name).is_file() for name in names)

@@ -20,7 +20,7 @@ from accelopt_core.ports import (
     TargetUnreachable,
 )
 from accelopt_core.task import ShapePreset, Task
-from infra.target_pool import TargetPool
+from infra.targets.pool import TargetPool
 
 REQUEST = EvaluationRequest(Task("t", "", (ShapePreset("small", (("M", 1),)),)), Candidate("c", "source"))
 
@@ -59,7 +59,7 @@ class Host:
         self.folder = folder
 
     def describe(self) -> TargetInfo:
-        return TargetInfo(self._name, self.fingerprint, True)
+        return TargetInfo(self._name, self.fingerprint, True, "trn2")
 
     def describe_again(self) -> TargetInfo:
         self.asked += 1
@@ -209,7 +209,7 @@ def test_members_that_do_not_measure_alike_are_named_and_nothing_is_evaluated() 
 def test_alike_members_describe_themselves_together(tmp_path: Path) -> None:
     hosts = [Host("a"), Host("b")]
     pool = TargetPool(hosts)
-    assert pool.describe() == TargetInfo("a; b", "f", True)
+    assert pool.describe() == TargetInfo("a; b", "f", True, "trn2")
     pool.remember_in(tmp_path)
     assert [host.folder for host in hosts] == [tmp_path] * 2
 

@@ -26,7 +26,7 @@ def sdk(tmp_path: Path) -> PretendSdk:
 
 
 def test_a_laptop_simulates_and_has_no_problem(laptop: Installation, capsys: pytest.CaptureFixture[str]) -> None:
-    report = examine(laptop)
+    report = examine("trn2", laptop)
     assert (report.simulates, report.evaluates_on_neuron, report.expects_neuron, report.problems) == (
         True,
         False,
@@ -41,14 +41,14 @@ def test_a_laptop_simulates_and_has_no_problem(laptop: Installation, capsys: pyt
 def test_a_laptop_where_a_device_is_wanted_is_told_what_it_lacks(
     laptop: Installation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert doctor.show(examine(laptop, prove=False), neuron_wanted=True) == doctor.UNUSABLE
+    assert doctor.show(examine("trn2", laptop, prove=False), neuron_wanted=True) == doctor.UNUSABLE
     said = capsys.readouterr().out
     for remedy in ("aws-neuronx-dkms", "aws-neuronx-tools", "nki is not installed"):
         assert remedy in said
 
 
 def test_an_instance_is_proved_by_a_known_kernel_and_its_predicted_latency(sdk: PretendSdk) -> None:
-    report = examine(sdk.installation)
+    report = examine("trn2", sdk.installation)
     assert report.evaluates_on_neuron and report.toolchain == "trn2 (NKI 0.6.1+simulated, neuron-explorer 2.32.38.0)"
     simulated, measured = report.proofs
     assert simulated.latency_us is not None and measured.right
@@ -64,29 +64,29 @@ def test_an_instance_is_proved_by_a_known_kernel_and_its_predicted_latency(sdk: 
 
 def test_a_latency_far_from_the_predicted_one_is_a_problem(sdk: PretendSdk) -> None:
     sdk.behave(summary={"total_time": 1e-3, "neuroncore_cycle_count": 1_400_000})
-    report = examine(sdk.installation)
+    report = examine("trn2", sdk.installation)
     assert report.evaluates_on_neuron, "slow, but right"
     assert any("times the predicted" in problem for problem in report.problems)
 
 
 def test_a_toolchain_that_fails_the_known_kernel_is_not_called_working(sdk: PretendSdk) -> None:
     sdk.behave(print="no profile data found")
-    report = examine(sdk.installation)
+    report = examine("trn2", sdk.installation)
     assert not report.evaluates_on_neuron
     assert any("fails on a kernel that is known to be right" in problem for problem in report.problems)
     assert "FAILED on trn2" in render(report)
 
 
 def test_a_half_installed_instance_is_told_what_is_missing(sdk: PretendSdk, capsys: pytest.CaptureFixture[str]) -> None:
-    report = examine(sdk.without_tool("neuron-explorer"), prove=False)
+    report = examine("trn2", sdk.without_tool("neuron-explorer"), prove=False)
     assert report.expects_neuron and not report.evaluates_on_neuron
     doctor.show(report)
     assert "missing" in capsys.readouterr().out
 
 
 def test_a_profiler_that_keeps_no_timed_outputs_is_a_problem_that_names_what_goes_unchecked(tmp_path: Path) -> None:
-    older = examine(PretendSdk(tmp_path / "older", profiler="neuron-profile").installation, prove=False)
-    newer = examine(PretendSdk(tmp_path / "newer").installation, prove=False)
+    older = examine("trn2", PretendSdk(tmp_path / "older", profiler="neuron-profile").installation, prove=False)
+    newer = examine("trn2", PretendSdk(tmp_path / "newer").installation, prove=False)
     assert any("neuron-profile keeps no outputs of timed executions" in problem for problem in older.problems)
     assert not any("timed executions" in problem for problem in newer.problems)
 
@@ -95,13 +95,13 @@ def test_a_profiler_that_keeps_no_timed_outputs_is_a_problem_that_names_what_goe
 def test_a_neuron_ls_of_another_kind_is_a_finding_and_no_crash(sdk: PretendSdk, printed: str) -> None:
     tool = sdk.tools / "neuron-ls"
     tool.write_text(f"#!/bin/sh\ncat <<'X'\n{printed}\ninstance-type: trn2.3xlarge\nX\n")
-    report = examine(sdk.installation, prove=False)
+    report = examine("trn2", sdk.installation, prove=False)
     assert report.devices == ()
     assert any("neuron-ls" in line for line in report.missing)
 
 
 def test_a_report_survives_the_way_from_the_instance_to_the_laptop(sdk: PretendSdk) -> None:
-    report = examine(sdk.installation, prove=False)
+    report = examine("trn2", sdk.installation, prove=False)
     assert from_json(to_json(report)) == report
     assert "+1.5 s against this machine" in render(report, clock_skew_s=1.5)
 
@@ -123,9 +123,9 @@ def test_a_report_survives_the_way_from_the_instance_to_the_laptop(sdk: PretendS
 def test_what_is_not_a_report_is_refused(laptop: Installation, damage: object) -> None:
     assert callable(damage)
     with pytest.raises(ValueError, match="not a doctor's report"):
-        from_json(damage(to_json(examine(laptop, prove=False))))
+        from_json(damage(to_json(examine("trn2", laptop, prove=False))))
 
 
 def test_low_disk_is_a_problem(laptop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
-    assert any("set TMPDIR or clean up" in problem for problem in examine(laptop, prove=False).problems)
+    assert any("set TMPDIR or clean up" in problem for problem in examine("trn2", laptop, prove=False).problems)

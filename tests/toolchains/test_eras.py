@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import CompileError, ConstantArgument, TensorArgument
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.toolchains.pretend_sdk import FIXTURES, PretendSdk, shadow
 
@@ -31,7 +32,7 @@ def _open(folder: Path, route: str) -> NeuronToolchain:
             (package / "__init__.py").unlink()
             package.rmdir()
     sdk = PretendSdk(folder / "sdk", site=[site, FIXTURES / "eras" / route, FIXTURES / "eras/common"])
-    return open_neuron_toolchain(route, sdk.installation)
+    return open_neuron_toolchain(traced_on_simulator, route, sdk.installation)
 
 
 @pytest.mark.parametrize("route", ERAS)

@@ -11,12 +11,13 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Crashed, Evaluation, Implausible, Incorrect, Measured, explain
-from accelopt_core.kernel_wrapper import judge
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import Task
-from accelopt_core.verification import ReferenceCache
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 LIMITS = EvaluationLimits(iterations=1, warmup=1, remeasure=0)
@@ -30,7 +31,7 @@ def sdk(tmp_path: Path) -> PretendSdk:
 
 @pytest.fixture
 def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(installation=sdk.installation)
+    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     yield opened
     opened.close()
 

@@ -14,12 +14,12 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Incorrect, Measured
-from accelopt_core.kernel_wrapper import judge
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
-from accelopt_core.verification import ReferenceCache
+from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
-from infra.seed_index import load_seed
-from infra.toolchains import SimulatorToolchain
+from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 LIMITS = EvaluationLimits(iterations=3, warmup=1, remeasure=0)
@@ -27,7 +27,7 @@ LIMITS = EvaluationLimits(iterations=3, warmup=1, remeasure=0)
 
 @pytest.fixture
 def toolchain(tmp_path: Path) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(installation=PretendSdk(tmp_path, site=SIMULATED).installation)
+    opened = open_neuron_toolchain(traced_on_simulator, installation=PretendSdk(tmp_path, site=SIMULATED).installation)
     yield opened
     opened.close()
 

@@ -19,6 +19,7 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.compiling import Neff
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.processes import eventually, running
@@ -40,7 +41,7 @@ def sdk(tmp_path: Path) -> PretendSdk:
 
 @pytest.fixture
 def toolchain(sdk: PretendSdk) -> Iterator[NeuronToolchain]:
-    opened = open_neuron_toolchain(installation=sdk.installation)
+    opened = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     yield opened
     opened.close()
 
@@ -151,7 +152,7 @@ def test_arithmetic_below_float32_is_reported(
 
 def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path, profiler="neuron-profile")
-    toolchain = open_neuron_toolchain(installation=sdk.installation)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
     assert len(toolchain.time(neff, [LEFT, RIGHT], 2, 3, 60).samples_us) == 3
@@ -162,10 +163,10 @@ def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Pa
 def test_name_and_fingerprint_say_what_a_latency_depends_on(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
     assert toolchain.name == "trn2 (NKI 0.6.0+fixture, neuron-explorer 2.32.38.0)"
     assert (toolchain.machine, toolchain.simulated) == ("trn2", False)
-    again = open_neuron_toolchain(installation=sdk.installation)
+    again = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     assert again.fingerprint == toolchain.fingerprint
     (sdk.installation.system_folder / "module/neuron/version").write_text("2.99\n")
-    changed = open_neuron_toolchain(installation=sdk.installation)
+    changed = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     assert changed.fingerprint != toolchain.fingerprint, "another driver may mean other latencies"
     again.close()
     changed.close()
@@ -364,7 +365,7 @@ def test_an_sdk_that_breaks_later_is_not_blamed_on_the_candidate(toolchain: Neur
 
 
 def test_nothing_is_left_behind(sdk: PretendSdk) -> None:
-    toolchain = open_neuron_toolchain(installation=sdk.installation)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     folder = toolchain.compile(SUBTRACT, [A, A], 60).path.parent
     toolchain.close()
     assert not folder.exists()

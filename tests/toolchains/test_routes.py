@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
+from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.routes import ROUTES, instance_type, nki_release, probe_all
 from infra.neuron.toolchain import open_neuron_toolchain
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
@@ -96,19 +97,19 @@ def test_a_package_whose_import_fails_is_not_a_route(tmp_path: Path) -> None:
 def test_without_a_device_nothing_is_opened(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path, devices=0)
     with pytest.raises(ToolchainMissing, match="no Neuron device in .*aws-neuronx-dkms"):
-        open_neuron_toolchain(installation=sdk.installation)
+        open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
 
 
 def test_without_a_profiler_nothing_is_opened(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path)
     with pytest.raises(ToolchainMissing, match="neither neuron-explorer nor neuron-profile .*aws-neuronx-tools"):
-        open_neuron_toolchain(installation=sdk.without_tool("neuron-explorer"))
+        open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-explorer"))
 
 
 def test_without_a_route_every_route_is_accounted_for(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path, site=())
     with pytest.raises(ToolchainMissing) as error:
-        open_neuron_toolchain(installation=sdk.installation)
+        open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     assert all(f"{route.name}: " in str(error.value) for route in ROUTES)
     assert "\n" not in str(error.value)
 
@@ -116,9 +117,9 @@ def test_without_a_route_every_route_is_accounted_for(tmp_path: Path) -> None:
 def test_a_route_can_be_named(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path)
     with pytest.raises(ToolchainMissing, match="torch-xla: .*torch is not installed"):
-        open_neuron_toolchain("torch-xla", sdk.installation)
+        open_neuron_toolchain(traced_on_simulator, "torch-xla", sdk.installation)
     with pytest.raises(ToolchainMissing, match="no route is named 'warp'"):
-        open_neuron_toolchain("warp", sdk.installation)
+        open_neuron_toolchain(traced_on_simulator, "warp", sdk.installation)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
 def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path)
     with pytest.raises(ToolchainMissing, match="type unknown: trn1, trn2 or trn3 is needed"):
-        open_neuron_toolchain(installation=sdk.without_tool("neuron-ls"))
+        open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-ls"))
 
 
 @pytest.mark.parametrize(

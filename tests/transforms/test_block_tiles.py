@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites
 
 BLOCK = BlockTiles()

@@ -12,7 +12,7 @@ from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites, trace
 
 MOVE, FUSE, RECIPROCAL = MoveEngine(), FuseRowSum(), ReciprocalOnScalar()

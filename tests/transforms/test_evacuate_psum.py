@@ -11,7 +11,7 @@ from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone
 from accelopt_core.transforms.drop_copy import DropCopy
 from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.move_engine import MoveEngine
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites, trace
 
 EVACUATE = EvacuatePsum()

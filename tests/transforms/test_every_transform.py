@@ -16,17 +16,17 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.look_ahead import LookAhead
+from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.catalogue.rewrites import steps_in
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.task import ShapePreset, Task
-from accelopt_core.transforms.catalogue import catalogue_proposer
 from accelopt_core.transforms.registry import TRANSFORMS, transform_named
-from accelopt_core.transforms.search import LookAhead
-from accelopt_core.transforms.steps import steps_in
-from infra.predictor import Predictor
-from infra.seed_index import load_seed
-from infra.targets import LocalTarget
+from infra.prediction.predictor import Predictor
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import load_seed
 from tests.transforms import test_accumulate_in_psum as psum
 from tests.transforms import test_block_tiles as block
 from tests.transforms import test_drop_copy as drop
@@ -210,7 +210,7 @@ def task_of(name: str) -> Task:
 
 
 def judged(name: str, source: str) -> Measured:
-    result = LocalTarget().evaluate(EvaluationRequest(task_of(name), Candidate("c", source)), lambda step, detail: None)
+    result = LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(task_of(name), Candidate("c", source)), lambda step, detail: None)
     assert isinstance(result, Measured), result
     return result
 

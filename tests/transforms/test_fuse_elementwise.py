@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from nki_sim.profile import measure
 from tests.transforms.running import HEADER, applied, count, random, run, sites, trace
 

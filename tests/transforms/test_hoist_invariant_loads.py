@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites
 
 HOIST = HoistInvariantLoads()

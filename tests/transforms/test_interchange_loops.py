@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from nki_sim.capacity import check_capacity
 from nki_sim.errors import CapacityExceeded
 from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites, trace

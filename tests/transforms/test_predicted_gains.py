@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.transforms.registry import transform_named
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from nki_sim.profile import measure
 from tests.transforms.running import applied, trace
 

@@ -12,14 +12,14 @@ import libcst as cst
 import pytest
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue import look_ahead as search
+from accelopt_core.catalogue.look_ahead import LookAhead
+from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bounds, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
-from accelopt_core.transforms import search
 from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
-from accelopt_core.transforms.catalogue import catalogue_proposer
-from accelopt_core.transforms.search import LookAhead
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from ka_extensions.attempt_history import Attempt
 from tests.transforms.running import priced_by
 
@@ -98,7 +98,7 @@ class Game:
 @pytest.fixture(autouse=True)
 def walk_in_the_registry(monkeypatch):
     """Steps are carried out by the registered transform of that name."""
-    from accelopt_core.transforms import steps
+    from accelopt_core.catalogue import rewrites as steps
 
     real = steps.transform_named
     known: dict[str, Walk] = {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites
 
 TURN = TransposeByDma()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
-from infra.seed_index import load_seed
+from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites, trace
 
 WIDEN = WidenDmaRows()

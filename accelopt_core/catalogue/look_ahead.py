@@ -1,0 +1,206 @@
+"""Best-first search over the graph of kernels: nodes are kernels, edges are legal steps, prices are predictions.
+
+Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken.
+When none gains, the search goes on from the measured kernels, the best first, one step further: a step that gains
+nothing by itself may open another that does. Nothing is compiled for real here; what is found is only planned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.rewrites import LEAST_GAIN, Predict, Rewrite, SiteName, legal_rewrites
+from accelopt_core.evaluation import Measured
+from accelopt_core.proposer import RoundContext
+from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, parse_kernel
+
+
+@dataclass(frozen=True)
+class LookAhead:
+    """How far the search goes once the nearest kernels hold nothing."""
+
+    limit_s: float = 45.0
+    """For one plan; what was priced once is remembered."""
+    most_kernels: int = 60
+    """Two steps away, priced for one plan."""
+    roots: int = 3
+    """Measured kernels to start from, the fastest first."""
+    explore_within: float = 1.5
+    """Kernels slower than the best by more than this factor, measured or one step away, are not gone on from."""
+    least_headroom: float = 0.05
+    """Of the best latency, above the floor that no kernel can beat: for less, two steps away is not looked at."""
+
+
+@dataclass(frozen=True)
+class Idea:
+    """A path from a measured kernel to one that is predicted to be faster than the best."""
+
+    root: Candidate
+    path: tuple[Site, ...]
+    """Each priced: what it gains over the kernel before it, which may be less than nothing."""
+    root_us: float
+    after_us: float
+
+    @property
+    def gain_us(self) -> float:
+        """Over the root."""
+        return self.root_us - self.after_us
+
+    @property
+    def title(self) -> str:
+        return ", then ".join(site.what for site in self.path)
+
+    @property
+    def names(self) -> tuple[SiteName, ...]:
+        return tuple(SiteName(site.transform, site.key) for site in self.path)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A kernel that was priced on the way."""
+
+    root: Candidate
+    root_us: float
+    path: tuple[Site, ...]
+    source: str
+    us: float
+
+
+class Search:
+    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+        self._predict = predict
+        self._transforms = transforms
+        self._look_ahead = look_ahead
+        self._steps: dict[str, tuple[Rewrite, ...]] = {}
+        """Of kernels that no profile is known of, by source: the same in every round."""
+
+    def price_us(self, source: str) -> float | None:
+        return self._predict([source])[source]
+
+    def single_steps(self, context: RoundContext) -> tuple[int, list[Idea]]:
+        """How many untried sites the parent has, and those that promise a gain. Raises NotAKernel."""
+        parent, result = context.parent, context.parent_result
+        before_us = self.price_us(parent.source)
+        if before_us is None:
+            return 0, []
+        analysis = AnalysisContext(result.bottleneck, result.profile.fields)
+        steps = legal_rewrites(parse_kernel(parent.source), analysis, self._transforms)
+        steps = tuple(step for step in steps if not tried(context, parent, step.content_hash, step.site.what))
+        prices = self._predict([step.source for step in steps])
+        ideas = []
+        for step in steps:
+            after_us = prices[step.source]
+            if after_us is not None and before_us - after_us >= LEAST_GAIN * before_us:
+                ideas.append(Idea(parent, (step.site.priced(before_us - after_us),), before_us, after_us))
+        return len(steps), ideas
+
+    def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
+        """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
+        clock = _Allowance(self._look_ahead)
+        best_us = self.price_us(context.best.source)
+        if best_us is None:
+            return 0, []
+        for root, _ in self._roots(context):
+            ideas = self._within_two_steps(context, root, best_us, clock)
+            if ideas or clock.is_over:
+                return clock.priced, ideas
+        return clock.priced, []
+
+    def _within_two_steps(
+        self, context: RoundContext, root: Candidate, best_us: float, clock: _Allowance
+    ) -> list[Idea]:
+        """To the end, before the next kernel is begun: the best, which comes first, gets most of the time."""
+        enough_us, too_slow_us = (1 - LEAST_GAIN) * best_us, self._look_ahead.explore_within * best_us
+        root_us = self.price_us(root.source)
+        if root_us is None or root_us > too_slow_us:
+            return []
+        legal = self._legal(root.source)
+        children = self._children(context, _Node(root, root_us, (), root.source, root_us), legal, clock)
+        if ideas := _ideas(children, enough_us):
+            return ideas
+        nodes = [node for node in children if node.us <= too_slow_us and node.source not in clock.gone_through]
+        clock.gone_through |= {node.source for node in nodes}
+        before = {_name(step) for step in legal}
+        # What a first step opens comes before what could have been done without it.
+        for opened in (True, False):
+            for node in sorted(nodes, key=lambda node: node.us):
+                if clock.is_over:
+                    return []
+                steps = [step for step in self._legal(node.source) if (_name(step) not in before) is opened]
+                if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
+                    return ideas
+        return []
+
+    def _roots(self, context: RoundContext) -> list[tuple[Candidate, Measured]]:
+        measured = context.measured or ((context.parent, context.parent_result),)
+        return sorted(measured, key=lambda pair: pair[1].latency_us)[: self._look_ahead.roots]
+
+    def _children(self, context: RoundContext, node: _Node, legal: Sequence[Rewrite], clock: _Allowance) -> list[_Node]:
+        titles = [site.what for site in node.path]
+        steps = [
+            step
+            for step in legal
+            if not tried(context, node.root, step.content_hash, ", then ".join([*titles, step.site.what]))
+        ]
+        if node.path:
+            steps = steps[: clock.left]
+            clock.left -= len(steps)
+        if not steps or clock.left_s <= 0:
+            return []
+        prices = self._predict([step.source for step in steps], clock.left_s)
+        clock.priced += len(prices)
+        made = []
+        for step in steps:
+            us = prices.get(step.source)
+            if us is not None:
+                path = (*node.path, step.site.priced(node.us - us))
+                made.append(_Node(node.root, node.root_us, path, step.source, us))
+        return made
+
+    def _legal(self, source: str) -> tuple[Rewrite, ...]:
+        if source not in self._steps:
+            try:
+                self._steps[source] = legal_rewrites(parse_kernel(source), AnalysisContext(), self._transforms)
+            except NotAKernel:  # a model's kernel, among those measured
+                self._steps[source] = ()
+        return self._steps[source]
+
+
+class _Allowance:
+    """What is left of the time and of the number of kernels that one plan may price."""
+
+    def __init__(self, look_ahead: LookAhead) -> None:
+        self._until = time.monotonic() + look_ahead.limit_s
+        self.left = look_ahead.most_kernels
+        self.priced = 0
+        self.gone_through: set[str] = set()
+        """Kernels one step away, by source: two measured ones may lead to the same."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_s <= 0 or not self.left
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
+
+def tried(context: RoundContext, root: Candidate, content_hash: str, title: str) -> bool:
+    """Whether this run has seen the kernel, or a change of this name to the same kernel, or is trying it right now."""
+    if any((plan.parent_id or context.parent.id, plan.title) == (root.id, title) for plan in context.planned):
+        return True
+    return content_hash == root.content_hash or any(
+        attempt.content_hash == content_hash or (attempt.parent_id == root.id and attempt.title == title)
+        for attempt in context.history
+    )
+
+
+def _name(step: Rewrite) -> SiteName:
+    return SiteName(step.site.transform, step.site.key)
+
+
+def _ideas(nodes: Sequence[_Node], enough_us: float) -> list[Idea]:
+    return [Idea(node.root, node.path, node.root_us, node.us) for node in nodes if node.us <= enough_us]

@@ -1,0 +1,173 @@
+"""The built-in catalogue as named tools in a language model's menu.
+
+The planner is shown the changes that the catalogue could make to the kernel, priced on the simulated machine; it may
+name one of them instead of describing a change, and then no model has to write it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from accelopt_core.candidate import Plan, source_hash
+from accelopt_core.catalogue.look_ahead import tried
+from accelopt_core.catalogue.rewrites import (
+    LEAST_GAIN,
+    NotRewrites,
+    Predict,
+    Rewrite,
+    SiteName,
+    as_details,
+    carried_out,
+    legal_rewrites,
+    rewrites_in,
+)
+from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
+from accelopt_core.model.menu import Offer, Offers, ToolFailed
+from accelopt_core.proposer import RoundContext
+from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, TransformError, parse_kernel
+from accelopt_core.transforms.registry import TRANSFORMS
+
+MOST_OFFERS = 8
+LIMIT_S = 20.0
+"""For pricing the menu of one kernel; what is not priced by then is not offered."""
+
+Prices = Mapping[str, "float | None"]
+"""By content hash; None: it does not compile."""
+
+
+class PriceBook(Protocol):
+    """Keeps what was priced within the time there was, so that a resumed or replayed run shows the same menu."""
+
+    def recall(self, kernel: str) -> Prices | None: ...
+
+    def keep(self, kernel: str, prices: Prices) -> None: ...
+
+
+class CatalogueMenu:
+    """`predict` prices on the simulated machine; see `accelopt_core.model.menu.Menu`."""
+
+    def __init__(
+        self,
+        predict: Predict,
+        limit_s: float = LIMIT_S,
+        book: PriceBook | None = None,
+        transforms: tuple[Transform, ...] = TRANSFORMS,
+    ) -> None:
+        self._predict = predict
+        self._limit_s = limit_s
+        self._book = book
+        self._transforms = transforms
+        self._steps: dict[str, tuple[Rewrite, ...]] = {}
+        self._prices: dict[str, Prices] = {}
+
+    def offers(self, context: RoundContext) -> Offers:
+        """The best untried, unbanned changes to the parent."""
+        source, parent_hash = context.parent.source, context.parent.content_hash
+        try:
+            steps = self._legal(source, context)
+        except NotAKernel as error:
+            return Offers(note=f"the catalogue cannot read this kernel: {error}")
+        prices = self._priced(source, steps)
+        before_us = prices.get(parent_hash)
+        if before_us is None:
+            return Offers(note="the simulated machine cannot compile this kernel, so nothing can be priced")
+        banned = {ban.technique for ban in context.banned}
+        open_steps = [
+            step
+            for step in steps
+            if step.site.transform not in banned
+            and not tried(context, context.parent, step.content_hash, step.site.what)
+        ]
+        gains = {
+            step: before_us - us for step in open_steps if (us := prices.get(step.content_hash, math.nan)) is not None
+        }
+        worth = {step: gain for step, gain in gains.items() if gain >= LEAST_GAIN * before_us}
+        best = sorted(worth, key=lambda step: (-worth[step], step.site.transform, step.site.key))[:MOST_OFFERS]
+        named = {step.site.transform for step in best}
+        return Offers(
+            offers=tuple(_offer(step.site, worth[step]) for step in best),
+            tools={each.name: each.describe() for each in self._transforms if each.name in named},
+            not_priced=sum(math.isnan(gain) for gain in gains.values()),
+        )
+
+    def tool_plan(self, answer: Mapping[str, Any], context: RoundContext, plan_id: str) -> Plan:
+        """The plan of an answer that names a tool. Raises MalformedAnswer with the complaint for the model."""
+        tool = text_field(answer, "tool", longest=80)
+        key = text_field(answer, "site", longest=200)
+        offered = {(offer.tool, offer.site): offer for offer in self.offers(context).offers}
+        names = sorted({each.name for each in self._transforms})
+        if tool not in names:
+            raise MalformedAnswer(f"no tool is called {tool!r}; there are: {', '.join(names)}")
+        try:
+            made = carried_out(context.parent.source, [SiteName(tool, key)])
+        except TransformError as error:
+            sites = ", ".join(offer.site for offer in offered.values() if offer.tool == tool) or "none on the menu"
+            raise MalformedAnswer(
+                f"tool {tool} cannot be used at site {key!r} of the current kernel ({error}); its sites: {sites}. "
+                "Copy tool and site from the menu, or describe a change of your own without them"
+            ) from error
+        for attempt in context.history:
+            if attempt.content_hash == source_hash(made):
+                raise MalformedAnswer(
+                    f"tool {tool} at site {key} makes the kernel that round {attempt.round} tried ({attempt.outcome}): "
+                    "choose another change"
+                )
+        details = as_details([SiteName(tool, key)])
+        if any((plan.parent_id or context.parent.id, plan.details) == (context.parent.id, details)
+               for plan in context.planned):  # fmt: skip
+            raise MalformedAnswer(
+                f"tool {tool} at site {key} is being tried in this round already: choose another change"
+            )
+        offer = offered.get((tool, key))
+        gain_us = offer.gain_us if offer is not None else microseconds_field(answer, "expected_gain_us")
+        result = context.parent_result
+        return Plan(
+            id=plan_id,
+            title=offer.change if offer is not None else " ".join(text_field(answer, "title", longest=200).split()),
+            technique=tool,
+            bottleneck=result.bottleneck,
+            expected_gain_us=gain_us,
+            rationale=text_field(answer, "rationale", longest=4_000),
+            details=details,
+        )
+
+    def carried_out(self, source: str, plan: Plan) -> str | None:
+        """None for a plan that a model described. Raises ToolFailed."""
+        try:
+            return carried_out(source, rewrites_in(plan.details))
+        except NotRewrites:
+            return None
+        except (KeyError, TransformError) as error:
+            raise ToolFailed(str(error)) from error
+
+    def _legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
+        if source not in self._steps:
+            result = context.parent_result
+            analysis = AnalysisContext(result.bottleneck, result.profile.fields)
+            self._steps[source] = legal_rewrites(parse_kernel(source), analysis, self._transforms)
+        return self._steps[source]
+
+    def _priced(self, source: str, steps: tuple[Rewrite, ...]) -> Prices:
+        """Once for each kernel: what the time did not suffice for then is not offered later either."""
+        kernel = source_hash(source)
+        if kernel not in self._prices:
+            known = self._book.recall(kernel) if self._book is not None else None
+            if known is None:
+                until = time.monotonic() + self._limit_s
+                # The kernel itself first, whatever it takes: nothing can be offered without its price.
+                found = {kernel: self._predict([source])[source]}
+                left_s = max(0.0, until - time.monotonic())
+                by_source = self._predict([step.source for step in steps], left_s) if found[kernel] else {}
+                found.update((source_hash(text), us) for text, us in by_source.items())
+                known = found
+                if self._book is not None:
+                    self._book.keep(kernel, known)
+            self._prices[kernel] = known
+        return self._prices[kernel]
+
+
+def _offer(site: Site, gain_us: float) -> Offer:
+    return Offer(site.transform, site.key, site.what, site.why_faster, gain_us)

@@ -1,0 +1,253 @@
+"""The four roles played by the built-in catalogue: no language model, the same round.
+
+The planner lists every legal site of every transform, prices each by simulating the result, and takes
+the one that gains most, weighed by what memory says of it; when there is none, it looks further (`search.py`).
+All else follows from the numbers.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.catalogue.look_ahead import Idea, LookAhead, Search
+from accelopt_core.catalogue.rewrites import LEAST_GAIN, NotRewrites, Predict, as_details, carried_out, rewrites_in
+from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, explain
+from accelopt_core.learning.experiences import actual_gain_us, factual_summary, measured_experience, outcome_of
+from accelopt_core.optimization_memory import Experience
+from accelopt_core.proposer import (
+    CannotRepair,
+    Feedback,
+    NothingToPlan,
+    Proposer,
+    RoundContext,
+    UnusableReply,
+)
+from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
+from accelopt_core.transforms.registry import TRANSFORMS
+from ka_extensions.divergence_guard import Decision
+from ka_extensions.reflexion import Reflexion
+
+AGREEMENT = 0.25
+"""A gain within this of the expected one means that the machine model saw the cause."""
+
+
+def catalogue_proposer(
+    predict: Predict,
+    today: Callable[[], datetime.date],
+    transforms: tuple[Transform, ...] = TRANSFORMS,
+    look_ahead: LookAhead | None = None,
+) -> Proposer:
+    return Proposer(
+        "catalogue",
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead()),
+        CatalogueExecutor(),
+        CatalogueSummarizer(today),
+        CatalogueReflector(),
+    )
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    idea: Idea
+    weight: float
+    memory: str
+    """What memory says of it, as a sentence; may be empty."""
+
+    @property
+    def order(self) -> tuple[float, str]:
+        return -self.weight * self.idea.gain_us, self.idea.title
+
+
+NEAR_THE_BOUND = 0.02
+"""Of the latency: with less left than twice the noise, the pricing costs more than it can find."""
+
+
+class CataloguePlanner:
+    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+        self._look_ahead = look_ahead
+        self._search = Search(predict, transforms, look_ahead)
+
+    def plan(self, context: RoundContext) -> Plan:
+        """Raises NothingToPlan when no untried way promises a gain worth a round."""
+        headroom = _headroom(context.best_result)
+        if headroom < NEAR_THE_BOUND:
+            raise NothingToPlan(f"the best kernel is within {100 * headroom:.1f} % of the bound")
+        try:
+            if self._search.price_us(context.parent.source) is None:
+                raise NothingToPlan(
+                    "the catalogue prices its ideas on the simulated machine, which cannot compile this kernel; "
+                    "use a language model instead"
+                )
+            sites, ideas = self._search.single_steps(context)
+        except NotAKernel as error:
+            raise NothingToPlan(
+                f"the catalogue cannot read this kernel: {error}; use a language model instead"
+            ) from error
+        seen = f"of {sites} untried sites"
+        if not ideas and headroom < self._look_ahead.least_headroom:
+            raise NothingToPlan(
+                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
+                f"{100 * LEAST_GAIN:g} %, and the bound is only {100 * headroom:.1f} % away"
+            )
+        if not ideas:
+            kernels, ideas = self._search.further(context)
+            seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
+        if not ideas:
+            raise NothingToPlan(
+                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
+                f"{100 * LEAST_GAIN:g} %, and none of {kernels} kernels further on either"
+            )
+        bottleneck = context.parent_result.bottleneck
+        weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
+        return _plan(context, sorted(weighed, key=lambda each: each.order), bottleneck, seen)
+
+
+def _headroom(best: Measured) -> float:
+    """What could still be gained at the very most, of the latency; 1 where no bound is declared."""
+    bounds = best.profile.bounds
+    return 1 - bounds.floor_us / best.latency_us if bounds.source == "declared" else 1.0
+
+
+def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, seen: str) -> Plan:
+    idea = ideas[0].idea
+    rationale = [*_steps_explained(idea)]
+    if ideas[0].memory:
+        rationale.append(ideas[0].memory)
+    ranked = "; ".join(f"{other.idea.title}: {other.idea.gain_us:,.1f} µs" for other in ideas[1:4])
+    rationale.append(
+        f"{seen[0].upper()}{seen[1:]}, {len(ideas)} promise a gain{f'; next: {ranked}' if ranked else ''}."
+    )
+    return Plan(
+        id=f"plan-{context.round:03d}",
+        title=idea.title,
+        technique=idea.path[-1].transform,
+        bottleneck=bottleneck,
+        expected_gain_us=max(0.0, idea.gain_us),
+        rationale=" ".join(rationale),
+        details=as_details(idea.names),
+        parent_id=None if idea.root.id == context.parent.id else idea.root.id,
+    )
+
+
+def _steps_explained(idea: Idea) -> list[str]:
+    """A sentence for each step: why it is legal, which cost it takes away, and what that comes to."""
+    sentences = []
+    before_us = idea.root_us
+    for number, site in enumerate(idea.path, 1):
+        assert site.predicted_gain_us is not None
+        after_us = before_us - site.predicted_gain_us
+        which = f"Step {number}, {site.what}: legal" if len(idea.path) > 1 else "Legal"
+        opens = " (by itself this does not pay; it opens the next step)" if number < len(idea.path) else ""
+        sentences.append(
+            f"{which} because {site.why_legal}. Faster because {site.why_faster}: simulated at the full shape, "
+            f"{before_us:,.1f} µs become {after_us:,.1f} µs{opens}."
+        )
+        before_us = after_us
+    return sentences
+
+
+def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str]:
+    """How much more (or less) than its predicted gain an idea counts, after what was measured before."""
+    technique = idea.path[-1].transform
+    same = [e for e in context.experiences if e.technique == technique]
+    here = [e for e in same if e.kernel == context.task.name]
+    for experience in here:
+        if experience.title == idea.title:
+            if experience.is_win:
+                return 2.0, f"Memory: this very change won on this task before ({_strength(experience)})."
+            return 0.1, f"Memory: this very change did not pay on this task before ({_strength(experience)})."
+    for experience in here:
+        if experience.is_win:
+            return 1.5, f"Memory: {technique} won on this task before ({_strength(experience)})."
+    on_bottleneck = [e for e in same if e.bottleneck == bottleneck.value]
+    wins = [e for e in on_bottleneck if e.is_win]
+    losses = [e for e in on_bottleneck if not e.is_win]
+    if _trust(wins) > _trust(losses):
+        return 1.2, f"Memory: {technique} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
+    if losses:
+        return 0.8, f"Memory: {technique} did not pay on {bottleneck.value} kernels before."
+    return 1.0, ""
+
+
+def _trust(experiences: Iterable[Experience]) -> int:
+    return sum(e.confirmed - e.refuted for e in experiences)
+
+
+def _strength(experience: Experience) -> str:
+    times = "once" if experience.confirmed == 1 else f"{experience.confirmed} times"
+    speedup = f"{experience.speedup:.2f}x, " if experience.speedup is not None else ""
+    return f"{speedup}measured {times}"
+
+
+class CatalogueExecutor:
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        """Raises UnusableReply when the plan's site is gone, CannotRepair when its result was refused."""
+        if feedback:
+            raise CannotRepair(f"the catalogue has no second version of {plan.technique}: {feedback[-1].message}")
+        try:
+            return carried_out(context.parent.source, rewrites_in(plan.details))
+        except (NotRewrites, KeyError) as error:
+            raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
+        except TransformError as error:
+            raise UnusableReply(f"{plan.technique} cannot be applied: {error}") from error
+
+
+class CatalogueSummarizer:
+    def __init__(self, today: Callable[[], datetime.date]) -> None:
+        self._today = today
+
+    def summarize(
+        self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
+    ) -> Experience:
+        return measured_experience(
+            context,
+            plan,
+            candidate,
+            result,
+            title=plan.title,
+            summary=factual_summary(context, plan, result, decision),
+            today=self._today(),
+        )
+
+
+class CatalogueReflector:
+    def reflect(
+        self,
+        context: RoundContext,
+        plan: Plan,
+        candidate: Candidate | None,
+        result: Evaluation | None,
+        decision: Decision,
+    ) -> Reflexion:
+        gain_us = actual_gain_us(context, result)
+        improved = decision.improved
+        return Reflexion(
+            round=context.round,
+            plan_title=plan.title,
+            technique=plan.technique,
+            expected_gain_us=plan.expected_gain_us,
+            actual_gain_us=gain_us,
+            outcome=outcome_of(result, decision),
+            diagnosis_right=improved and gain_us is not None and gain_us >= (1 - AGREEMENT) * plan.expected_gain_us,
+            lesson=_lesson(plan, gain_us, result),
+            avoid=() if improved else (f"{plan.title} (on {context.parent.id})",),
+            build_on=(plan.title,) if improved else (),
+        )
+
+
+def _lesson(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str:
+    if gain_us is None:
+        return f"{plan.title}: {explain(result) if result is not None else 'no kernel came of it'}."
+    expected = plan.expected_gain_us
+    if gain_us < 0:
+        judgement = "it costs more than it saves"
+    elif abs(gain_us - expected) <= AGREEMENT * max(expected, gain_us):
+        judgement = "the machine model saw the cause"
+    elif gain_us < expected:
+        judgement = "the machine model promised too much"
+    else:
+        judgement = "it helps more than the machine model saw"
+    return f"{plan.title}: expected {expected:,.1f} µs, gained {gain_us:,.1f} µs; {judgement}."

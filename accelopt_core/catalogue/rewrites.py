@@ -1,0 +1,92 @@
+"""Steps from one kernel to the next: a transform at a site, the kernel it leads to, and what that is predicted to take.
+
+Plans that are carried out without a model name their steps in `Plan.details`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import libcst as cst
+
+from accelopt_core.candidate import source_hash
+from accelopt_core.transforms.base import AnalysisContext, Site, Transform, parse_kernel
+from accelopt_core.transforms.registry import transform_named
+
+LEAST_GAIN = 0.01
+"""Of the latency: the divergence guard takes less than this for noise, so it is not worth a round."""
+
+
+class Predict(Protocol):
+    """Simulated latency in µs at the task's full shape, by source: the predictor that `infra` provides."""
+
+    def __call__(self, sources: Sequence[str], limit_s: float = ...) -> Mapping[str, float | None]:
+        """None: it does not compile at every shape. Sources that the time does not suffice for are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One transform at one site of one kernel."""
+
+    site: Site
+    source: str
+    """The kernel it leads to."""
+
+    @cached_property
+    def content_hash(self) -> str:
+        return source_hash(self.source)
+
+
+@dataclass(frozen=True)
+class SiteName:
+    """What identifies a step in a plan."""
+
+    transform: str
+    key: str
+
+
+class NotRewrites(Exception):
+    """The details of a plan are not a list of steps: a model wrote them, for a model."""
+
+
+def legal_rewrites(
+    module: cst.Module, context: AnalysisContext, transforms: Sequence[Transform]
+) -> tuple[Rewrite, ...]:
+    """Every legal site, in the order of the transforms, less those that lead to the same kernel as one before.
+
+    Raises NotAKernel.
+    """
+    found: dict[str, Rewrite] = {}
+    for transform in transforms:
+        for site in transform.analyze(module, context):
+            step = Rewrite(site, transform.apply(module, site.key).code)
+            found.setdefault(step.content_hash, step)
+    return tuple(found.values())
+
+
+def carried_out(source: str, names: Sequence[SiteName]) -> str:
+    """The kernel after the steps, one after the other. Raises KeyError for an unknown transform, and TransformError."""
+    for name in names:
+        source = transform_named(name.transform).apply(parse_kernel(source), name.key).code
+    return source
+
+
+def as_details(names: Sequence[SiteName]) -> str:
+    return json.dumps({"steps": [{"transform": name.transform, "site": name.key} for name in names]})
+
+
+def rewrites_in(details: str) -> tuple[SiteName, ...]:
+    """Raises NotRewrites."""
+    try:
+        steps = json.loads(details)["steps"]
+        found = tuple(SiteName(step["transform"], step["site"]) for step in steps)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotRewrites(f"{type(error).__name__}: {error}") from None
+    if not found or not all(isinstance(text, str) for name in found for text in (name.transform, name.key)):
+        raise NotRewrites("a step is a transform and a site, by name")
+    return found

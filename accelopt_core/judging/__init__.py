@@ -1,0 +1,1 @@
+"""Judging one kernel: compiled, verified against the reference, timed, and held against what a machine can do."""

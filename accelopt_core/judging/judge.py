@@ -1,0 +1,226 @@
+"""Judging one kernel: compile, verify, time, in that order, stopping at the first fault: here and on a host."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import (
+    CheckFailure,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Implausible,
+    Incorrect,
+    IncumbentTiming,
+    Measured,
+    Profile,
+    TimedOut,
+)
+from accelopt_core.judging.bounds import bounds_for, gaps_for
+from accelopt_core.judging.correctness import (
+    Compiled,
+    Wrong,
+    count,
+    draws_at_a_gate,
+    draws_at_full_shape,
+    same_bits_twice,
+    verify,
+)
+from accelopt_core.judging.plausibility import contradiction
+from accelopt_core.judging.static_checks import dialect, forbidden
+from accelopt_core.judging.timing import time_alone, time_paired
+from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
+from accelopt_core.ports import EvaluationRequest, Progress, Step
+from accelopt_core.task import PrecisionPolicy, ShapePreset
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CandidateFault,
+    CompileError,
+    Facts,
+    RunError,
+    StepTimeout,
+    Timing,
+    Toolchain,
+)
+
+
+def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
+    """Every fault of the candidate becomes an Evaluation.
+
+    Raises BadReference for a fault of the task and ToolchainMissing for one of the machine.
+    """
+    step = "compile"
+    try:
+        checks: list[str] = []
+        worst = 0.0
+        task = request.task
+        _refuse_hostile_text(request, progress)
+        for preset in task.presets[:-1]:
+            draws = draws_at_a_gate(request)
+            progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
+            compiled = _compile(request, toolchain, preset, task.seeds[0])
+            step = "run"
+            same_bits_twice(request, toolchain, compiled)
+            worst = max(worst, verify(request, toolchain, compiled, draws, cache, checks))
+            step = "compile"
+        progress(Step.VERIFY, f"{task.full.describe()}: compile")
+        full = _compile(request, toolchain, task.full, task.seeds[0])
+        step = "run"
+        estimate = toolchain.estimate_us(full.artifact)
+        limit = request.verify_full_below_us
+        verify_full = limit is None or estimate is None or estimate < limit
+        if verify_full:
+            if request.final or len(task.presets) == 1:
+                same_bits_twice(request, toolchain, full)
+            draws = draws_at_full_shape(request)
+            progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
+            worst = max(worst, verify(request, toolchain, full, draws, cache, checks))
+        else:
+            progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
+        step = "benchmark"
+        progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
+        timing, incumbent = _time(request, toolchain, full, progress, checks)
+        facts = toolchain.facts(full.artifact)
+        return _measured(request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent)
+    except CompileError as error:
+        return CompileFailed(error.message, error.line)
+    except StepTimeout as error:
+        return TimedOut(error.step, error.limit_s)
+    except RunError as error:
+        return Crashed(step, str(error))
+    except Wrong as wrong:
+        return wrong.evaluation
+
+
+def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None:
+    """A proposed kernel that reaches out is not run; the user's own is run as carefully, and the user is told."""
+    try:
+        request.candidate.source.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CompileError(f"character {error.start} of the file is half a character: not UTF-8") from None
+    found = forbidden(request.candidate.source)
+    if found and request.candidate.parent_id is not None:
+        raise CompileError(found[0].message + f" ({found[0].rule})", found[0].line)
+    for finding in (*found, *dialect(request.candidate.source))[:3]:
+        progress(Step.VERIFY, f"note: {finding.describe()}")
+
+
+def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> Compiled:
+    reference = Reference(request.task, preset)
+    arguments = reference.kernel_arguments(reference.inputs(seed))
+    specs = argument_specs(arguments)
+    tensor_bytes = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
+    artifact = _artifact(request, toolchain, request.candidate, specs)
+    return Compiled(preset, reference, specs, artifact, tensor_bytes)
+
+
+def _artifact(
+    request: EvaluationRequest, toolchain: Toolchain, candidate: Candidate, specs: tuple[ArgumentSpec, ...]
+) -> Any:
+    """The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not."""
+    proposed = candidate.parent_id is not None
+    return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, in_order=proposed)
+
+
+class _IncumbentFault(Exception):
+    """The incumbent, not the candidate, does not compile or run any more."""
+
+
+def _time(
+    request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled, progress: Progress, checks: list[str]
+) -> tuple[Timing, IncumbentTiming | None]:
+    """On inputs that were verified and, where there is one, of a secret seed: a kernel cannot know them by heart."""
+    tensors: list[np.ndarray] = []
+    if not toolchain.simulated:
+        inputs = compiled.reference.inputs((request.extra_seeds or request.task.seeds)[0])
+        tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
+    incumbent = request.incumbent if request.final or not toolchain.simulated else None
+    if incumbent is not None:
+        progress(Step.BENCHMARK, f"against {incumbent.id}: {'once each' if toolchain.simulated else 'in turns'}")
+        try:
+            return _time_beside(incumbent, request, toolchain, compiled, tensors, progress)
+        except _IncumbentFault as fault:
+            checks.append(f"{incumbent.id} could not be timed beside it: {fault}")
+            progress(Step.BENCHMARK, checks[-1])
+    return time_alone(toolchain, compiled.artifact, tensors, request.limits, progress), None
+
+
+def _time_beside(
+    incumbent: Candidate,
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    compiled: Compiled,
+    tensors: Sequence[np.ndarray],
+    progress: Progress,
+) -> tuple[Timing, IncumbentTiming]:
+    """The incumbent's latency is given as the device was when it ran the candidate: by the ratio of the two."""
+    limits = request.limits
+    try:
+        artifact = _artifact(request, toolchain, incumbent, compiled.specs)
+    except CandidateFault as fault:
+        raise _IncumbentFault(str(fault)) from None
+
+    def incumbent_block(count: int, left_s: float) -> Sequence[float]:
+        try:
+            return toolchain.time(artifact, tensors, limits.warmup, count, left_s).samples_us
+        except CandidateFault as fault:
+            raise _IncumbentFault(str(fault)) from None
+
+    if toolchain.simulated:
+        latency_us = statistics.median(incumbent_block(limits.iterations, limits.run_timeout_s))
+        timing = time_alone(toolchain, compiled.artifact, tensors, limits, progress)
+        return timing, IncumbentTiming(incumbent.content_hash, latency_us, 0.0)
+    paired = time_paired(
+        lambda count, left_s: toolchain.time(compiled.artifact, tensors, limits.warmup, count, left_s).samples_us,
+        incumbent_block,
+        limits,
+        progress,
+    )
+    latency_us = statistics.median(paired.candidate.samples_us) / paired.ratio
+    if not latency_us > 0:
+        raise _IncumbentFault("a latency of 0 µs was measured")
+    return paired.candidate, IncumbentTiming(incumbent.content_hash, latency_us, paired.noise)
+
+
+def _measured(
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    compiled: Compiled,
+    timing: Timing,
+    facts: Facts,
+    checks: tuple[str, ...],
+    verified_full: bool,
+    worst: float,
+    incumbent: IncumbentTiming | None,
+) -> Evaluation:
+    task = request.task
+    latency = statistics.median(timing.samples_us)
+    traced = toolchain.traced(request.candidate.source, compiled.specs, request.limits.compile_timeout_s)
+    narrow = dict.fromkeys(facts.low_precision + (traced.low_precision if traced is not None else ()))
+    if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
+        reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"
+        return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
+    why = contradiction(task, facts, traced, latency, toolchain.machine)
+    if why is not None:
+        return Implausible(why, latency)
+    bounds = bounds_for(task, facts, toolchain.machine)
+    gaps = gaps_for(facts, bounds, latency, toolchain.machine)
+    profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps, facts.idle)
+    return Measured(
+        latency,
+        min(timing.samples_us),
+        max(timing.samples_us),
+        len(timing.samples_us),
+        toolchain.simulated,
+        toolchain.name,
+        profile,
+        checks,
+        verified_full,
+        worst,
+        incumbent,
+    )

@@ -1,0 +1,142 @@
+"""What a measured attempt comes to, in numbers alone: experiences for memory, gains and outcomes for reflexion."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+from dataclasses import replace
+
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured, microseconds
+from accelopt_core.learning.operators import kernel_operators
+from accelopt_core.optimization_memory import Experience
+from accelopt_core.proposer import RoundContext
+from ka_extensions.divergence_guard import Decision
+
+_LONGEST_SNIPPET = 80
+"""Lines of each side of a rewrite that memory keeps."""
+
+NO_KERNEL = "no_kernel"
+"""The outcome of a round in which no usable kernel was written."""
+
+
+def measured_experience(
+    context: RoundContext,
+    plan: Plan,
+    candidate: Candidate,
+    result: Measured,
+    *,
+    title: str,
+    summary: str,
+    today: datetime.date,
+) -> Experience:
+    """An experience whose numbers, snippets and provenance come from the measurement, whoever wrote the words."""
+    slow, fast = differing_lines(context.parent.source, candidate.source)
+    machine, toolchain = machine_and_toolchain(result.machine)
+    operators = {*kernel_operators(context.parent.source), *kernel_operators(candidate.source)}
+    return Experience(
+        title=title,
+        summary=summary,
+        technique=plan.technique,
+        bottleneck=plan.bottleneck.value,
+        operators=tuple(sorted(operators)),
+        slow=slow,
+        fast=fast,
+        speedup=context.parent_result.latency_us / result.latency_us,
+        kernel=context.task.name,
+        machine=machine,
+        toolchain=toolchain,
+        date=today.isoformat(),
+    )
+
+
+def measured_rejection(
+    context: RoundContext,
+    plan: Plan,
+    candidate: Candidate,
+    result: Measured,
+    decision: Decision,
+    today: datetime.date,
+    *,
+    rejected: bool = True,
+) -> Experience:
+    """A right kernel that is no new best, in numbers alone.
+
+    `rejected` is false where it is faster than the kernel it changed, on an exploration step: the change is a win all the same.
+    """
+    summary = factual_summary(context, plan, result, decision)
+    filed = measured_experience(context, plan, candidate, result, title=plan.title, summary=summary, today=today)
+    return replace(filed, rejected=rejected)
+
+
+def refutation(
+    task: str, plan: Plan, candidate: Candidate, parent_us: float, result: Measured, summary: str, today: datetime.date
+) -> tuple[Experience, Experience]:
+    """What a winner that failed its last check was taken for, and what memory is to hold against it."""
+    machine, toolchain = machine_and_toolchain(result.machine)
+    taken_for = Experience(
+        title=plan.title,
+        summary=summary,
+        technique=plan.technique,
+        bottleneck=plan.bottleneck.value,
+        operators=kernel_operators(candidate.source),
+        speedup=parent_us / result.latency_us,
+        kernel=task,
+        machine=machine,
+        toolchain=toolchain,
+        date=today.isoformat(),
+    )
+    return taken_for, replace(taken_for, rejected=True)
+
+
+def factual_summary(context: RoundContext, plan: Plan, result: Measured, decision: Decision) -> str:
+    before_us, after_us = context.parent_result.latency_us, result.latency_us
+    return (
+        f"{plan.title}: {microseconds(before_us)} became {microseconds(after_us)} ({before_us / after_us:.3f}x), "
+        f"against {plan.bottleneck.value}, on shape {context.task.full.describe()}; "
+        f"{'kept' if decision.improved else 'not kept'}: {decision.reason}."
+    )
+
+
+def actual_gain_us(context: RoundContext, result: Evaluation | None) -> float | None:
+    """Microseconds off the parent, negative when slower; None without a latency."""
+    return context.parent_result.latency_us - result.latency_us if isinstance(result, Measured) else None
+
+
+def outcome_of(result: Evaluation | None, decision: Decision) -> str:
+    if isinstance(result, Measured):
+        return decision.verdict.value
+    return result.kind if result is not None else NO_KERNEL
+
+
+def kernel_diff(before: str, after: str) -> str:
+    """Unified, three lines of context, without the file names."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3)
+    return "\n".join(line for line in lines if not line.startswith(("--- ", "+++ ")))
+
+
+def differing_lines(before: str, after: str) -> tuple[str, str]:
+    """The lines that only one of two kernels has; a gap between them is marked with `...`."""
+    old, new = before.splitlines(), after.splitlines()
+    slow: list[str] = []
+    fast: list[str] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        for side, chunk in ((slow, old[a:b]), (fast, new[c:d])):
+            if chunk:
+                side.extend(["...", *chunk] if side else chunk)
+    return "\n".join(_capped(slow)), "\n".join(_capped(fast))
+
+
+def _capped(lines: list[str]) -> list[str]:
+    if len(lines) <= _LONGEST_SNIPPET:
+        return lines
+    return [*lines[:_LONGEST_SNIPPET], f"... ({len(lines) - _LONGEST_SNIPPET} more lines)"]
+
+
+def machine_and_toolchain(machine: str) -> tuple[str, str]:
+    """`simulated trn2 (nki_sim 0.1)` -> its two halves; a text of another form is all machine."""
+    match = re.fullmatch(r"(.+?) \((.+)\)", machine)
+    return (match.group(1), match.group(2)) if match else (machine, "")

@@ -1,0 +1,459 @@
+"""The loop: nine steps a round, and the rules by which it goes on or stops.
+
+profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
+
+A round may try several candidates side by side: each is planned in turn, knowing the plans before it, then all are
+written and evaluated at once (`lane.py`), and decided one after the other. A round with one lane is the plain case.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured, explain
+from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation
+from accelopt_core.learning.operators import kernel_operators
+from accelopt_core.loop.events import (
+    BASELINE_ROUND,
+    BaselineMeasured,
+    LastCheck,
+    Notice,
+    PlanMade,
+    RoundEnded,
+    RoundStarted,
+    RunObserver,
+)
+from accelopt_core.loop.lane import LETTERS, MOST_LANES, Lane, quoting, run_side_by_side
+from accelopt_core.loop.search_state import SearchState
+from accelopt_core.loop.steps import Ending, Place, Steps, Stop
+from accelopt_core.optimization_memory import Experience
+from accelopt_core.ports import (
+    Budget,
+    BudgetExhausted,
+    EvaluationLimits,
+    EvaluationRequest,
+    Journal,
+    ModelError,
+    Step,
+    Target,
+    Try,
+)
+from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
+from accelopt_core.task import Task
+from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
+from ka_extensions.divergence_guard import Decision, DivergenceGuard
+from ka_extensions.error_patterns import recurring_errors
+from ka_extensions.idea_bans import BanRule
+from ka_extensions.reflexion import ReflexionWindow
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    rounds: int = 10
+    patience: int = 5
+    """Stop after this many rounds without improvement."""
+    width: int = 1
+    """Candidates that a round tries side by side."""
+    max_repairs: int = 3
+    guard: DivergenceGuard = field(default_factory=DivergenceGuard)
+    bans: BanRule = field(default_factory=BanRule)
+    recurring_after: int = 3
+    """An error that came so often changes how the executor is instructed."""
+    model_failures: int = 2
+    """Stop after this many rounds in a row that a model could not answer at all."""
+    reflexion_window: int = 5
+    experiences: int = 6
+    """How many of memory's experiences a proposer is shown."""
+    secret_seeds: int = 2
+    """Fresh seeds per evaluation, beside the task's published ones."""
+    bound_percent: float = 99.0
+    """Stop when the best reaches this percentage of `Bounds.floor_us`; only where the task declares its work."""
+    limits: EvaluationLimits = field(default_factory=EvaluationLimits)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= MOST_LANES:
+            raise ValueError(f"a round tries 1 to {MOST_LANES} candidates, not {self.width}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `best` is the input kernel when nothing was faster."""
+
+    ending: Ending
+    reason: str
+    baseline: Measured
+    best: Candidate
+    best_result: Measured
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an interrupted run has already done; a round without all its decisions is gone through again."""
+
+    baseline: Measured
+    tries: tuple[Try, ...]
+
+
+class BaselineRejected(Exception):
+    """The input kernel does not compile, is wrong or fails: there is nothing to optimise."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__(explain(evaluation))
+        self.evaluation = evaluation
+
+
+class Loop:
+    """One run on one kernel. Raises BaselineRejected and TargetError; everything else ends in an Outcome."""
+
+    def __init__(
+        self,
+        task: Task,
+        source: str,
+        target: Target,
+        proposer: Proposer,
+        journal: Journal,
+        budget: Budget,
+        observer: RunObserver,
+        settings: LoopSettings,
+        interrupted: Callable[[], bool],
+        past: Past | None = None,
+        today: Callable[[], datetime.date] = datetime.date.today,
+    ) -> None:
+        self._task = task
+        self._target = target
+        self._proposer = proposer
+        self._journal = journal
+        self._tell = observer.tell
+        self._steps = Steps(observer, budget, interrupted)
+        self._settings = settings
+        self._history = AttemptHistory()
+        self._window = ReflexionWindow(settings.reflexion_window)
+        self._input = Candidate("input", source)
+        self._tries: dict[str, Try] = {}
+        """By candidate, those that were measured: a winner that fails its last check is written once more."""
+        self._past = past
+        self._today = today
+
+    def run(self) -> Outcome:
+        past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
+        if not isinstance(baseline, Measured):
+            raise BaselineRejected(baseline)
+        self._state = state = SearchState(self._input, baseline, self._settings.guard)
+        self._tell(BaselineMeasured(baseline))
+        first = 1 if past is None else self._restore(past.tries)
+        # A resumed run writes it too: it may have been killed between two of its files.
+        self._journal.best(state.best, state.best_result)
+        ending, reason = self._rounds(first)
+        if ending is not Ending.FAILED:
+            self._confirm_winner()
+        return Outcome(
+            ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
+        )  # fmt: skip
+
+    def _restore(self, tries: tuple[Try, ...]) -> int:
+        """Bring the state to where the last complete round left it; the number of the round to go on with."""
+        rounds: dict[int, list[Try]] = {}
+        for entry in tries:
+            rounds.setdefault(entry.round, []).append(entry)
+        done = 0
+        dropped = []
+        for number, entries in sorted(rounds.items()):
+            decided = [entry for entry in entries if entry.decision is not None]
+            if not decided or len(decided) < decided[0].lanes:
+                continue
+            done = number
+            ended: list[tuple[Candidate | None, Measured | None, Decision]] = []
+            for entry in entries:
+                self._history.add(entry.attempt)
+                if entry.decision is None:
+                    continue
+                measured = entry.evaluation if isinstance(entry.evaluation, Measured) else None
+                if measured is not None and entry.candidate is not None:
+                    self._state.adopt(entry.candidate, measured, entry.decision)
+                    self._tries[entry.candidate.id] = entry
+                if entry.reflexion is not None:
+                    self._window.add(entry.reflexion)
+                ended.append((entry.candidate, measured, entry.decision))
+                self._tell(RoundEnded(entry.attempt, entry.decision, entry.evaluation))
+                if entry.candidate is not None and entry.last_check is not None:
+                    dropped.append((entry.candidate.id, entry.last_check, entry.attempt.summary))
+            self._state.end_round(ended)
+        for candidate_id, evaluation, reason in dropped:
+            self._state.drop(candidate_id)
+            self._tell(LastCheck(candidate_id, evaluation, False, reason))
+        return done + 1
+
+    def _rounds(self, first: int) -> tuple[Ending, str]:
+        settings = self._settings
+        for number in range(first, settings.rounds + 1):
+            idle = self._history.rounds_without_improvement()
+            if idle >= settings.patience:
+                return Ending.FINISHED, f"{idle} rounds without improvement"
+            best = self._state.best_result
+            bounds = best.profile.bounds
+            percent = 100 * bounds.floor_us / best.latency_us
+            if bounds.source == "declared" and percent >= settings.bound_percent:
+                return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
+            try:
+                self._round(number)
+            except NothingToPlan as done:
+                return Ending.FINISHED, str(done)
+            except Stop as stop:
+                return stop.ending, stop.reason
+            except BudgetExhausted as exhausted:
+                return Ending.BUDGET, str(exhausted)
+            failures = self._history.model_failures_in_a_row()
+            if failures >= settings.model_failures:
+                return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"
+        return Ending.FINISHED, f"all {settings.rounds} rounds are done"
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def _round(self, number: int) -> None:
+        state = self._state
+        self._tell(RoundStarted(number, state.parent.id, state.parent_result.latency_us))
+        self._of_round: list[Try] = []
+        lanes: list[Lane] = []
+        try:
+            context = self._context(number)
+            self._steps.begin(Place(number), Step.PROFILE, _describe_profile(state.parent_result))
+            lanes = self._planned(number, context)
+            stopped_by = self._carry_out([lane for lane in lanes if lane.plan is not None])
+            # What was measured is decided first, in the lanes' order: a new best is on disk whatever comes then.
+            decisions = [self._decide(lane) for lane in lanes if lane.measured is not None or stopped_by is None]
+            if stopped_by is not None:
+                raise stopped_by
+            for lane, decision in zip(lanes, decisions):
+                self._conclude(lane, decision)
+            state.end_round([(lane.candidate, lane.measured, decision) for lane, decision in zip(lanes, decisions)])
+        finally:  # a round that is stopped midway keeps what it tried
+            for lane in lanes:
+                self._file_last(lane)
+            for entry in sorted(self._of_round, key=lambda entry: (entry.lane, entry.number)):
+                self._history.add(entry.attempt)
+
+    def _planned(self, number: int, context: RoundContext) -> list[Lane]:
+        """The lanes of a round, each with a plan of its own; one whose planner gave none has no plan."""
+        wide = self._settings.width > 1
+        lanes: list[Lane] = []
+        plans: tuple[Plan, ...] = ()
+        for letter in LETTERS[: self._settings.width]:
+            place = Place(number, letter if wide else "")
+            self._steps.begin(place, Step.PLAN)
+            known = replace(context, planned=plans) if plans else context
+            try:
+                plan = self._proposer.planner.plan(known)
+                parted = known.started_from(plan.parent_id)
+            except NothingToPlan as nothing:
+                if not lanes:
+                    raise
+                self._steps.note(place, Step.PLAN, f"no further plan: {nothing}")
+                break
+            except BudgetExhausted:
+                raise
+            except (UnusablePlan, ModelError) as error:
+                lane = Lane(place, context, None)
+                lane.last = lane.tried(
+                    1, MODEL_FAILED if isinstance(error, ModelError) else "no_plan", f"no plan: {error}"
+                )  # fmt: skip
+                lanes.append(lane)
+                self._steps.note(place, Step.PLAN, f"no plan: {error}")
+                if isinstance(error, ModelError):
+                    break  # it would not answer the next question either
+                continue
+            if any(_same_change(parted, plan, lane) for lane in lanes):
+                self._steps.note(place, Step.PLAN, f"the same plan again is not tried twice: {plan.title}")
+                break
+            plans += (plan,)
+            plan = replace(plan, id=f"{plan.id}{place.lane}")
+            self._tell(PlanMade(number, plan, place.lane))
+            self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+            lanes.append(Lane(place, parted, plan))
+        for lane in lanes:
+            lane.lanes = len(lanes)
+            if lane.last is not None:
+                lane.last = replace(lane.last, lanes=len(lanes))
+        return lanes
+
+    def _carry_out(self, lanes: list[Lane]) -> BaseException | None:
+        """Writes and evaluates the lanes' candidates, all at once where there are several.
+
+        Returns what stopped some of several, when the others are through; what stops a single one it raises.
+        """
+        best, below_us = self._state.best, self._state.best_result.latency_us
+
+        def evaluate(place: Place, candidate: Candidate) -> Evaluation:
+            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us), place)
+
+        def run(lane: Lane, file: Callable[[Try], None]) -> None:
+            lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
+
+        if len(lanes) == 1:
+            run(lanes[0], self._file)
+        elif lanes:
+            run_side_by_side(lanes, run, self._steps, self._file)
+        errors = [lane.stopped_by for lane in lanes if lane.stopped_by is not None]
+        grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
+        return next(iter([*grave, *errors]), None)
+
+    def _conclude(self, lane: Lane, decision: Decision) -> None:
+        """Summarize, reflect; then, and only then, the lane has its decision on file."""
+        place, plan, candidate, measured = lane.place, lane.plan, lane.candidate, lane.measured
+        reflexion = None
+        if plan is not None:
+            context = lane.context.with_parent_timed(measured.incumbent if measured is not None else None)
+            if measured is not None and candidate is not None:
+                self._steps.begin(place, Step.SUMMARIZE)
+                self._summarize(place, context, plan, candidate, measured, decision)
+            self._steps.begin(place, Step.REFLECT)
+            try:
+                reflexion = self._proposer.reflector.reflect(context, plan, candidate, lane.result, decision)
+                self._window.add(reflexion)
+                self._steps.note(place, Step.REFLECT, reflexion.lesson)
+            except ModelError as error:
+                self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+        assert lane.last is not None, "a lane that came this far has tried something"
+        entry = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
+        if candidate is not None and measured is not None:
+            self._tries[candidate.id] = entry
+        self._file_last(lane)
+        self._tell(RoundEnded(entry.attempt, decision, lane.result))
+
+    def _decide(self, lane: Lane) -> Decision:
+        """Spends nothing, so it is done even where the run must stop."""
+        decision, measured = self._state.judge(lane.measured), lane.measured
+        if lane.plan is not None:
+            self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
+        if measured is not None and lane.candidate is not None and lane.last is not None:
+            lane.last = replace(lane.last, attempt=replace(lane.last.attempt, outcome=decision.verdict.value))
+            self._state.adopt(lane.candidate, measured, decision)
+            if decision.improved:
+                self._journal.best(lane.candidate, measured)
+        return decision
+
+    def _summarize(
+        self, place: Place, context: RoundContext, plan: Plan, candidate: Candidate, measured: Measured,
+        decision: Decision,
+    ) -> None:  # fmt: skip
+        if decision.improved:
+            try:
+                experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
+            except ModelError as error:
+                self._steps.note(place, Step.SUMMARIZE, f"not remembered: {error}")
+                return
+        else:  # the numbers say it all: no model is paid for it
+            before, guard = context.parent_result, self._settings.guard
+            noise = max(measured.spread, before.spread)
+            faster = guard.decide(measured.latency_us, before.latency_us, noise).improved
+            experience = measured_rejection(
+                context, plan, candidate, measured, decision, self._today(), rejected=not faster
+            )  # fmt: skip
+        self._journal.remember(experience, candidate.id, context.experiences)
+        self._steps.note(place, Step.SUMMARIZE, f"remembered: {experience.title}")
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def _measure_input(self) -> Evaluation:
+        return self._evaluate(self._request(self._input), Place(BASELINE_ROUND))
+
+    def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
+        return quoting(self._target.evaluate(request, self._steps.progress(place)), request.candidate.source)
+
+    def _request(
+        self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
+        final: bool = False,
+    ) -> EvaluationRequest:  # fmt: skip
+        seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
+        return EvaluationRequest(self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent)
+
+    def _confirm_winner(self) -> None:
+        """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.
+
+        It stays out for good: the journal says so, and a resumed run does not start from it again.
+        """
+        state = self._state
+        while (candidate := state.best) is not self._input:
+            self._tell(Notice(f"checking the winner {candidate.id} on every seed at every shape"))
+            request = self._request(candidate, incumbent=self._input, final=True)
+            result = self._evaluate(request, Place(self._settings.rounds + 1))
+            if not isinstance(result, Measured):
+                self._drop(candidate, result, result.kind, explain(result))
+                continue
+            decision = state.against_input(result)
+            if decision.improved:
+                self._tell(LastCheck(candidate.id, result, True))
+                state.best_result = result
+                break
+            self._drop(candidate, result, decision.verdict.value, f"beside the input kernel, {decision.reason}")
+        self._journal.best(state.best, state.best_result)
+
+    def _drop(self, candidate: Candidate, result: Evaluation, outcome: str, reason: str) -> None:
+        self._tell(LastCheck(candidate.id, result, False, reason))
+        self._tell(Notice(f"{candidate.id} failed its last check and is dropped: {reason}", "warning"))
+        summary = f"failed its last check: {reason}"
+        entry, measured = self._tries[candidate.id], dict(self._named_results())
+        parent_us = measured.get(entry.attempt.parent_id or "", self._state.baseline).latency_us
+        if entry.plan is not None:
+            taken_for, refuted = refutation(
+                self._task.name, entry.plan, candidate, parent_us, measured[candidate.id], summary, self._today()
+            )  # fmt: skip
+            self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
+        self._state.drop(candidate.id)
+        self._history.drop(candidate.id, outcome, summary)
+        attempt = replace(entry.attempt, outcome=outcome, summary=summary)
+        self._journal.attempt(replace(entry, attempt=attempt, last_check=result))
+
+    def _named_results(self) -> list[tuple[str, Measured]]:
+        return [(candidate.id, measured) for candidate, measured in self._state.measured]
+
+    # --- what is known, and what is filed ---------------------------------------------------------
+
+    def _context(self, number: int) -> RoundContext:
+        state, settings, history = self._state, self._settings, self._history.attempts
+        result = state.parent_result
+
+        def choose() -> tuple[Experience, ...]:
+            return self._journal.recall().retrieve(
+                bottleneck=result.bottleneck.value,
+                operators=kernel_operators(state.parent.source),
+                limit=settings.experiences,
+                toolchain=machine_and_toolchain(result.machine)[1],
+            )
+
+        return RoundContext(
+            number, self._task, state.parent, result, state.best, state.best_result,
+            state.baseline.latency_us, history, self._window.entries, self._window.avoid, self._window.build_on,
+            self._journal.shown(number, choose), settings.bans.banned(history, number),
+            recurring_errors(history, number, least=settings.recurring_after), state.measured,
+        )  # fmt: skip
+
+    def _file(self, entry: Try) -> None:
+        self._of_round.append(entry)
+        self._journal.attempt(entry)
+
+    def _file_last(self, lane: Lane) -> None:
+        if lane.last is not None:
+            entry, lane.last = lane.last, None
+            self._file(entry)
+
+
+def _same_change(context: RoundContext, plan: Plan, lane: Lane) -> bool:
+    other = lane.plan
+    return other is not None and (context.parent.id, plan.technique, plan.title, plan.details) == (
+        lane.context.parent.id, other.technique, other.title, other.details
+    )  # fmt: skip
+
+
+def _describe_profile(result: Measured) -> str:
+    bounds = result.profile.bounds
+    text = (
+        f"{result.latency_us:,.1f} µs, {result.percent_of_peak:.1f} % of peak, "
+        f"bound by {bounds.limiter} at {bounds.peak_us:,.1f} µs"
+    )
+    gaps = ", ".join(f"{gap.name} {gap.cost_us:,.1f} µs" for gap in result.profile.gaps[:3])
+    return f"{text}; gaps: {gaps}" if gaps else text

@@ -1,0 +1,76 @@
+"""How a run stands: its best kernel, the one it goes on from, and everything that was measured on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured
+from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict, steps_away
+
+
+class SearchState:
+    """Changed by decisions only, so that a resumed run comes to the same by going through them again."""
+
+    def __init__(self, candidate: Candidate, baseline: Measured, guard: DivergenceGuard) -> None:
+        self._guard = guard
+        self.input, self.baseline = candidate, baseline
+        self.best = self.parent = candidate
+        self.best_result = self.parent_result = baseline
+        self.away = 0
+        """Steps without improvement between the best and the parent."""
+        self._measured: list[tuple[Candidate, Measured]] = [(candidate, baseline)]
+
+    @property
+    def measured(self) -> tuple[tuple[Candidate, Measured], ...]:
+        """Every right kernel with its result, the input first."""
+        return tuple(self._measured)
+
+    def judge(self, measured: Measured | None) -> Decision:
+        """Against the best as it was timed beside the candidate, or, where it was not, as it was measured before."""
+        if measured is None:
+            return self._guard.decide(None, self.best_result.latency_us, away=self.away)
+        incumbent = measured.incumbent
+        if incumbent is not None and incumbent.content_hash == self.best.content_hash:
+            return self._guard.decide(measured.latency_us, incumbent.latency_us, incumbent.noise, self.away)
+        noise = max(measured.spread, self.best_result.spread)
+        return self._guard.decide(measured.latency_us, self.best_result.latency_us, noise, self.away)
+
+    def adopt(self, candidate: Candidate, measured: Measured, decision: Decision) -> None:
+        self._measured.append((candidate, measured))
+        if decision.improved:
+            self.best, self.best_result = candidate, measured
+
+    def end_round(self, lanes: Sequence[tuple[Candidate | None, Measured | None, Decision]]) -> None:
+        """Where the next round starts from, after all of this round's decisions."""
+        self.away = steps_away(self.away, [decision for _, _, decision in lanes])
+        kept = [
+            (measured.latency_us, number)
+            for number, (_, measured, decision) in enumerate(lanes)
+            if measured is not None and decision.verdict is Verdict.KEPT
+        ]
+        if self.away == 0:
+            self.parent, self.parent_result = self.best, self.best_result
+        elif kept:
+            candidate, measured, _ = lanes[min(kept)[1]]
+            assert candidate is not None and measured is not None
+            self.parent, self.parent_result = candidate, measured
+
+    def drop(self, candidate_id: str) -> None:
+        """It was taken for right or faster and is not: the fastest of the others that beats the input is the best."""
+        self._measured = [pair for pair in self._measured if pair[0].id != candidate_id]
+        faster = [
+            (measured.latency_us, number)
+            for number, (candidate, measured) in enumerate(self._measured)
+            if candidate is not self.input and self.against_input(measured).improved
+        ]
+        self.best, self.best_result = self._measured[min(faster)[1] if faster else 0]
+        self.parent, self.parent_result, self.away = self.best, self.best_result, 0
+
+    def against_input(self, measured: Measured) -> Decision:
+        incumbent, guard = measured.incumbent, replace(self._guard, max_exploration=0)
+        if incumbent is not None and incumbent.content_hash == self.input.content_hash:
+            return guard.decide(measured.latency_us, incumbent.latency_us, incumbent.noise)
+        noise = max(measured.spread, self.baseline.spread)
+        return guard.decide(measured.latency_us, self.baseline.latency_us, noise)

@@ -1,0 +1,95 @@
+"""The executor, played by a language model: plan and kernel in, a whole new kernel out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from accelopt_core.candidate import PARSING, Plan
+from accelopt_core.model.extraction import check_kernel, defines_entry, extract_kernel
+from accelopt_core.model.menu import Menu, ToolFailed
+from accelopt_core.model.prompting import DEFAULT_SETTINGS, PRECISION_TEXT, Detail, PromptSettings, ask, render
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
+from ka_extensions.error_patterns import same_in_a_row
+
+
+class ModelExecutor:
+    """`api_reference`: kernel source in, the API text that matters for it out.
+
+    `menu`: plans that were taken off it are carried out without the model.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        api_reference: Callable[[str], str],
+        settings: PromptSettings = DEFAULT_SETTINGS,
+        menu: Menu | None = None,
+    ) -> None:
+        self._model = model
+        self._menu = menu
+        self._api_reference = api_reference
+        self._referenced: tuple[str, str] | None = None
+        self._settings = settings
+        self._system = render("executor_system.j2", machine=settings.machine)
+
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        """A kernel that parses, keeps its interface and is new.
+
+        Raises UnusableReply, a ModelError, or CannotRepair when the kernel that a tool made was refused.
+        """
+        if self._menu is not None and (made := _by_tool(self._menu, context, plan, feedback)) is not None:
+            return made
+        reference = self._reference_for(context.parent.source)
+        reply, _ = ask(
+            self._model,
+            Role.EXECUTOR,
+            self._system,
+            lambda detail: executor_prompt(context, plan, feedback, reference, detail),
+            self._settings,
+        )
+        tried = [entry.source for entry in feedback if defines_entry(entry.source)]
+        source = extract_kernel(reply.text, bases=[*reversed(tried), context.parent.source], truncated=reply.truncated)
+        check_kernel(source, parent=context.parent.source, history=context.history, failed=tried)
+        return source
+
+    def _reference_for(self, source: str) -> str:
+        """Made anew only when the parent changed: it takes longer than all the rest of the prompt."""
+        with PARSING:  # it parses the kernel, and other candidates of the round may be parsing theirs
+            if self._referenced is None or self._referenced[0] != source:
+                self._referenced = (source, self._api_reference(source))
+            return self._referenced[1]
+
+
+def _by_tool(menu: Menu, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str | None:
+    """The kernel that a plan of the menu leads to; None for a plan of the model's own."""
+    try:
+        source = menu.carried_out(context.parent.source, plan)
+        failure = ""
+    except ToolFailed as error:
+        source, failure = "", f"tool {plan.technique} cannot be applied: {error}"
+    if source is None:
+        return None
+    if feedback:
+        raise CannotRepair(f"tool {plan.technique} has no second version of this change: {feedback[-1].message}")
+    if failure:
+        raise UnusableReply(failure, plan.details)
+    check_kernel(source, parent=context.parent.source, history=context.history, failed=())
+    return source
+
+
+def executor_prompt(
+    context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...], api_reference: str, detail: Detail
+) -> str:
+    return render(
+        "executor_user.j2",
+        context=context,
+        task=context.task,
+        precision=PRECISION_TEXT[context.task.precision],
+        plan=plan,
+        feedback=feedback,
+        last_is_code=bool(feedback) and defines_entry(feedback[-1].source),
+        repeats=same_in_a_row([entry.message for entry in feedback]),
+        api_reference=api_reference,
+        detail=detail,
+    )

@@ -1,0 +1,59 @@
+"""What a planner that is a model may take off a menu instead of describing a change of its own.
+
+`accelopt_core.catalogue.menu` is the menu of the built-in transforms; nothing here knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from accelopt_core.candidate import Plan
+from accelopt_core.proposer import RoundContext
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One change that needs no model to write it."""
+
+    tool: str
+    site: str
+    """Where in the kernel; with `tool` it names the change."""
+    change: str
+    """In one line."""
+    why_faster: str
+    gain_us: float
+    """Predicted, over the kernel that the menu was made for."""
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What the planner is shown for one kernel."""
+
+    offers: tuple[Offer, ...] = ()
+    """Best first."""
+    tools: Mapping[str, str] | None = None
+    """What each tool of `offers` does, in a sentence."""
+    not_priced: int = 0
+    """Legal sites that the time did not suffice for."""
+    note: str = ""
+    """Why there is no menu, if so."""
+
+
+class Menu(Protocol):
+    def offers(self, context: RoundContext) -> Offers:
+        """The best untried, unbanned changes to the parent."""
+        ...
+
+    def tool_plan(self, answer: Mapping[str, Any], context: RoundContext, plan_id: str) -> Plan:
+        """The plan of an answer that names a tool. Raises MalformedAnswer with the complaint for the model."""
+        ...
+
+    def carried_out(self, source: str, plan: Plan) -> str | None:
+        """The kernel that a plan of this menu leads to; None for any other plan. Raises ToolFailed."""
+        ...
+
+
+class ToolFailed(Exception):
+    """The change of a menu's plan cannot be made to this kernel; the message says why."""

@@ -1,0 +1,168 @@
+"""The planner, played by a language model: what it is shown, and the one plan it must answer with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accelopt_core.candidate import Plan
+from accelopt_core.evaluation import Bottleneck
+from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
+from accelopt_core.model.menu import Menu, Offers
+from accelopt_core.model.prompting import (
+    DEFAULT_SETTINGS,
+    PRECISION_TEXT,
+    Detail,
+    PromptSettings,
+    ask_for_object,
+    profile_fields,
+    render,
+)
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.proposer import RoundContext, UnusablePlan
+
+_BOTTLENECK_WORDS = {
+    "memory": Bottleneck.MEMORY_BOUND,
+    "dma": Bottleneck.MEMORY_BOUND,
+    "bandwidth": Bottleneck.MEMORY_BOUND,
+    "compute": Bottleneck.COMPUTE_BOUND,
+    "underutil": Bottleneck.UNDERUTILIZED,
+    "latency": Bottleneck.UNDERUTILIZED,
+    "idle": Bottleneck.UNDERUTILIZED,
+}
+
+
+_NEARLY_ALL = 0.9
+
+
+class ModelPlanner:
+    """`instructions`: the API in one line each.
+
+    `menu`: what the built-in catalogue could do, offered by name; None: nothing is offered.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        instructions: str,
+        settings: PromptSettings = DEFAULT_SETTINGS,
+        menu: Menu | None = None,
+    ) -> None:
+        self._model = model
+        self._instructions = instructions
+        self._settings = settings
+        self._menu = menu
+        self._system = render("planner_system.j2", machine=settings.machine)
+
+    def plan(self, context: RoundContext) -> Plan:
+        """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
+        offers = self._menu.offers(context) if self._menu is not None else None
+        try:
+            return ask_for_object(
+                self._model,
+                Role.PLANNER,
+                self._system,
+                lambda detail: planner_prompt(context, self._instructions, detail, offers),
+                _plan_reader(context, self._menu),
+                self._settings,
+            )
+        except MalformedAnswer as complaint:
+            raise UnusablePlan(f"{self._model.name} answered twice without a usable plan: {complaint}") from complaint
+
+
+def planner_prompt(context: RoundContext, instructions: str, detail: Detail, offers: Offers | None = None) -> str:
+    experiences = context.experiences[: detail.experiences]
+    attempts = context.history[-detail.attempts :]
+    older = context.history[: len(context.history) - len(attempts)]
+    result = context.parent_result
+    return render(
+        "planner_user.j2",
+        context=context,
+        task=context.task,
+        precision=PRECISION_TEXT[context.task.precision],
+        profile=result.profile,
+        bounds=result.profile.bounds,
+        fields=profile_fields(result.profile, detail.fields),
+        speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
+        wins=[(each, _is_in(context.parent.source, each.fast)) for each in experiences if each.is_win],
+        rejections=[experience for experience in experiences if not experience.is_win],
+        attempts=attempts,
+        attempts_left_out=len(older),
+        older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
+        offers=offers,
+        instructions=instructions,
+        detail=detail,
+    )
+
+
+def _is_in(source: str, code: str) -> bool:
+    """Whether a kernel has a remembered rewrite already: nearly all of its lines."""
+    have = {line.strip() for line in source.splitlines()}
+    lines = [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("...")]
+    return bool(lines) and sum(line in have for line in lines) >= _NEARLY_ALL * len(lines)
+
+
+def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
+    """The plan that a reply holds. Raises MalformedAnswer with the complaint for the model.
+
+    `longest_gain_us`: the current latency, which no plan can gain.
+    """
+    return _described_plan(read_object(reply, required="title"), plan_id, longest_gain_us)
+
+
+def _described_plan(answer: Mapping[str, Any], plan_id: str, longest_gain_us: float) -> Plan:
+    gain_us = microseconds_field(answer, "expected_gain_us")
+    if gain_us >= longest_gain_us:
+        raise MalformedAnswer(
+            f"expected_gain_us is {gain_us:g}, but the whole kernel takes only {longest_gain_us:g} µs: give the "
+            "microseconds taken off the current latency"
+        )
+    return Plan(
+        id=plan_id,
+        title=" ".join(text_field(answer, "title", longest=200).split()),
+        technique=_technique(text_field(answer, "technique", longest=80)),
+        bottleneck=_bottleneck(text_field(answer, "bottleneck", longest=200)),
+        expected_gain_us=gain_us,
+        rationale=text_field(answer, "rationale", longest=4_000),
+        details=text_field(answer, "details", longest=12_000, required=False),
+    )
+
+
+def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Plan]:
+    plan_id = f"plan-{context.round:03d}"
+    latency_us = context.parent_result.latency_us
+    banned = {ban.technique: ban for ban in context.banned}
+
+    def read(reply: str) -> Plan:
+        answer = read_object(reply, required="title")
+        if menu is not None and answer.get("tool") not in (None, ""):
+            plan = menu.tool_plan(answer, context, plan_id)
+        else:
+            plan = _described_plan(answer, plan_id, latency_us)
+        if plan.technique in banned:
+            ban = banned[plan.technique]
+            raise MalformedAnswer(
+                f"the technique {plan.technique} is not allowed until round {ban.last_round + 1}, {ban.reason}: plan "
+                "another change, attacking another cause"
+            )
+        return plan
+
+    return read
+
+
+def _technique(text: str) -> str:
+    """A stable key: lower case words joined by dashes."""
+    name = "-".join(re.findall(r"[a-z0-9]+", text.lower()))
+    if not name:
+        raise MalformedAnswer(f"the field 'technique' is {text!r}; it must be a short name such as widen-dma-rows")
+    return name
+
+
+def _bottleneck(text: str) -> Bottleneck:
+    """The one bottleneck named; a text that names none or several is ambiguous."""
+    named = {kind for word, kind in _BOTTLENECK_WORDS.items() if word in text.lower()}
+    if len(named) == 1:
+        return named.pop()
+    choices = ", ".join(kind.value for kind in Bottleneck)
+    raise MalformedAnswer(f"the field 'bottleneck' is {text[:60]!r}; it must be exactly one of {choices}")

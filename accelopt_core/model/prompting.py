@@ -1,0 +1,313 @@
+"""From templates to a bounded prompt, and from a prompt to a validated answer.
+
+Each role has two templates: a system text that is the same in every round, so that providers can
+cache it, and a user text for the round at hand. When the whole does not fit the limit, details go in
+a fixed order; the kernel, the plan and the numbers always stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import jinja2
+
+from accelopt_core.evaluation import Profile, microseconds
+from accelopt_core.machine_facts import TRN2, MachineFacts
+from accelopt_core.model.answers import MalformedAnswer
+from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
+from accelopt_core.task import PrecisionPolicy
+
+PROMPTS = Path(__file__).resolve().parents[2] / "prompts"
+LONGEST_PROMPT = 240_000
+"""Characters of system and user text together, about 70,000 tokens."""
+
+Answer = TypeVar("Answer")
+
+
+class PromptsMissing(Exception):
+    """The prompt templates are not where the program expects them: reinstall, or run from a checkout."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much of everything that can be left out a prompt shows; counts, or characters."""
+
+    reference: bool = True
+    experiences: int = 8
+    snippets: bool = True
+    attempts: int = 16
+    reflexions: int = 8
+    lessons: int = 12
+    hot_lines: int = 14
+    gaps: int = 10
+    fields: int = 40
+    api_reference: int = 60_000
+    feedback: int = 4_000
+    last_try: int = 60_000
+    words: int = 2_000
+    """Of one summary, lesson or reason; what the roles themselves may write is seldom longer."""
+    snippet: int = 3_000
+    """Of each side of a remembered rewrite."""
+
+
+LESS_AND_LESS: tuple[Detail, ...] = (
+    Detail(),
+    Detail(experiences=5, snippets=False, attempts=10, reflexions=5, lessons=8, fields=24, api_reference=30_000,
+           words=900),
+    Detail(experiences=3, snippets=False, attempts=6, reflexions=3, lessons=5, hot_lines=8, gaps=6, fields=12,
+           api_reference=15_000, feedback=2_000, last_try=20_000, words=500),
+    Detail(reference=False, experiences=0, snippets=False, attempts=3, reflexions=2, lessons=3, hot_lines=5, gaps=3,
+           fields=0, api_reference=6_000, feedback=1_000, last_try=8_000, words=300),
+)  # fmt: skip
+"""From everything to the least that still makes sense."""
+
+
+@dataclass(frozen=True)
+class PromptSettings:
+    machine: MachineFacts = TRN2
+    longest: int = LONGEST_PROMPT
+    """Characters."""
+    max_tokens: dict[Role, int] = field(
+        default_factory=lambda: {
+            Role.PLANNER: 16_000,
+            Role.EXECUTOR: 32_000,
+            Role.SUMMARIZER: 6_000,
+            Role.REFLEXION: 6_000,
+        }
+    )
+    """Longest reply per role, a reasoning model's thoughts included."""
+    temperature: float | None = None
+    """None: the provider's default; some models accept no other."""
+
+
+DEFAULT_SETTINGS = PromptSettings()
+
+
+@dataclass(frozen=True)
+class EngineTime:
+    """One engine, or all DMA queues together, over one execution; None where the profile does not say."""
+
+    name: str
+    busy_us: float
+    begin_us: float | None
+    end_us: float | None
+    waits: tuple[tuple[str, float], ...]
+    """(for what, µs), longest first."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One line of the profiler summary, formatted."""
+
+    name: str
+    text: str
+    meaning: str
+
+
+def render(template: str, **values: object) -> str:
+    """Raises jinja2.UndefinedError for a name the template wants and nobody gave."""
+    return _environment().get_template(template).render(**values).strip() + "\n"
+
+
+@cache
+def prompts_version() -> str:
+    """Changes whenever any text of the prompts changes; 16 hex digits."""
+    digest = hashlib.sha256()
+    for path in sorted(_prompt_files()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def ask(
+    model: LanguageModel, role: Role, system: str, prompt: Callable[[Detail], str], settings: PromptSettings
+) -> tuple[ModelReply, ModelRequest]:
+    """The reply to the most detailed prompt that fits both the limit and the model.
+
+    Raises ModelContextOverflow when even the least detailed one does not, and any other ModelError.
+    """
+    overflow: ModelContextOverflow | None = None
+    for detail in LESS_AND_LESS:
+        text = prompt(detail)
+        if len(system) + len(text) > settings.longest:
+            continue
+        request = ModelRequest(role, system, (Message("user", text),), settings.max_tokens[role], settings.temperature)
+        try:
+            return model.complete(request), request
+        except ModelContextOverflow as error:
+            overflow = error
+    if overflow is not None:
+        raise overflow
+    shortest = len(system) + len(prompt(LESS_AND_LESS[-1]))
+    raise ModelContextOverflow(
+        f"{model.name}: the shortest {role.value} prompt has {shortest:,} characters, more than {settings.longest:,}: "
+        "raise the prompt limit or optimize a smaller kernel"
+    )
+
+
+def ask_for_object(
+    model: LanguageModel,
+    role: Role,
+    system: str,
+    prompt: Callable[[Detail], str],
+    read: Callable[[str], Answer],
+    settings: PromptSettings,
+) -> Answer:
+    """What `read` makes of the reply; after a malformed one the model is told what is wrong and asked once more.
+
+    Raises MalformedAnswer when the second is no better, and any ModelError.
+    """
+    reply, request = ask(model, role, system, prompt, settings)
+    try:
+        return read(reply.text)
+    except MalformedAnswer as complaint:
+        cut = " (your answer was cut off at its length limit; be brief)" if reply.truncated else ""
+        again = ModelRequest(
+            role,
+            system,
+            (
+                *request.messages,
+                Message("assistant", reply.text),
+                Message(
+                    "user",
+                    f"That answer cannot be used: {complaint}{cut}. Answer again with exactly one complete JSON object "
+                    "as described, and nothing after it.",
+                ),
+            ),
+            request.max_tokens,
+            request.temperature,
+        )
+    return read(model.complete(again).text)
+
+
+def profile_fields(profile: Profile, most: int) -> list[Field]:
+    """The profile's fields that prompts show, in the order of `prompts/profile_fields.txt`."""
+    shown = [
+        Field(name, _formatted(profile.fields[name], unit), meaning)
+        for name, unit, meaning in _field_list()
+        if name in profile.fields
+    ]
+    return shown[:most]
+
+
+def engine_times(profile: Profile) -> list[EngineTime]:
+    """Every engine that works, the busiest first."""
+    found = []
+    for engine in ("tensor", "vector", "scalar", "gpsimd", "dma"):
+        fields = profile.fields
+        busy_s = fields.get("dma_active_time" if engine == "dma" else f"{engine}_engine_active_time", 0.0)
+        if busy_s > 0:
+            begin, end = fields.get(f"{engine}_begin_time"), fields.get(f"{engine}_end_time")
+            waits = [
+                (match.group(1), 1e6 * value)
+                for name, value in fields.items()
+                if (match := re.fullmatch(rf"{engine}_wait_for_(\w+)_time", name)) and value > 0
+            ]
+            found.append(
+                EngineTime(
+                    engine,
+                    1e6 * busy_s,
+                    None if begin is None else 1e6 * begin,
+                    None if end is None else 1e6 * end,
+                    tuple(sorted(waits, key=lambda wait: -wait[1])),
+                )
+            )
+    return sorted(found, key=lambda engine: -engine.busy_us)
+
+
+PRECISION_TEXT = {
+    PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; casting operands to bf16, "
+    "fp16 or fp8 is counted as wrong even if the result passes",
+    PrecisionPolicy.BF16_ALLOWED: "bf16-allowed: operands may be bf16 where the tolerance holds; accumulate in fp32",
+    PrecisionPolicy.FP8_ALLOWED: "fp8-allowed: operands may be fp8 or bf16 where the tolerance holds; accumulate in "
+    "fp32",
+}
+
+
+# --- templates ------------------------------------------------------------------------------------------
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    _prompt_files()
+    # Prompts are plain text for a model: HTML escaping would corrupt the kernels in them.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PROMPTS),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(engine_times=engine_times)
+    environment.filters.update(us=microseconds, numbered=numbered, shortened=shortened, brief=brief, top=top)
+    return environment
+
+
+@cache
+def _prompt_files() -> tuple[Path, ...]:
+    files = tuple(path for pattern in ("*.j2", "*.txt") for path in PROMPTS.glob(pattern))
+    if not files:
+        raise PromptsMissing(f"no prompt templates in {PROMPTS}: run from a checkout or an editable install")
+    return files
+
+
+def numbered(source: str) -> str:
+    lines = source.strip("\n").split("\n")
+    # Leading blank lines count: the numbers must be those of the file and of the profile.
+    skipped = len(source) - len(source.lstrip("\n"))
+    width = len(str(len(lines) + skipped))
+    return "\n".join(f"{number:>{width}}  {line}" for number, line in enumerate(lines, 1 + skipped))
+
+
+def shortened(text: str, longest: int) -> str:
+    """At most that many characters; what was left out of the middle is said."""
+    if len(text) <= longest:
+        return text
+    head, tail = longest * 3 // 4, longest // 4
+    return f"{text[:head]}\n[… {len(text) - head - tail:,} characters left out …]\n{text[-tail:] if tail else ''}"
+
+
+def brief(text: str, longest: int) -> str:
+    """Prose of at most that many characters: whole sentences from the start, then an ellipsis."""
+    if len(text) <= longest:
+        return text
+    kept = text[: longest - 2]
+    end = max(kept.rfind(mark) for mark in (". ", "; ", ".\n"))
+    return f"{kept[: end + 1] if end > longest // 3 else kept} …"
+
+
+def top(text: str, longest: int) -> str:
+    """Code of at most that many characters: whole lines from the start, and how many more there were."""
+    if len(text) <= longest:
+        return text
+    kept = text[:longest].rpartition("\n")[0]
+    missing = text.count("\n") - kept.count("\n")
+    return f"{kept}\n... ({missing} more lines)"
+
+
+@cache
+def _field_list() -> tuple[tuple[str, str, str], ...]:
+    rows: list[tuple[str, str, str]] = []
+    for line in (PROMPTS / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, unit, meaning = (part.strip() for part in line.split("|", 2))
+            rows.append((name, unit, meaning))
+    return tuple(rows)
+
+
+def _formatted(value: float, unit: str) -> str:
+    if unit == "s":
+        return microseconds(value * 1e6)
+    if unit == "fraction":
+        return f"{100 * value:.1f} %"
+    if unit == "bytes":
+        return f"{value / 2**20:,.2f} MiB" if value >= 2**20 else f"{value:,.0f} B"
+    if unit == "flops":
+        return f"{value / 1e9:,.3f} GFLOP"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

@@ -1,0 +1,43 @@
+"""The four roles played by language models, put together."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+
+from accelopt_core.model.executor import ModelExecutor
+from accelopt_core.model.menu import Menu
+from accelopt_core.model.planner import ModelPlanner
+from accelopt_core.model.prompting import DEFAULT_SETTINGS, PromptSettings
+from accelopt_core.model.reflector import ModelReflector
+from accelopt_core.model.summarizer import ModelSummarizer
+from accelopt_core.ports import LanguageModel, Role
+from accelopt_core.proposer import Proposer
+
+
+def proposer_from_model(
+    models: Mapping[Role, LanguageModel],
+    api_reference: Callable[[str], str],
+    instructions: str,
+    today: Callable[[], datetime.date] = datetime.date.today,
+    settings: PromptSettings = DEFAULT_SETTINGS,
+    menu: Menu | None = None,
+) -> Proposer:
+    """`models`: one per role, all of them; they may be the same object.
+
+    `api_reference`: kernel source in, API text for the executor out. `instructions`: the API in one line each, for the
+    planner.
+
+    `menu`: the built-in catalogue's changes, offered to the planner by name. Raises ValueError for a missing role.
+    """
+    missing = [role.value for role in Role if role not in models]
+    if missing:
+        raise ValueError(f"no model for the {', '.join(missing)} role: name one for each of the four")
+    names = list(dict.fromkeys(models[role].name for role in Role))
+    return Proposer(
+        name=", ".join(names),
+        planner=ModelPlanner(models[Role.PLANNER], instructions, settings, menu),
+        executor=ModelExecutor(models[Role.EXECUTOR], api_reference, settings, menu),
+        summarizer=ModelSummarizer(models[Role.SUMMARIZER], today, settings),
+        reflector=ModelReflector(models[Role.REFLEXION], settings),
+    )

@@ -1,0 +1,51 @@
+"""Processes that depend on each other: none outlives the one it works for, and none is lost sight of. Linux only.
+
+Standard library only: it is shipped. Elsewhere an orphan ends at its time limit, or when it next writes to its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from infra.isolation.linux import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, call, libc
+
+
+def end_with_parent(parent: int) -> None:
+    """From here on this process is killed as soon as the thread that started it is gone; at once if it is already.
+
+    `parent` is the process id that the starting process knows itself by.
+    """
+    if sys.platform == "linux":
+        libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hide_this_process() -> None:
+    """Another process of the same user cannot read this one's environment and memory (root still can)."""
+    if sys.platform == "linux":
+        libc().prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """From here on, descendants whose parent died become this process's children, and can be found and ended."""
+    if sys.platform == "linux":
+        call("prctl(CHILD_SUBREAPER)", libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def children() -> list[int]:
+    """Process ids whose parent is this process; adopted orphans among them."""
+    me, found = os.getpid(), []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    # the name in brackets may hold anything: read from behind the last bracket
+                    fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                    if int(fields[1]) == me:
+                        found.append(int(name))
+    return found

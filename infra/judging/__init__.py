@@ -1,0 +1,1 @@
+"""The judge process and what it needs: messages, the simulator as a toolchain, what is shipped to a host."""

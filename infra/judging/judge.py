@@ -1,0 +1,121 @@
+"""The judge process: reads one job, evaluates one candidate, leaves one result.
+
+    python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER]
+    python -m infra.judging.judge --describe --toolchain simulator|auto --machine trn2
+    python -m infra.judging.judge --arguments --job JOB.json
+
+Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
+presence means that the evaluation is complete. Runs on the laptop and, shipped, on the instance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+try:
+    from accelopt_core.judging.judge import judge
+    from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
+    from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
+    from accelopt_core.toolchain import ToolchainMissing
+    from infra.isolation import report, sandbox
+    from infra.isolation.processes import end_with_parent
+    from infra.judging import wire
+    from infra.judging.toolchains import open_toolchain
+except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
+    raise SystemExit(
+        f"{sys.executable} cannot judge kernels: {error}; give it what is missing (setup_trn2.sh does, or "
+        f"`{sys.executable} -m pip install numpy ml_dtypes`)"
+    ) from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m infra.judging.judge", description="Evaluate one candidate kernel.")
+    parser.add_argument("--job", type=Path)
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which started this one")
+    parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
+    parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
+    parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
+    parser.add_argument("--machine", help="which the simulator simulates (with --describe)")
+    options = parser.parse_args(argv)
+    if options.describe:
+        if options.machine is None:
+            parser.error("--describe needs --machine")
+        print(describe(options.toolchain, options.machine))
+        return 0
+    if options.job is not None and options.arguments:
+        print(arguments(options.job.read_text(encoding="utf-8")))
+        return 0
+    if options.job is None or options.result is None:
+        parser.error("--job and --result go together")
+    text = options.job.read_text(encoding="utf-8")
+    job = wire.decode_job(text)
+    options.job.unlink()  # the nonce and the secret seeds are not for the candidate to find
+    if options.cache is not None:
+        options.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def progress(step: Step, detail: str) -> None:
+        print(json.dumps({"step": step.value, "detail": detail}), flush=True)
+
+    if options.parent is not None:
+        end_with_parent(options.parent)
+    sandbox.adopt_descendants()
+    try:
+        toolchain = open_toolchain(job.toolchain, machine=job.machine, told=lambda line: progress(Step.VERIFY, line))
+        try:
+            cache = ReferenceCache(options.cache, key=bytes.fromhex(job.cache_key))
+            result = wire.encode_evaluation(judge(job.request, toolchain, progress, cache), nonce=job.nonce)
+            if toolchain.isolation and (not toolchain.simulated or report.is_lacking(toolchain.isolation)):
+                progress(Step.VERIFY, f"note: this system kept the candidate in with {toolchain.isolation}")
+        finally:
+            toolchain.close()
+    except ToolchainMissing as error:
+        result = wire.encode_fault(TargetMisconfigured(str(error)), nonce=job.nonce)
+    except BadReference as error:
+        result = wire.encode_fault(TaskFault(str(error)), nonce=job.nonce)
+    partial = options.result.with_suffix(".partial")
+    partial.write_text(result, encoding="utf-8")
+    os.replace(partial, options.result)
+    return 0
+
+
+def describe(toolchain_name: str, machine: str) -> str:
+    try:
+        toolchain = open_toolchain(toolchain_name, machine=machine)
+    except ToolchainMissing as error:
+        return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
+    try:
+        return json.dumps(
+            {
+                "name": toolchain.name,
+                "fingerprint": toolchain.fingerprint,
+                "simulated": toolchain.simulated,
+                "machine": toolchain.machine.name,
+            }
+        )
+    finally:
+        toolchain.close()
+
+
+def arguments(job: str) -> str:
+    """Shapes, dtypes and constants at each preset of the job; the user's reference is run here, not in the client."""
+    request = wire.decode_job(job).request
+    found = []
+    try:
+        for preset in request.task.presets:
+            reference = Reference(request.task, preset)
+            specs = argument_specs(reference.kernel_arguments(reference.inputs(request.task.seeds[0])))
+            found.append([asdict(spec) for spec in specs])
+    except BadReference as error:
+        return json.dumps({"target_error": wire.describe_fault(TaskFault(str(error)))})
+    return json.dumps({"arguments": found})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""The simulator as a toolchain: a candidate is traced in a process of its own, and its program run and timed here.
+
+Shipped to the instance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+import nki_sim
+from accelopt_core.evaluation import HotLine, Idle
+from accelopt_core.judging.static_checks import lines_with_code
+from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CandidateFault,
+    CompileError,
+    Facts,
+    RunError,
+    StepTimeout,
+    Timing,
+    ToolchainMissing,
+    Traced,
+)
+from infra.isolation import sandbox
+from infra.scratch_folder import ScratchFolder
+from nki_sim import machine as machines
+from nki_sim import profile, program_file
+from nki_sim.capacity import check_capacity
+from nki_sim.cost import cost
+from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.executor import execute
+from nki_sim.program import Program
+from nki_sim.run import iterate
+
+log = logging.getLogger(__name__)
+
+PROGRAM_LIMIT = 1 << 30
+"""Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
+
+DISK_LIMIT = 1 << 30
+"""Bytes a candidate may leave in its work folder where the folder is not in memory (infra.isolation.namespaces)."""
+
+TREE = Path(__file__).resolve().parents[2]
+"""Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
+
+
+class Simulated:
+    """An artifact of the simulator: a program, and its timing once somebody asked."""
+
+    def __init__(self, program: Program, machine: str) -> None:
+        self.program = program
+        self._machine = machine
+
+    @cached_property
+    def measurement(self) -> profile.Measurement:
+        return profile.measure(self.program, self._machine)
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """Of one compiling process: how it ended, and what it wrote to the files it was given."""
+
+    finished: sandbox.Finished
+    program: bytes
+    failure: bytes
+    isolation: str
+    """Said when all was imported and before the candidate was read; nothing that comes later can unsay it."""
+
+
+class SimulatorToolchain:
+    """Compiles by tracing in a process of the candidate's own; runs and times the program here.
+
+    What runs here is data that the candidate's process left, checked on loading; no code of its.
+    """
+
+    simulated = True
+    parallel_runs = 64
+
+    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, namespaces: bool = True) -> None:
+        """`namespaces`: False leaves them out even where they are to be had."""
+        self.machine = machines.machine(machine)
+        self._memory_bytes = min(memory_bytes, _half_of_memory())
+        self._namespaces = namespaces
+        self.isolation = ""
+        self._scratch = ScratchFolder("nki-sim-")
+        self._folder = self._scratch.path
+        self._count = 0
+
+    @property
+    def name(self) -> str:
+        return f"simulated {self.machine.name} (nki_sim {nki_sim.__version__})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the machine and of every line of the simulator."""
+        digest = hashlib.sha256(self.machine.name.encode())
+        for path in sorted((TREE / "nki_sim").rglob("*.py")):
+            digest.update(path.read_bytes())
+        return f"sim-{self.machine.name}-{digest.hexdigest()[:12]}"
+
+    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> None:
+        """There is no second opinion: what is measured here is the trace."""
+
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
+    ) -> Simulated:
+        traced = self._compiled(source, arguments, timeout_s)
+        self.isolation = traced.isolation
+        finished = traced.finished
+        if finished.over_disk:
+            raise CompileError(f"the kernel's file writes more than {DISK_LIMIT >> 20} MiB to disk")
+        if finished.timed_out:
+            raise StepTimeout("compile", timeout_s)
+        if finished.status != 0:
+            error = _compile_error(traced.failure, finished)
+            if not traced.isolation and not (alone := self._compiled("", (), timeout_s)).isolation:
+                # The candidate was not even read, and without one it is no better.
+                raise ToolchainMissing(
+                    f"the simulator does not start in a process of its own here: "
+                    f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
+                )
+            raise error
+        return Simulated(_checked(traced.program, source, in_order, self.machine.name), self.machine.name)
+
+    def _compiled(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Compilation:
+        """What the candidate's process left, whatever it did."""
+        self._count += 1
+        work = self._folder / f"compile-{self._count}"
+        work.mkdir()
+        limits = sandbox.ProcessLimits(timeout_s, self._memory_bytes, file_bytes=PROGRAM_LIMIT, disk_bytes=DISK_LIMIT)
+        source_file = work / "candidate.py"
+        source_file.write_text(source, encoding="utf-8")
+        worker = Path(__file__).with_name("trace_worker.py")
+        try:
+            with ExitStack() as files:
+                # Opened here and handed over, so that no name, link or folder of the candidate's is ever followed.
+                program, failure, report = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+                job = {
+                    "tree": str(TREE),
+                    "source": str(source_file),
+                    "program_fd": program.fileno(),
+                    "failure_fd": failure.fileno(),
+                    "report_fd": report.fileno(),
+                    "namespaces": self._namespaces,
+                    "parent": os.getpid(),
+                    "machine": self.machine.name,
+                    "entry_points": ENTRY_POINTS,
+                    "limits": asdict(limits),
+                    "arguments": [asdict(a) for a in arguments],
+                }
+                finished = sandbox.run(
+                    [sys.executable, "-I", str(worker)],
+                    cwd=work,
+                    limits=limits,
+                    stdin=json.dumps(job).encode(),
+                    env=sandbox.ONE_THREAD,
+                    pass_fds=(program.fileno(), failure.fileno(), report.fileno()),
+                )
+                isolation = _beginning(report, 4096).decode("utf-8", "replace")
+                return _Compilation(
+                    finished, _beginning(program, PROGRAM_LIMIT), _beginning(failure, 64 << 10), isolation
+                )
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        try:
+            return execute(artifact.program, list(tensors))
+        except NkiError as error:
+            raise RunError(str(error)) from None
+        except MemoryError:
+            raise RunError("the kernel needs more memory than this machine has left") from None
+
+    def estimate_us(self, artifact: Simulated) -> float:
+        return artifact.measurement.latency_us
+
+    def time(
+        self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
+    ) -> Timing:
+        """One sample: the model is deterministic, so repeating it would only look like evidence."""
+        return Timing((artifact.measurement.latency_us,))
+
+    def facts(self, artifact: Simulated) -> Facts:
+        measured = artifact.measurement
+        return Facts(
+            fields=measured.fields,
+            hot_lines=tuple(
+                HotLine(line.line, line.engine, line.active_us, line.instructions) for line in measured.lines
+            ),
+            idle=tuple(Idle(**vars(stretch)) for stretch in measured.idle),
+            matmul_flops=measured.matmul_flops,
+            vector_ops=measured.vector_ops,
+            hbm_bytes=measured.io_bytes,
+            resource_bound_us=measured.resource_bound_us,
+            low_precision=measured.low_precision,
+        )
+
+    def close(self) -> None:
+        self._scratch.close()
+
+
+def traced_on_simulator(
+    machine: str, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float
+) -> Traced | None:
+    """The simulator's second opinion on a source that a device of that machine runs.
+
+    None for a source that the simulator does not trace: of another dialect, or with what it does not know.
+    """
+    simulator = SimulatorToolchain(machine)
+    try:
+        program = simulator.compile(source, arguments, timeout_s, in_order=False).program
+    except (CandidateFault, ToolchainMissing) as fault:
+        log.info("no second opinion from the simulator: %s", fault)
+        return None
+    finally:
+        simulator.close()
+    flops, _, _ = profile.useful_work(program, [cost(template, simulator.machine) for template in program.templates])
+    return Traced(flops, profile.low_precision(program))
+
+
+def _half_of_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (ValueError, OSError):  # not told by this system
+        return 4 << 30
+
+
+def _beginning(file: IO[bytes], limit: int) -> bytes:
+    file.seek(0)
+    return file.read(limit)
+
+
+def _checked(traced: bytes, source: str, in_order: bool, machine: str) -> Program:
+    """The program in what the candidate's process left. Raises CompileError for anything else."""
+    if not traced:
+        raise CompileError("the process ended without leaving a program")
+    try:
+        program = program_file.loads(traced)
+        if program.machine != machine:
+            raise CompileError(f"the program says that it is for {program.machine}, and {machine} is simulated")
+        check_capacity(program, in_order=in_order)
+    except ProgramFormatError as error:
+        raise CompileError(f"the traced program is damaged: {error}") from None
+    except NkiError as error:
+        raise CompileError(str(error), error.line) from None
+    scratch = sum(a.nbytes for each in iterate(program) for a in each.allocations if not a.region.on_chip)
+    if scratch > _half_of_memory():
+        raise CompileError(
+            f"the kernel uses {scratch >> 20:,} MiB of HBM; the simulator has {_half_of_memory() >> 20:,} MiB here"
+        )
+    overwritten = _overwritten_parameters(program)
+    if overwritten:
+        raise CompileError(
+            f"the kernel writes to its parameter {overwritten[0]} (counted from 0) and does not return it: parameters "
+            "are immutable; store into an nl.ndarray of nl.shared_hbm, or return what is updated in place"
+        )
+    code = lines_with_code(source)
+    for each in iterate(program):
+        for template in each.templates:
+            if template.line not in code:
+                raise CompileError(
+                    f"the program has a {template.opcode} from line {template.line}, where the source has no code: "
+                    "it was not traced from this source"
+                )
+    return program
+
+
+def _overwritten_parameters(program: Program) -> list[int]:
+    """Positions among the tensor arguments of those that are written and not returned: nobody compares them."""
+    most = max((len(template.operands) for template in program.templates), default=0)
+    writes = np.zeros((len(program.templates), most), bool)
+    for number, template in enumerate(program.templates):
+        for position, operand in enumerate(template.operands):
+            writes[number, position] = operand.access != "r"
+    counts = np.diff(program.operand_starts)
+    positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
+    written = set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
+    returned = {ref.allocation for ref in program.outputs}
+    return [
+        number
+        for number, ref in enumerate(program.inputs)
+        if ref.allocation in written and ref.allocation not in returned
+    ]
+
+
+def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:
+    """What the worker left; only ever a failure, so the candidate gains nothing by forging it."""
+    try:
+        said = json.loads(failure)
+        line = said["line"]
+        return CompileError(str(said["message"])[:4000], line if isinstance(line, int) else None)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        tail = finished.output.strip().splitlines()[-1:] or ["no output"]
+        status = finished.status or 0
+        signal_number = -status if status < 0 else status - 128 if status > 128 else 0
+        how = f"signal {signal_number}" if signal_number else f"exit status {status}"
+        return CompileError(f"the compiling process died ({how}): {tail[0][:300]}")

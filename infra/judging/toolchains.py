@@ -1,0 +1,23 @@
+"""The toolchains a judge can be given, by name. Shipped to the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from accelopt_core.toolchain import Toolchain, ToolchainMissing
+from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
+
+
+def open_toolchain(name: str, *, machine: str, told: Callable[[str], object] = lambda line: None) -> Toolchain:
+    """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing.
+
+    `machine`: which the simulator simulates; a device says itself what it is.
+    `told`: of a device; who is waited for while others use it.
+    """
+    if name == "simulator":
+        return SimulatorToolchain(machine)
+    if name == "auto":
+        from infra.neuron.toolchain import open_neuron_toolchain  # only here: the simulator's judge starts faster
+
+        return open_neuron_toolchain(traced_on_simulator, told=told)
+    raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")

@@ -1,0 +1,169 @@
+"""The JSON that passes between a target and the judge process. Standard library only: it is shipped.
+
+A job carries a nonce that only the judge and the target know; a result without it is not a result.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import (
+    Bounds,
+    CheckFailure,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Gap,
+    HotLine,
+    Idle,
+    Implausible,
+    Incorrect,
+    IncumbentTiming,
+    Measured,
+    Profile,
+    TimedOut,
+)
+from accelopt_core.ports import (
+    EvaluationLimits,
+    EvaluationRequest,
+    TargetError,
+    TargetMisconfigured,
+    TargetUnreachable,
+    TaskFault,
+)
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+
+WIRE_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a judge is to do."""
+
+    request: EvaluationRequest
+    nonce: str
+    toolchain: str
+    """`simulator` or `auto`."""
+    machine: str
+    """Which the simulator simulates; a device says itself what it is."""
+    cache_key: str = ""
+    """A session's own, in hexadecimal; references that were not cached under it are not believed."""
+
+
+def encode_job(job: Job) -> str:
+    return json.dumps({"version": WIRE_VERSION, **asdict(job)})
+
+
+def decode_job(text: str) -> Job:
+    """Raises ValueError when the text is not a job of this version."""
+    job = json.loads(text)
+    if job.get("version") != WIRE_VERSION:
+        raise ValueError(
+            f"job version {job.get('version')} is not {WIRE_VERSION}: client and host run different releases"
+        )
+    data = job["request"]
+    request = EvaluationRequest(
+        task=_task(data["task"]),
+        candidate=Candidate(**data["candidate"]),
+        limits=EvaluationLimits(**data["limits"]),
+        verify_full_below_us=data["verify_full_below_us"],
+        extra_seeds=tuple(data["extra_seeds"]),
+        final=data["final"],
+        incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
+    )
+    return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"])
+
+
+def _task(data: dict[str, Any]) -> Task:
+    presets = tuple(
+        ShapePreset(p["name"], tuple((k, v) for k, v in p["values"]), None if p["work"] is None else Work(**p["work"]))
+        for p in data["presets"]
+    )
+    return Task(
+        **{
+            **data,
+            "presets": presets,
+            "precision": PrecisionPolicy(data["precision"]),
+            "seeds": tuple(data["seeds"]),
+            "left_out": tuple((name, reason) for name, reason in data["left_out"]),
+        }
+    )
+
+
+def encode_evaluation(evaluation: Evaluation, *, nonce: str) -> str:
+    return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "evaluation": asdict(evaluation)})
+
+
+_FAULTS: dict[str, type[Exception]] = {
+    "unreachable": TargetUnreachable,
+    "misconfigured": TargetMisconfigured,
+    "task": TaskFault,
+}
+
+
+def encode_fault(fault: TargetError | TaskFault, *, nonce: str) -> str:
+    return json.dumps({"version": WIRE_VERSION, "nonce": nonce, "target_error": describe_fault(fault)})
+
+
+def describe_fault(fault: TargetError | TaskFault) -> dict[str, str]:
+    kind = next((kind for kind, known in _FAULTS.items() if isinstance(fault, known)), "misconfigured")
+    return {"kind": kind, "message": str(fault)}
+
+
+def fault_from(data: dict[str, Any]) -> Exception:
+    """The exception to raise on this side."""
+    return _FAULTS.get(str(data.get("kind")), TargetMisconfigured)(str(data.get("message")))
+
+
+def decode_result(text: str, *, nonce: str) -> Evaluation:
+    """Raises TargetError for anything that is not this job's evaluation, and for the target's own faults."""
+    try:
+        result = json.loads(text)
+        if not isinstance(result, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise TargetMisconfigured(f"the judge's result is not JSON ({error}); run `orchestrator.py doctor`") from None
+    if result.get("nonce") != nonce:
+        raise TargetMisconfigured("the judge's result does not carry this job's nonce, so it is not believed")
+    if "target_error" in result:
+        raise fault_from(result["target_error"])
+    try:
+        return evaluation_from(result["evaluation"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise TargetMisconfigured(f"the judge's result is damaged ({error!r}); run `orchestrator.py doctor`") from None
+
+
+def evaluation_from(data: dict[str, Any]) -> Evaluation:
+    """The Evaluation behind its `asdict` form. Raises KeyError, TypeError or ValueError when it is none."""
+    fields = dict(data)
+    kind = fields.pop("kind")
+    if kind == "compile_failed":
+        return CompileFailed(**fields)
+    if kind == "incorrect":
+        failure = dict(fields["failure"])
+        if failure.get("worst_index") is not None:
+            failure["worst_index"] = tuple(failure["worst_index"])
+        return Incorrect(CheckFailure(**failure))
+    if kind == "implausible":
+        return Implausible(**fields)
+    if kind == "timed_out":
+        return TimedOut(**fields)
+    if kind == "crashed":
+        return Crashed(**fields)
+    if kind == "measured":
+        profile = fields["profile"]
+        fields["profile"] = Profile(
+            fields={str(k): float(v) for k, v in profile["fields"].items()},
+            bounds=Bounds(**profile["bounds"]),
+            hot_lines=tuple(HotLine(**line) for line in profile["hot_lines"]),
+            gaps=tuple(Gap(**gap) for gap in profile["gaps"]),
+            idle=tuple(Idle(**stretch) for stretch in profile.get("idle", ())),  # not in a record of an older release
+        )
+        fields["checks"] = tuple(fields["checks"])
+        incumbent = fields.pop("incumbent", None)
+        fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
+        return Measured(**fields)
+    raise ValueError(f"unknown evaluation kind {kind!r}")

@@ -1,0 +1,1 @@
+"""The simulated machine as a predictor: what kernels would take, before anything is evaluated."""

@@ -1,0 +1,179 @@
+"""What kernels would take on the simulated machine: how the catalogue ranks its ideas before it tries them.
+
+A prediction compiles and times; it verifies nothing, so it is never a result. Kernels are priced side by side,
+each in a worker process (`prediction_worker.py`) that stays for the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import IO
+
+from accelopt_core.candidate import Candidate, source_hash
+from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
+from accelopt_core.task import Task
+from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
+from infra.isolation.sandbox import scrubbed_environment
+from infra.judging import wire
+from infra.judging.simulator_toolchain import TREE
+
+WORKERS = 2
+"""Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
+LONGEST_S = 120.0
+"""A kernel that the simulator needs longer for, at one shape, has no price."""
+
+
+class Predictor:
+    """Simulated latency in µs of sources at the task's full shape; None for one that does not compile at every shape.
+
+    Every source is compiled in a sandboxed process of its own, once: prices are remembered by content hash.
+    """
+
+    def __init__(self, task: Task, machine: str, timeout_s: float = LONGEST_S, workers: int = WORKERS) -> None:
+        self._task = task
+        self._machine = machine
+        self._timeout_s = min(timeout_s, LONGEST_S)
+        self._known: dict[str, Future[float | None]] = {}
+        self._arguments: list[list[dict[str, object]]] | None = None
+        count = max(1, min(workers, os.cpu_count() or 1))
+        self._threads = ThreadPoolExecutor(count, "predict")
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(count):
+            self._idle.put(None)
+        self._started: list[_Worker] = []
+        self._closed = False
+
+    def __call__(self, sources: Sequence[str], limit_s: float = math.inf) -> dict[str, float | None]:
+        """By source. Those that `limit_s` does not suffice for are left out; what has begun is there the next time.
+
+        Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
+        """
+        if self._arguments is None:
+            self._arguments = _raw_arguments(self._task)
+        asked = {source: self._price(source) for source in dict.fromkeys(sources)}
+        # A worker that cannot work is worth hearing of at once: the others would say the same.
+        wait(asked.values(), None if math.isinf(limit_s) else limit_s)
+        for key, future in [(source_hash(source), future) for source, future in asked.items()]:
+            if future.cancel():
+                self._known.pop(key, None)
+        return {source: future.result() for source, future in asked.items() if future.done() and not future.cancelled()}
+
+    def close(self) -> None:
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._started:
+            worker.close()
+        self._threads.shutdown(wait=True)
+
+    def _price(self, source: str) -> Future[float | None]:
+        key = source_hash(source)
+        if key not in self._known:
+            self._known[key] = self._threads.submit(self._predict, source)
+        return self._known[key]
+
+    def _predict(self, source: str) -> float | None:
+        assert self._arguments is not None
+        worker = self._idle.get()
+        try:
+            if worker is None:
+                worker = _Worker(self._machine, self._timeout_s, self._arguments)
+                self._started.append(worker)
+                if self._closed:  # while it was starting
+                    worker.close()
+            return worker.price(source)
+        finally:
+            self._idle.put(worker)
+
+
+class _Worker:
+    """One process, one kernel at a time. Ends when its input does, so also when this process is killed."""
+
+    def __init__(self, machine: str, timeout_s: float, arguments: list[list[dict[str, object]]]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does: see close
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "infra.prediction.worker"], cwd=TREE, env=scrubbed_environment({}),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            start_new_session=True,  # Ctrl-C is for the run, which ends its workers itself
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input: IO[str] = self._process.stdin
+        self._output: IO[str] = self._process.stdout
+        self._first = {"machine": machine, "timeout_s": timeout_s, "arguments": arguments}
+
+    def price(self, source: str) -> float | None:
+        try:
+            self._input.write(json.dumps({**self._first, "source": source}) + "\n")
+            self._input.flush()
+            self._first = {}
+            line = self._output.readline()
+        except (OSError, ValueError):  # it is gone, or was closed
+            line = ""
+        if not line:
+            raise TargetMisconfigured(f"the process that predicts latencies ended: {self._last_words()}")
+        us = json.loads(line)["us"]
+        return None if us is None else float(us)
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return said[-1][:300] if said else f"exit status {self._process.poll()}"
+
+
+def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:
+    request = EvaluationRequest(task, Candidate("arguments", ""))
+    with tempfile.TemporaryDirectory(prefix="nki-arguments-") as folder:
+        job = Path(folder, "job.json")
+        job.write_text(wire.encode_job(wire.Job(request, nonce="", toolchain="simulator", machine="")), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "infra.judging.judge", "--arguments", "--job", str(job)],
+            cwd=TREE, env=scrubbed_environment({}), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        said = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise TargetMisconfigured(f"the reference of {task.name} could not be read: {last[0]}") from None
+    if "target_error" in said:
+        raise wire.fault_from(said["target_error"])
+    arguments: list[list[dict[str, object]]] = said["arguments"]
+    return arguments
+
+
+def kernel_arguments(task: Task) -> tuple[tuple[ArgumentSpec, ...], ...]:
+    """Shapes, dtypes and constants of a kernel's arguments at each preset, asked of a judge process.
+
+    Raises TaskFault when the reference fails.
+    """
+    return tuple(decode_arguments(arguments) for arguments in _raw_arguments(task))
+
+
+def decode_arguments(data: Sequence[dict[str, object]]) -> tuple[ArgumentSpec, ...]:
+    made: list[ArgumentSpec] = []
+    for entry in data:
+        if "shape" in entry:
+            shape = entry["shape"]
+            assert isinstance(shape, list)
+            made.append(TensorArgument(tuple(int(n) for n in shape), str(entry["dtype"])))
+        else:
+            value = entry["value"]
+            assert value is None or isinstance(value, (int, float, bool))
+            made.append(ConstantArgument(value))
+    return tuple(made)

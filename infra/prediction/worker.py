@@ -1,0 +1,45 @@
+"""The process that prices kernels for `predictor.py`: a line of JSON in, a line of JSON out, until the input ends.
+
+The first line says the machine, the time limit and the arguments at each shape as well.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault
+from infra.isolation.sandbox import adopt_descendants
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.prediction.predictor import decode_arguments
+
+
+def main() -> int:
+    toolchain: SimulatorToolchain | None = None
+    presets: tuple[tuple[ArgumentSpec, ...], ...] = ()
+    timeout_s = 0.0
+    adopt_descendants()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # through the sandbox, which ends what it runs
+    try:
+        for line in sys.stdin:
+            job = json.loads(line)
+            if toolchain is None:
+                toolchain = SimulatorToolchain(job["machine"])
+                presets = tuple(decode_arguments(arguments) for arguments in job["arguments"])
+                timeout_s = job["timeout_s"]
+            try:
+                compiled = [toolchain.compile(job["source"], preset, timeout_s) for preset in presets]
+                us: float | None = toolchain.estimate_us(compiled[-1])
+            except CandidateFault:
+                us = None
+            sys.stdout.write(json.dumps({"us": us}) + "\n")
+            sys.stdout.flush()
+    finally:
+        if toolchain is not None:
+            toolchain.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,384 @@
+"""checkpoints/<run-id>/: everything one run leaves behind.
+
+    manifest.json        what was run, where, by whom, and how it stands
+    config.json          every setting
+    input_kernel.py      the kernel it began with, and baseline.json its measurement
+    best_kernel.py       the best so far, and best.json its measurement
+    experiments.jsonl    one line per attempt; the run's truth, all else can be made from it
+    candidates/<id>.py   every kernel written        evaluations/<id>.json   what became of it
+    evaluated/           every evaluation by what it depends on, for a resumed run
+    shown/               what each round was shown of memory
+    exchanges/           every request to a model and its reply
+    usage.jsonl          what each model call cost
+    run.log              every event, one JSON object per line
+    time_used            seconds at work so far, all sessions together
+    remote/              evaluations under way on hosts, to be collected after a restart
+
+Raises JournalError, and RunNotFound.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured
+from accelopt_core.optimization_memory import Experience, OptimizationMemory
+from accelopt_core.ports import TargetInfo, Try
+from infra.journal import (
+    FileLock,
+    JournalDamaged,
+    JournalError,
+    JournalLocked,
+    JsonLines,
+    explained,
+    make_folder,
+    replace_file,
+    utc_now,
+)
+from infra.llm.ledger import LedgerEntry
+from infra.llm.recording import Exchange
+from infra.llm.replay_model import read_exchanges
+from infra.records import from_document, to_document
+from infra.runs.memory_file import MemoryFile
+
+T = TypeVar("T")
+
+Status = Literal["running", "finished", "interrupted", "budget", "failed"]
+
+
+class RunNotFound(JournalError):
+    """No such run; the line names those there are."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    run_id: str
+    created: str
+    """ISO time, UTC."""
+    task: str
+    shape: str
+    kernel: str
+    """Path of the user's own file."""
+    target: TargetInfo
+    proposer: str
+    versions: dict[str, str]
+    """Of this program, Python, the prompts, ...: what could change a result."""
+    rounds: int
+    status: Status = "running"
+    reason: str = ""
+    """Why it stopped, in one line."""
+    updated: str = ""
+    format: int = 1
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A kernel and its latency: the content of best.json and baseline.json."""
+
+    candidate: Candidate
+    result: Measured
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Experiences that a round's proposer was shown."""
+
+    experiences: tuple[Experience, ...]
+
+
+def new_run_id(task: str, now: datetime) -> str:
+    """Sorts by time, names the task, and is not given twice: `20261120-125418-matmul-3f2a`."""
+    name = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:40] or "run"
+    return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
+
+
+class RunFolder:
+    """Held by one process at a time while a run goes on; anybody may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._experiments = JsonLines(path / "experiments.jsonl")
+        self._usage = JsonLines(path / "usage.jsonl")
+        self._lock: FileLock | None = None
+        self._numbering = threading.Lock()
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def best_kernel(self) -> Path:
+        return self.path / "best_kernel.py"
+
+    @property
+    def input_kernel(self) -> Path:
+        return self.path / "input_kernel.py"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "run.log"
+
+    # --- life ---
+
+    @classmethod
+    def create(cls, checkpoints: Path, manifest: Manifest, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder, held by this process until `close`. Raises JournalError where there is one already."""
+        folder = cls(checkpoints / manifest.run_id)
+        make_folder(checkpoints)
+        with explained(folder.path, "create"):
+            folder.path.mkdir(exist_ok=True)
+        folder.hold()
+        if (folder.path / "manifest.json").exists():  # written last: without it a run never began
+            folder.close()
+            raise JournalError(f"{folder.path} is there already: choose another --run-id")
+        for name in ("candidates", "evaluations", "exchanges"):
+            make_folder(folder.path / name)
+        replace_file(folder.path / "config.json", _pretty(config))
+        folder._write_manifest(manifest)
+        return folder
+
+    def hold(self) -> None:
+        """Makes this process the only one to write here. Raises JournalLocked."""
+        lock = FileLock(self.path / "run.lock", timeout_s=0)
+        try:
+            lock.acquire()
+        except JournalLocked as error:
+            raise JournalLocked(f"run {self.run_id} is under way: {error}") from None
+        self._lock = lock
+        with explained(self.path, "clear up"):
+            for left in self.path.glob("**/.*.tmp"):  # half-written by a process that was killed
+                left.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def is_held(self) -> bool:
+        """Is some process at work on it right now?"""
+        if not (self.path / "run.lock").exists():
+            return False
+        try:
+            with FileLock(self.path / "run.lock", timeout_s=0):
+                return False
+        except JournalLocked:
+            return True
+
+    # --- writing ---
+
+    def attempt(self, entry: Try) -> None:
+        """Durable; the line in experiments.jsonl comes last, so that it never names a file that is not there."""
+        name = f"{entry.round:03d}{entry.lane}-{entry.number}"
+        if entry.candidate is not None:
+            name = _safe(entry.candidate.id)
+            source = entry.candidate.source.encode("utf-8", "backslashreplace")
+            replace_file(self.path / "candidates" / f"{name}.py", source)
+        if entry.evaluation is not None:
+            replace_file(self.path / "evaluations" / f"{name}.json", _pretty(to_document(entry.evaluation)))
+        self._experiments.append({"at": _stamp(utc_now()), **to_document(entry)})
+
+    def best(self, candidate: Candidate, result: Measured) -> None:
+        """The first one is the input kernel."""
+        document = _pretty(to_document(Measurement(candidate, result)))
+        source = candidate.source.encode("utf-8", "backslashreplace")
+        if not (self.path / "baseline.json").exists():
+            replace_file(self.input_kernel, source)
+            replace_file(self.path / "baseline.json", document)
+        replace_file(self.path / "best.json", document)
+        replace_file(self.best_kernel, source)
+
+    def end(self, status: Status, reason: str) -> None:
+        self._write_manifest(replace(self.manifest(), status=status, reason=reason))
+
+    def go_on(self, rounds: int) -> None:
+        """An interrupted run is under way again."""
+        self._write_manifest(replace(self.manifest(), status="running", reason="", rounds=rounds))
+
+    def spend(self, entry: LedgerEntry) -> None:
+        self._usage.append({"at": _stamp(utc_now()), **to_document(entry)})
+
+    def keep_exchange(self, role: str, document: str) -> Path:
+        """One request to a model and its reply, as a file of its own, numbered in order."""
+        folder = self.path / "exchanges"
+        with self._numbering:  # several models may be asked at once
+            number = 1 + max((int(item.name[:5]) for item in folder.glob("[0-9]" * 5 + "-*.json")), default=0)
+            path = folder / f"{number:05d}-{_safe(role)}.json"
+            replace_file(path, document)
+        return path
+
+    def keep_time(self, seconds: float) -> None:
+        """Not worth waiting for the disk: a power cut may lose the last minutes, a killed process loses nothing."""
+        with explained(self.path / "time_used", "write"):
+            descriptor = os.open(self.path / "time_used", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.pwrite(descriptor, f"{seconds:16.1f}\n".encode(), 0)  # always as long: never half old, half new
+            finally:
+                os.close(descriptor)
+
+    def seconds_used(self) -> float:
+        """At work, all sessions together, as far as it was written down."""
+        path = self.path / "time_used"
+        with explained(path, "read"):
+            if not path.exists():
+                return 0.0
+            text = path.read_text(encoding="ascii", errors="replace")
+        try:
+            return max(0.0, float(text))
+        except ValueError:
+            raise JournalDamaged(f"{path} holds no number of seconds: correct it, or delete it to count anew") from None
+
+    def keep(self, name: str, text: str) -> Path:
+        """Any other file for people, e.g. `best.diff`."""
+        replace_file(self.path / name, text)
+        return self.path / name
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        replace_file(self.path / "manifest.json", _pretty(to_document(replace(manifest, updated=_stamp(utc_now())))))
+
+    def keep_shown(self, round: int, experiences: tuple[Experience, ...]) -> tuple[Experience, ...]:
+        """What a round is shown of memory, so that going through it again asks the same questions."""
+        make_folder(self.path / "shown")
+        replace_file(self.path / "shown" / f"{round:03d}.json", _pretty(to_document(Shown(experiences))))
+        return experiences
+
+    # --- reading ---
+
+    def shown(self, round: int) -> tuple[Experience, ...] | None:
+        name = f"shown/{round:03d}.json"
+        return self._read(Shown, name).experiences if (self.path / name).exists() else None
+
+    def manifest(self) -> Manifest:
+        return self._read(Manifest, "manifest.json")
+
+    def config(self) -> dict[str, Any]:
+        return _load(self.path / "config.json")
+
+    def tries(self) -> tuple[Try, ...]:
+        """In order; of a try that was gone through again after an interruption, the last line counts."""
+        found: dict[tuple[int, str, int], Try] = {}
+        for number, record in enumerate(self._experiments.read(), 1):
+            entry = from_document(Try, record, f"{self._experiments.path} line {number}")
+            of_lane = (entry.round, entry.lane)
+            for old in [key for key in found if key[0] == entry.round]:
+                if found[old].lanes != entry.lanes or (old[:2] == of_lane and old[2] > entry.number):
+                    del found[old]  # of an interrupted course of this round, perhaps at another width
+            found[of_lane[0], of_lane[1], entry.number] = entry
+        return tuple(found[key] for key in sorted(found))
+
+    def exchanges(self) -> list[tuple[str, Exchange]]:
+        """Every request to a model and its reply, oldest first, with the request's key."""
+        if not any((self.path / "exchanges").glob("*.json")):
+            return []
+        return read_exchanges(self.path)
+
+    def model_calls(self) -> tuple[LedgerEntry, ...]:
+        path = self._usage.path
+        records = enumerate(self._usage.read(), 1)
+        return tuple(from_document(LedgerEntry, record, f"{path} line {number}") for number, record in records)
+
+    def baseline(self) -> Measurement | None:
+        return self._read(Measurement, "baseline.json") if (self.path / "baseline.json").exists() else None
+
+    def winner(self) -> Measurement | None:
+        """The best so far. Puts best_kernel.py right, should a crash have come between the two files."""
+        if not (self.path / "best.json").exists():
+            return None
+        best = self._read(Measurement, "best.json")
+        source = best.candidate.source.encode("utf-8", "backslashreplace")
+        with explained(self.best_kernel, "read"):
+            current = self.best_kernel.read_bytes() if self.best_kernel.exists() else None
+        if current != source and self._lock is not None:
+            replace_file(self.best_kernel, source)
+        return best
+
+    def _read(self, kind: type[T], name: str) -> T:
+        return from_document(kind, _load(self.path / name), str(self.path / name))
+
+
+def find_run(checkpoints: Path, run_id: str) -> RunFolder:
+    """The run of that id, or of an id that begins so; `latest` is the newest. Raises RunNotFound."""
+    known = run_ids(checkpoints)
+    if run_id == "latest" and known:
+        return RunFolder(checkpoints / known[-1])
+    if run_id in known:
+        return RunFolder(checkpoints / run_id)
+    fitting = [name for name in known if name.startswith(run_id)]
+    if len(fitting) == 1:
+        return RunFolder(checkpoints / fitting[0])
+    if not known:
+        raise RunNotFound(f"no run in {checkpoints} yet: start one, or name another folder with --checkpoints")
+    listed = ", ".join(reversed((fitting or known)[-5:]))
+    problem = "is the beginning of several runs" if fitting else "is no run"
+    raise RunNotFound(f"{run_id!r} {problem} in {checkpoints}: {'choose' if fitting else 'the newest are'} {listed}")
+
+
+def run_ids(checkpoints: Path) -> list[str]:
+    """Oldest first, by the time they were created."""
+    found = []
+    with explained(checkpoints, "read"):
+        for path in checkpoints.glob("*/manifest.json"):
+            try:
+                created = str(json.loads(path.read_bytes())["created"])
+            except (ValueError, KeyError, TypeError):
+                created = ""  # damaged: listed first, and named when it is opened
+            found.append((created, path.parent.name))
+    return [name for _, name in sorted(found)]
+
+
+class RunJournal:
+    """`accelopt_core.ports.Journal`, on a run's folder and the memory that all runs share."""
+
+    def __init__(self, folder: RunFolder, memory: MemoryFile) -> None:
+        self._folder = folder
+        self._memory = memory
+
+    def attempt(self, entry: Try) -> None:
+        self._folder.attempt(entry)
+
+    def best(self, candidate: Candidate, result: Measured) -> None:
+        self._folder.best(candidate, result)
+
+    def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
+        self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
+
+    def recall(self) -> OptimizationMemory:
+        return self._memory.load()
+
+    def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
+        kept = self._folder.shown(round)
+        return self._folder.keep_shown(round, choose()) if kept is None else kept
+
+
+def _load(path: Path) -> dict[str, Any]:
+    with explained(path, "read"):
+        data = path.read_bytes()
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise JournalDamaged(f"{path}: {error}: repair it, or move the run's folder away") from error
+    if not isinstance(document, dict):
+        raise JournalDamaged(f"{path} holds no JSON object: repair it, or move the run's folder away")
+    return document
+
+
+def _pretty(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:100] or "_"
+
+
+def _stamp(now: datetime) -> str:
+    return now.isoformat(timespec="milliseconds")

@@ -1,0 +1,208 @@
+"""A suite is one run after the other, one per task; and what they came to, as one table.
+
+The runs of suite `S` are called `S.<task>`. What is shown is read from their folders, so a suite that was
+interrupted goes on with the task it was at, and its table can be printed at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from accelopt_core.evaluation import Measured
+from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
+from infra.terminal import wording
+from nki_sim.machine import machine
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one kernel does at the task's full shape."""
+
+    latency_us: float
+    percent_of_peak: float
+    engine_percent: dict[str, float]
+    """Of the time, how long each engine and the DMA are busy."""
+    verified: tuple[str, ...] = ()
+    """Names of the shapes at which it was verified; empty: it was only timed."""
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    task: str
+    shape: str
+    bound_us: float
+    limiter: str
+    """matmul, vector or memory: which of the three bounds is the largest."""
+    before: Ranking
+    after: Ranking | None = None
+    """None: there is no optimized kernel."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    machine: str
+    simulated: bool
+    peaks: str
+    """The rates that percent of peak refers to."""
+    rows: tuple[SuiteRow, ...]
+    missing: dict[str, str]
+    """Tasks without a row, with the reason."""
+    seconds: float = 0.0
+    """Wall time it took to get here."""
+
+    @property
+    def before_percent(self) -> float:
+        return geometric_mean(counted_percent(row.before) for row in self.rows)
+
+    @property
+    def after_percent(self) -> float:
+        """A task without an optimized kernel counts with its input kernel."""
+        return geometric_mean(counted_percent(row.after or row.before) for row in self.rows)
+
+
+def counted_percent(ranking: Ranking) -> float:
+    """In a mean, a kernel above 100 % counts as 100: t_peak gives each elementwise operator a slot, fused or not."""
+    return min(100.0, ranking.percent_of_peak)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """0.0 for no values at all: there is nothing to be the mean of."""
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
+
+
+def peaks_of(machine_name: str) -> str:
+    core = machine(machine_name)
+    return (
+        f"one core's peak: {core.matmul_fp32_flops_per_ns / 1e3:,.2f} TFLOPS of float32 products, "
+        f"{core.vector_pool_ops_per_ns:,.0f} Gop/s elementwise, {core.dma_bytes_per_ns:,.0f} GB/s of DMA"
+    )
+
+
+def ranking_of(result: Measured) -> Ranking:
+    names = tuple(check.partition(" (")[0] for check in result.checks)
+    shares = {engine: 100 * share for engine, share in result.profile.busy_shares.items()}
+    return Ranking(result.latency_us, result.percent_of_peak, shares, names)
+
+
+# --- the runs of a suite --------------------------------------------------------------------------
+
+
+def new_suite_id(name: str, now: datetime) -> str:
+    return new_run_id(name, now)
+
+
+def run_of(checkpoints: Path, suite_id: str, task: str) -> RunFolder:
+    return RunFolder(checkpoints / f"{suite_id}.{task}")
+
+
+def latest_suite(checkpoints: Path, tasks: Sequence[str]) -> str:
+    """Raises RunNotFound."""
+    for run_id in reversed(run_ids(checkpoints)):
+        suite_id, dot, task = run_id.rpartition(".")
+        if dot and task in tasks:
+            return suite_id
+    raise RunNotFound(f"no suite in {checkpoints} yet: start one with --suite nkibench")
+
+
+def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str], peaks: str) -> SuiteTable:
+    """What the suite's runs came to so far. Raises RunNotFound when none has begun, JournalError for damage."""
+    rows, missing, seconds, where, simulated = [], {}, 0.0, "", True
+    for task in tasks:
+        folder = run_of(checkpoints, suite_id, task)
+        baseline = folder.baseline()
+        if baseline is None:
+            begun = (folder.path / "manifest.json").exists()
+            missing[task] = folder.manifest().reason or "not measured yet" if begun else "not begun"
+            continue
+        manifest, winner = folder.manifest(), folder.winner()
+        where, simulated = baseline.result.machine, baseline.result.simulated
+        begin, end = (datetime.fromisoformat(text) for text in (manifest.created, manifest.updated))
+        seconds += (end - begin).total_seconds()
+        improved = winner is not None and winner.candidate.id != baseline.candidate.id
+        bounds = baseline.result.profile.bounds
+        rows.append(
+            SuiteRow(
+                task, manifest.shape, bounds.peak_us, bounds.limiter, ranking_of(baseline.result),
+                ranking_of(winner.result) if winner is not None and improved else None,
+                "" if manifest.status == "finished" else manifest.status,
+            )
+        )  # fmt: skip
+    if not rows:
+        raise RunNotFound(f"no run of suite {suite_id} in {checkpoints} has measured anything yet")
+    return SuiteTable(where, simulated, peaks, tuple(rows), missing, seconds)
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def print_suite(console: Console, table: SuiteTable) -> None:
+    console.print()
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    shown.add_column("task", no_wrap=True)
+    label = "simulated " if table.simulated else ""
+    for name in (f"{label}input", "best", "speed-up", "% of peak", "now"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("bound", no_wrap=True)
+    shown.add_column("verified", no_wrap=True)
+    for row in table.rows:
+        now = row.after or row.before
+        shown.add_row(
+            row.task, wording.latency(row.before.latency_us), wording.latency(now.latency_us),
+            wording.speedup(row.before.latency_us, now.latency_us), f"{row.before.percent_of_peak:.1f}",
+            Text(f"{now.percent_of_peak:.1f}", style="bold green" if row.after else "bold"), row.limiter,
+            " + ".join(now.verified) or "no",
+        )  # fmt: skip
+    shown.width = console.measure(shown, options=console.options.update(width=1000)).maximum
+    console.print(shown, crop=False)
+    for task, reason in table.missing.items():
+        console.print(Text(f"{task}: {reason}", style="yellow"), soft_wrap=True)
+    total = len(table.rows) + len(table.missing)
+    over = f"{total} tasks" if not table.missing else f"{len(table.rows)} of {total} tasks"
+    console.print(
+        f"geometric mean of percent of peak over {over}: {table.before_percent:.1f} % before, "
+        f"{table.after_percent:.1f} % now; {wording.duration(table.seconds)}",
+        soft_wrap=True,
+    )
+    console.print(Text(table.peaks, style="dim"), soft_wrap=True)
+
+
+def markdown(table: SuiteTable) -> str:
+    """The table as the README shows it."""
+    label = "simulated µs" if table.simulated else "µs"
+    lines = [
+        f"| task | shape | input, {label} | best, {label} | % of peak | now | bound by | verified at |",
+        "|---|---|---:|---:|---:|---:|---|---|",
+    ]
+    for row in table.rows:
+        best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
+        now = row.after or row.before
+        lines.append(
+            f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
+            f"{row.before.percent_of_peak:.1f} | {now.percent_of_peak:.1f} | {row.limiter} | "
+            f"{' + '.join(now.verified) or 'not verified'} |"
+        )
+    lines.append(
+        f"| **geometric mean** | {len(table.rows)} tasks | | | **{table.before_percent:.1f}** | "
+        f"**{table.after_percent:.1f}** | | |"
+    )
+    unrun = sum(row.after is None and bool(row.note) for row in table.rows)
+    if unrun:
+        lines += [
+            "",
+            f"{unrun} of the {len(table.rows)} tasks have no optimized kernel yet and count with their input.",
+        ]
+    if any((row.after or row.before).percent_of_peak > 100 for row in table.rows):
+        lines += ["", "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."]
+    lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
+    lines.append(f"{table.machine}; {table.peaks}.")
+    return "\n".join(lines)

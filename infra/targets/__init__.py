@@ -1,0 +1,1 @@
+"""Where candidates are evaluated, each with the one verb `evaluate`: here, over SSH, on several hosts."""

@@ -1,0 +1,176 @@
+"""Where tasks come from: the shipped NKIBench seeds, or a user's kernel and the reference beside it.
+
+A reference is read as text here and never executed; only the judge runs it, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelopt_core.candidate import source_hash
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from infra.tasks.reference_reader import TaskInvalid, read_reference
+
+SEEDS = Path(__file__).resolve().parents[2] / "nkibench_seeds"
+
+
+class TaskNotFound(Exception):
+    """No reference for a kernel, or no seed of that name; the message lists every place looked at."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One shipped task: its kernel, its reference and what `summary.json` says about them."""
+
+    name: str
+    description: str
+    kernel_path: Path
+    reference_path: Path
+    presets: tuple[ShapePreset, ...]
+    tolerance: float
+    precision: PrecisionPolicy
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Input distributions it is not defined for, and why."""
+
+    @property
+    def kernel_source(self) -> str:
+        return _read(self.kernel_path)
+
+    def task(self) -> Task:
+        return Task(
+            self.name,
+            _read(self.reference_path),
+            self.presets,
+            tolerance=self.tolerance,
+            precision=self.precision,
+            left_out=self.left_out,
+        )
+
+
+def seed_index(folder: Path = SEEDS) -> tuple[Seed, ...]:
+    """Every shipped seed, in the order of `summary.json`. Raises TaskInvalid when the index is damaged."""
+    path = folder / "summary.json"
+    try:
+        entries = json.loads(_read(path))
+        return tuple(_seed(folder, name, entry) for name, entry in entries.items())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TaskInvalid(f"{path}: {error}: restore the file from the repository") from error
+
+
+def load_task(name: str, folder: Path = SEEDS) -> Task:
+    return load_seed(name, folder).task()
+
+
+def load_seed(name: str, folder: Path = SEEDS) -> Seed:
+    """Raises TaskNotFound with the names there are."""
+    seeds = seed_index(folder)
+    for seed in seeds:
+        if seed.name == name:
+            return seed
+    raise TaskNotFound(f"no seed is called {name}; there are: {', '.join(seed.name for seed in seeds)}")
+
+
+def find_task(kernel_path: Path, folder: Path = SEEDS) -> Task:
+    """The task a kernel file is for: a reference next to it, else the seed it is or is named after.
+
+    Raises TaskNotFound naming every place looked at, TaskInvalid when a reference is found but unusable.
+    """
+    kernel_path = Path(kernel_path)
+    source = _read(kernel_path)
+    seeds = seed_index(folder)
+    for seed in seeds:
+        if _same_file(seed.kernel_path, kernel_path):
+            return seed.task()
+    looked: list[str] = []
+    for candidate in _reference_names(kernel_path):
+        looked.append(str(candidate))
+        if candidate.is_file() and not _same_file(candidate, kernel_path):
+            return task_from_files(candidate, name=_task_name(kernel_path))
+    code = source_hash(source)
+    for seed in seeds:
+        if source_hash(seed.kernel_source) == code:
+            return seed.task()
+    for seed in sorted(seeds, key=lambda seed: -len(seed.name)):
+        if kernel_path.stem == seed.name or kernel_path.stem.startswith(f"{seed.name}_"):
+            return seed.task()
+    raise TaskNotFound(
+        f"no NumPy reference for {kernel_path}: looked for {', '.join(looked)}, and for a seed with the same code or a "
+        f"name that {kernel_path.stem!r} begins with ({', '.join(seed.name for seed in seeds)}); "
+        f"give one with --problem ref.py"
+    )
+
+
+def task_from_files(reference_path: Path, name: str | None = None) -> Task:
+    """A task from a reference file and what it declares (docs/tasks.md); for a shipped reference, that seed's task.
+
+    Raises TaskNotFound, or TaskInvalid when it declares what cannot be.
+    """
+    reference_path = Path(reference_path)
+    for seed in seed_index():
+        if _same_file(seed.reference_path, reference_path):
+            return seed.task()
+    source = _read(reference_path)
+    declared = read_reference(source, str(reference_path))
+    try:
+        return Task(
+            name or reference_path.stem,
+            source,
+            declared.presets,
+            tolerance=declared.tolerance,
+            precision=declared.precision,
+            left_out=declared.left_out,
+        )
+    except ValueError as error:
+        raise TaskInvalid(f"{reference_path}: {error} (docs/tasks.md)") from error
+
+
+def _seed(folder: Path, name: str, entry: Mapping[str, Any]) -> Seed:
+    presets = tuple(
+        ShapePreset(preset, tuple(values["values"].items()), Work(**values["work"]))
+        for preset, values in entry["presets"].items()
+    )
+    return Seed(
+        name,
+        entry["description"],
+        folder / entry["kernel"],
+        folder / entry["reference"],
+        presets,
+        float(entry["tolerance"]),
+        PrecisionPolicy(entry["precision"]),
+        tuple(entry.get("left_out", {}).items()),
+    )
+
+
+def _reference_names(kernel_path: Path) -> Iterator[Path]:
+    folder, stem = kernel_path.parent, kernel_path.stem
+    yield from (folder / name for name in (f"{stem}_reference.py", f"{stem}_ref.py", "reference.py", "ref.py"))
+    matches = sorted(folder.glob(f"{_escape(stem)}_numpy*.py"))
+    yield from matches or [folder / f"{stem}_numpy*.py"]
+
+
+def _escape(stem: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in stem)
+
+
+def _task_name(kernel_path: Path) -> str:
+    return kernel_path.parent.name if kernel_path.stem == "kernel" and kernel_path.parent.name else kernel_path.stem
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TaskNotFound(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskInvalid(f"{path}: cannot be read: {error}") from error

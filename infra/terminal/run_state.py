@@ -1,0 +1,169 @@
+"""What a watcher knows of a run: the events so far, folded into one state. No rendering, no clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from accelopt_core.candidate import Plan
+from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.loop.events import (
+    BASELINE_ROUND,
+    BaselineMeasured,
+    BudgetUpdate,
+    Event,
+    LastCheck,
+    Notice,
+    PlanMade,
+    RoundEnded,
+    RoundStarted,
+    RunEnded,
+    RunStarted,
+    StepBegan,
+    StepNote,
+)
+from accelopt_core.ports import Step
+from infra.runs.lineage import INPUT, Lineage
+
+
+@dataclass
+class LaneState:
+    """One of several candidates that are tried side by side."""
+
+    plan: Plan | None = None
+    step: Step | None = None
+    step_began_at: float = 0.0
+    detail: str = ""
+
+
+@dataclass
+class RunState:
+    """Times are seconds of the clock whose readings `apply` is handed."""
+
+    started: RunStarted | None = None
+    started_at: float = 0.0
+    baseline: Measured | None = None
+    best: Measured | None = None
+    best_round: int = BASELINE_ROUND
+    best_id: str = INPUT
+    parent_id: str = INPUT
+    """What the round under way started from."""
+    dropped: set[str] = field(default_factory=set)
+    """Winners that failed their last check."""
+    lanes: dict[str, LaneState] = field(default_factory=dict)
+    """Of the round under way, by name; none where a round tries one candidate."""
+    current: Evaluation | None = None
+    """The newest evaluation of a candidate."""
+    current_round: int = BASELINE_ROUND
+    round: int = BASELINE_ROUND
+    round_began_at: float = 0.0
+    round_seconds: list[float] = field(default_factory=list)
+    plan: Plan | None = None
+    final_check: bool = False
+    """The rounds are over, and the winner is verified once more."""
+    step: Step | None = None
+    step_began_at: float = 0.0
+    detail: str = ""
+    rounds: list[RoundEnded] = field(default_factory=list)
+    budget: BudgetUpdate = field(default_factory=BudgetUpdate)
+    notices: list[Notice] = field(default_factory=list)
+    ended: RunEnded | None = None
+
+    def apply(self, event: Event, at: float) -> None:
+        match event:
+            case RunStarted():
+                self.started, self.started_at = event, at
+            case BaselineMeasured(result=result):
+                self.baseline = self.best = result
+                self.step, self.detail = None, ""
+            case RoundStarted(round=number, parent_id=parent):
+                self.round, self.round_began_at, self.parent_id = number, at, parent
+                self.plan, self.step, self.detail = None, None, ""
+                self.lanes = {}
+            case StepBegan(round=number, step=step, lane=lane):
+                self.final_check = self.started is not None and number > self.started.rounds
+                self._step(step, "", lane, at)
+            case StepNote(step=step, detail=detail, lane=lane):
+                self._step(step, detail, lane, at)
+            case PlanMade(plan=plan, lane=lane):
+                self.plan = plan
+                if lane:
+                    self.lanes.setdefault(lane, LaneState()).plan = plan
+            case RoundEnded():
+                self._end_round(event, at)
+            case LastCheck(candidate_id=candidate, evaluation=evaluation, passed=passed):
+                if passed and isinstance(evaluation, Measured):
+                    self.best = evaluation
+                elif not passed:
+                    self._drop(candidate)
+            case BudgetUpdate():
+                self.budget = event
+            case Notice():
+                self.notices.append(event)
+            case RunEnded():
+                self.ended = event
+
+    def _step(self, step: Step, detail: str, lane: str, at: float) -> None:
+        if step is not self.step:
+            self.step, self.step_began_at = step, at
+        self.detail = detail
+        if lane:
+            own = self.lanes.setdefault(lane, LaneState())
+            if step is not own.step:
+                own.step, own.step_began_at = step, at
+            own.detail = detail
+
+    def _end_round(self, event: RoundEnded, at: float) -> None:
+        number, attempt = event.attempt.round, event.attempt
+        if number == self.round:  # not one of before a resumed run was interrupted
+            if self.rounds and self.rounds[-1].attempt.round == number:
+                self.round_seconds.pop()
+            self.round_seconds.append(at - self.round_began_at)
+        self.rounds.append(event)
+        if event.evaluation is not None:
+            self.current, self.current_round = event.evaluation, number
+        if event.decision.improved and isinstance(event.evaluation, Measured):
+            self.best, self.best_round, self.best_id = event.evaluation, number, attempt.candidate_id
+        self.step, self.detail = None, ""
+        self.lanes.pop(attempt.lane, None)
+
+    def _drop(self, candidate_id: str) -> None:
+        """The fastest of the others is the best, as far as anybody knows before its own last check."""
+        self.dropped.add(candidate_id)
+        self.best, self.best_round, self.best_id = self.baseline, BASELINE_ROUND, INPUT
+        for ended in self.rounds:
+            result, name = ended.evaluation, ended.attempt.candidate_id
+            if isinstance(result, Measured) and name not in self.dropped:
+                if self.best is None or result.latency_us < self.best.latency_us:
+                    self.best, self.best_round, self.best_id = result, ended.attempt.round, name
+
+    @property
+    def rounds_done(self) -> int:
+        return len({ended.attempt.round for ended in self.rounds})
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """None before the input kernel is measured."""
+        if self.baseline is None:
+            return None
+        attempts = [ended.attempt for ended in self.rounds]
+        return Lineage(self.baseline.latency_us, attempts, self.best_id, self.dropped)
+
+    def seconds_left(self, now: float) -> float | None:
+        """At most, going by the rounds so far; None before the first round has ended."""
+        if self.started is None or not self.round_seconds or self.final_check or self.ended is not None:
+            return None
+        usual = _median(self.round_seconds)
+        under_way = all(ended.attempt.round != self.round for ended in self.rounds)
+        in_round = now - self.round_began_at if under_way else 0.0
+        left = max(0.0, (self.started.rounds - self.rounds_done) * usual - in_round)
+        if self.started.max_hours is not None:
+            hours = self.started.max_hours - self.started.hours_before
+            left = min(left, max(0.0, self.started_at + 3600 * hours - now))
+        return left
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
