@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from accelopt_core.loop.lane import MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
+from infra.llm import registry
 from infra.settings_reader import (
     Given,
     Group,
@@ -34,6 +35,7 @@ from infra.settings_reader import (
     unknown_flag,
 )
 from infra.toml_files import BadToml, read_toml
+from nki_sim.machine import MACHINES
 
 PROJECT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
@@ -42,8 +44,7 @@ CONFIG_VARIABLE = "NKI_OPT_CONFIG"
 LATEST = "latest"
 """The run id that stands for the newest run."""
 
-PROVIDERS = ("auto", "anthropic", "openai", "claude-cli", "command", "mailbox", "replay", "catalogue")
-MACHINES = ("trn2",)
+PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
@@ -56,7 +57,7 @@ _WHOLE = Legal(at_least=0)
 
 
 @dataclass(frozen=True)
-class Run(Group):
+class RunSettings(Group):
     """what to optimize, for how long, and where results go"""
 
     kernel: Path | None = setting(
@@ -115,7 +116,7 @@ class Run(Group):
 
 
 @dataclass(frozen=True)
-class Target(Group):
+class TargetSettings(Group):
     """where candidates are compiled, verified and timed; without a host, the simulated machine here"""
 
     host: tuple[str, ...] = setting(
@@ -134,7 +135,9 @@ class Target(Group):
         1800.0, "Seconds to wait for a core while others use it.", name="core-wait", metavar="S", legal=_WHOLE
     )
     remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
-    machine: str = setting("trn2", "Machine to simulate, and to take bounds from.", legal=Legal(choices=MACHINES))
+    machine: str = setting(
+        "trn2", "Machine to simulate; a device says itself what it is.", legal=Legal(choices=tuple(MACHINES))
+    )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
     ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))
     identity: Path | None = setting(None, "Private key to log in with, before those of ~/.ssh/config.", metavar="FILE")
@@ -175,12 +178,13 @@ class Target(Group):
 
 
 @dataclass(frozen=True)
-class Model(Group):
+class ModelSettings(Group):
     """who proposes changes; API keys come from the environment only"""
 
     provider: str = setting(
         "auto",
-        "auto: anthropic or openai if the environment has a key or a base URL, else the built-in catalogue.",
+        f"auto: {' or '.join(provider.name for provider in registry.PROVIDERS.values() if provider.offered_by)} "
+        "if the environment has a key or a base URL, else the built-in catalogue.",
         legal=Legal(choices=PROVIDERS),
     )
     model: str | None = setting(None, "Without it: the provider's default.", metavar="NAME")
@@ -220,28 +224,28 @@ class Model(Group):
                 raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
             if not re.match(r"https?://[^/]", self.base_url):
                 raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
-        for provider, name in (("command", "model_command"), ("mailbox", "mailbox"), ("replay", "replies")):
-            public = next(spec.name for spec in specs(Model) if spec.field == name)
-            if self.provider == provider and getattr(self, name) is None:
-                raise SettingsError(f"provider: {provider} needs --{public} as well")
+        needs = registry.PROVIDERS[self.provider].needs if self.provider in registry.PROVIDERS else ()
+        for spec in specs(ModelSettings):
+            if spec.field in needs and getattr(self, spec.field) is None:
+                raise SettingsError(f"provider: {self.provider} needs {spec.flag} as well")
 
 
 @dataclass(frozen=True)
-class Budget(Group):
+class BudgetSettings(Group):
     """what the run may use up; checked before each step that spends"""
 
     max_cost_usd: float | None = setting(
         None, "US dollars for model calls.", name="max-cost", metavar="USD", legal=_POSITIVE
     )
     max_tokens: int | None = setting(None, "Tokens, in and out together.", legal=_COUNT)
-    max_hours: float | None = setting(None, "Hours on the wall clock.", metavar="H", legal=_POSITIVE)
+    max_hours: float | None = setting(None, "Hours from start to end, those of earlier sessions included.", metavar="H", legal=_POSITIVE)
     max_device_minutes: float | None = setting(
         None, "Minutes of evaluation on the target.", metavar="MIN", legal=_POSITIVE
     )
 
 
 @dataclass(frozen=True)
-class Verification(Group):
+class VerificationSettings(Group):
     """what counts as right, and how it is timed"""
 
     seeds: tuple[int, ...] = setting(
@@ -263,7 +267,7 @@ class Verification(Group):
 
 
 @dataclass(frozen=True)
-class Guard(Group):
+class GuardSettings(Group):
     """what keeps the loop stable"""
 
     revert_above: float = setting(
@@ -277,6 +281,7 @@ class Guard(Group):
         "Go on from kernels that are no improvement for so many steps, then back to the best; 0: never. Without it: "
         "2 with a language model, 0 with the catalogue, which chooses what to start from by itself.",
         legal=_WHOLE,
+        formerly="max-detour",
     )
     ban_after: int = setting(3, "A technique that failed in this many rounds in a row rests ...", legal=_COUNT)
     ban_rounds: int = setting(5, "... for this many rounds.", legal=_WHOLE)
@@ -296,21 +301,21 @@ class Guard(Group):
 
 @dataclass(frozen=True)
 class Settings:
-    run: Run = field(default_factory=Run)
-    target: Target = field(default_factory=Target)
-    model: Model = field(default_factory=Model)
-    budget: Budget = field(default_factory=Budget)
-    verification: Verification = field(default_factory=Verification)
-    guard: Guard = field(default_factory=Guard)
+    run: RunSettings = field(default_factory=RunSettings)
+    target: TargetSettings = field(default_factory=TargetSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+    verification: VerificationSettings = field(default_factory=VerificationSettings)
+    guard: GuardSettings = field(default_factory=GuardSettings)
 
 
 GROUPS: Mapping[str, type] = {
-    "run": Run,
-    "target": Target,
-    "model": Model,
-    "budget": Budget,
-    "verification": Verification,
-    "guard": Guard,
+    "run": RunSettings,
+    "target": TargetSettings,
+    "model": ModelSettings,
+    "budget": BudgetSettings,
+    "verification": VerificationSettings,
+    "guard": GuardSettings,
 }
 
 

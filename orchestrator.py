@@ -1,4 +1,4 @@
-"""The command line: read it, build a run from it, run it, say how it ended.   python3 orchestrator.py --help"""
+"""The command line: read it, have it carried out, say how it ended.   python3 orchestrator.py --help"""
 
 from __future__ import annotations
 
@@ -7,68 +7,29 @@ import bootstrap
 if __name__ == "__main__":
     bootstrap.enter(__file__)
 
-import datetime
 import os
-import platform
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable
+from dataclasses import replace
 
 from rich.console import Console
 
 import config
-from accelopt_core.catalogue.menu import Menu
-from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.loop import events
-from accelopt_core.loop.lane import MOST_LANES
-from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
-from accelopt_core.loop.steps import Ending
-from accelopt_core.model.prompting import PromptSettings
-from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import (
-    EvaluationLimits,
-    ModelError,
-    Role,
-    Target,
-    TargetError,
-    TargetInfo,
-    TaskFault,
-)
-from accelopt_core.proposer import Proposer
-from accelopt_core.task import PrecisionPolicy, Task
+from accelopt_core.loop.events import Ending
+from accelopt_core.loop.rounds import BaselineRejected, RunResult
+from accelopt_core.ports import ModelError, TargetError, TaskFault
+from infra import assembly
 from infra.journal import JournalError, utc_now
-from infra.llm.ledger import Budget, Ledger, LedgerEntry
-from infra.llm.prices import SHIPPED_PRICES, BadPriceFile, load_prices
-from infra.llm.recording import Exchange, exchange_to_json
-from infra.llm.registry import UnknownProvider, provider_from_environment, settings_from_environment
-from infra.llm.retry import Patience
-from infra.llm.roles import models_for_roles
-from infra.prediction.predictor import Predictor
-from infra.prediction.price_book import PriceBookFile
+from infra.llm.prices import BadPriceFile
+from infra.llm.provider import UnknownProvider
 from infra.runs import suite
-from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
-from infra.runs.event_log import EventLog, Observers
 from infra.runs.in_place import write_back
-from infra.runs.memory_file import MemoryFile
-from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
-from infra.runs.spending import MeteredTarget, Spending, TimeLimits
+from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
-from infra.ssh.config import SshSettings
-from infra.targets.local import LocalTarget
-from infra.targets.over_ssh import SshTarget
-from infra.targets.pool import TargetPool
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, seed_index, task_from_files
+from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
-from infra.terminal.dashboard import open_view
-from ka_extensions.divergence_guard import DivergenceGuard
-from ka_extensions.idea_bans import BanRule
-from nki_sim.reference import api_reference, instruction_list
+from infra.terminal.suite_table import print_suite
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
 
@@ -97,110 +58,60 @@ def _complain(problem: object, status: int) -> int:
     return status
 
 
-# --- a run ----------------------------------------------------------------------------------------
+def _status(result: RunResult) -> int:
+    if result.ending is Ending.FINISHED:
+        return FINISHED
+    return UNREACHABLE if result.ending is Ending.FAILED else STOPPED
 
 
-@dataclass(frozen=True)
-class Problem:
-    task: Task
-    kernel: Path
-    source: str
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def run(invocation: config.Invocation) -> int:
     if invocation.settings.run.suite is not None:
         return run_suite(invocation)
-    settings, problem, folder, outcome = _run(invocation)
+    done = assembly.carry_out(invocation)
     console = Console()
-    summary = report.summary_of(folder)
-    report.print_report(console, summary)
-    if settings.run.in_place and outcome.best.source != problem.source:
-        copy = write_back(problem.kernel, problem.source, outcome.best.source)
-        console.print(f"{problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
-    return _status(outcome)
-
-
-def _run(invocation: config.Invocation) -> tuple[config.Settings, Problem, RunFolder, Outcome]:
-    """One run on one kernel, from its beginning or from where it was interrupted; best.diff is written."""
-    resumed = invocation.settings.run.resume
-    if resumed is None:
-        settings = _quick_start(invocation)
-        problem, folder = _problem(settings), None
-    else:
-        folder = find_run(invocation.settings.run.checkpoints, resumed)
-        settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
-        problem = _resumed_problem(settings, folder)
-    with ExitStack() as stack:
-        target = _target(settings)
-        stack.callback(target.close)
-        info = target.describe()
-        provider = _provider(settings)
-        width = settings.run.width or min(target.width, MOST_LANES)
-        settings = replace(settings, run=replace(settings.run, width=width))
-        if folder is None:
-            folder = _folder(settings, problem, info, provider)
-        else:
-            _continue(folder, info, settings.run.rounds)
-        stack.callback(folder.close)
-        if isinstance(target, TargetPool):
-            target.remember_in(folder.path / "remote")
-        log = stack.enter_context(EventLog(folder.log))
-        view = open_view(settings.run.view)
-        stack.callback(view.close)
-        observer = Observers(log, view)
-        try:
-            outcome = _optimize(settings, problem, provider, target, info, folder, observer)
-        except BaseException as error:
-            log.trace(traceback.format_exc())
-            folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
-            raise
-        folder.end(outcome.ending.value, outcome.reason)
-        observer.tell(events.RunEnded(outcome.ending.value, outcome.reason))
-    report.write_diff(report.summary_of(folder))
-    return settings, problem, folder, outcome
-
-
-SUITE_ROUNDS = 30
-"""The catalogue ends by itself when it has no idea left; a suite lets it come that far."""
+    report.print_report(console, report.summary_of(done.folder))
+    if done.settings.run.in_place and done.result.best.source != done.problem.source:
+        copy = write_back(done.problem.kernel, done.problem.source, done.result.best.source)
+        console.print(f"{done.problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
+    return _status(done.result)
 
 
 def run_suite(invocation: config.Invocation) -> int:
-    """Every task of the suite, one run each; one that is done is not run again. One table at the end."""
+    """One run after the other, each with its line; one table at the end."""
     wanted = invocation.settings.run
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
         raise SettingsError("suite: it runs all of its tasks: leave --task away, or leave --suite away")
-    checkpoints, tasks = wanted.checkpoints, [seed.name for seed in seed_index()]
+    tasks = [seed.name for seed in seed_index()]
     if wanted.resume is None:
         suite_id = wanted.run_id or suite.new_suite_id(wanted.suite, utc_now())
     else:
-        suite_id = suite.latest_suite(checkpoints, tasks) if wanted.resume == config.LATEST else wanted.resume
+        latest = wanted.resume == config.LATEST
+        suite_id = suite.latest_suite(wanted.checkpoints, tasks) if latest else wanted.resume
     console, status = Console(), FINISHED
     console.print(f"suite {suite_id}; if it is interrupted: --suite {wanted.suite} --resume {suite_id}", soft_wrap=True)
-    for task in tasks:
-        folder = suite.run_of(checkpoints, suite_id, task)
-        begun = (folder.path / "manifest.json").exists()
-        if begun and folder.manifest().status == "finished":
-            continue
+    for task, folder in suite.runs_to_do(wanted.checkpoints, suite_id, tasks):
+        begun = suite.has_begun(folder)
         try:
-            _, _, _, outcome = _run(_of_suite(invocation, task, folder.run_id, begun))
+            done = assembly.carry_out(_of_suite(invocation, task, folder.run_id, begun))
         except BaselineRejected as error:
             status = _complain(f"{task}: {error}", BASELINE)
             continue
         report.print_line(console, report.summary_of(folder))
-        if outcome.ending is not Ending.FINISHED:
-            status = _status(outcome)
-        if outcome.ending is Ending.INTERRUPTED:
+        if done.result.ending is not Ending.FINISHED:
+            status = _status(done.result)
+        if done.result.ending is Ending.INTERRUPTED:
             break
-    suite.print_suite(
-        console, suite.table_of_runs(checkpoints, suite_id, tasks, suite.peaks_of(invocation.settings.target.machine))
-    )
+    print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
     return status
 
 
 def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool) -> config.Invocation:
     given = invocation.settings.run
-    rounds = given.rounds if "run.rounds" in invocation.origins else SUITE_ROUNDS
+    rounds = given.rounds if "run.rounds" in invocation.origins else suite.ROUNDS
     run = replace(given, suite=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds)
     return replace(
         invocation,
@@ -209,318 +120,22 @@ def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool
     )
 
 
-def _optimize(
-    settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
-    observer: Observers,
-) -> Outcome:  # fmt: skip
-    seconds_before = folder.seconds_used()
-    spending = Spending(
-        TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer,
-        seconds_before=seconds_before, on_time=folder.keep_time,
-    )  # fmt: skip
-    memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
-    with ExitStack() as stack:
-        proposer = _proposer(settings, problem.task, provider, folder, spending, observer, stack)
-        observer.tell(
-            events.RunStarted(
-                run_id=folder.run_id,
-                task=problem.task.name,
-                shape=problem.task.full.describe(),
-                kernel=str(problem.kernel),
-                target=info,
-                proposer=proposer.name,
-                rounds=settings.run.rounds,
-                patience=settings.run.patience,
-                folder=str(folder.path),
-                experiences=len(memory.load()),
-                max_hours=settings.budget.max_hours,
-                hours_before=seconds_before / 3600,
-                width=settings.run.width or 1,
-            )
-        )
-        for notice in _notices(settings, problem, provider):
-            observer.tell(events.Notice(notice))
-        store = EvaluationStore(settings.run.checkpoints, folder.run_id)
-        spending.device_used(store.seconds())
-        metered = MeteredTarget(target, spending.device_used)
-        with _interruptible(observer) as interrupted:
-            loop = Loop(
-                problem.task,
-                problem.source,
-                RememberingTarget(metered, store, replay=settings.run.replay),
-                proposer,
-                RunJournal(folder, memory),
-                spending,
-                observer,
-                _loop_settings(settings, provider),
-                interrupted,
-                _past(folder),
-            )
-            try:
-                return loop.run()
-            finally:
-                spending.note_time()
+def runs(invocation: config.Invocation) -> int:
+    report.print_runs(Console(), invocation.settings.run.checkpoints)
+    return FINISHED
 
 
-def _notices(settings: config.Settings, problem: Problem, provider: str) -> Iterator[str]:
-    if provider == "catalogue" and settings.model.provider == "auto":
-        yield (
-            "no API key found, so the built-in catalogue proposes the changes; for a language model set "
-            "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
-        )
-    if settings.run.preset == QUICK_START and settings.run.kernel is None:
-        yield f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
+def show(invocation: config.Invocation) -> int:
+    report.print_report(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
+    return FINISHED
 
 
-def _past(folder: RunFolder) -> Past | None:
-    baseline = folder.baseline()
-    return None if baseline is None else Past(baseline.result, folder.tries())
+def diff(invocation: config.Invocation) -> int:
+    report.print_diff(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
+    return FINISHED
 
 
-def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
-    """The kernel the run began with, even where the user's file has changed since."""
-    problem = _problem(settings)
-    if not folder.input_kernel.exists():
-        return problem
-    return replace(problem, source=folder.input_kernel.read_text(encoding="utf-8"))
-
-
-def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
-    folder.hold()
-    before = folder.manifest().target
-    if before.fingerprint != info.fingerprint:
-        folder.close()
-        raise SettingsError(
-            f"resume: run {folder.run_id} was measured on {before.name}, which is not what answers now ({info.name}); "
-            "latencies of the two cannot be compared: start a new run"
-        )
-    folder.go_on(rounds)
-
-
-@contextmanager
-def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the step finish; the second stops at once."""
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        observer.tell(events.Notice("finishing this step, then saving; Ctrl-C again stops at once", "warning"))
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-QUICK_START = "medium"
-"""The preset of a first try with no arguments: real, and over in a minute."""
-
-
-def _quick_start(invocation: config.Invocation) -> config.Settings:
-    settings = invocation.settings
-    if {"run.kernel", "run.task", "run.preset"} & set(invocation.origins):
-        return settings
-    return replace(settings, run=replace(settings.run, preset=QUICK_START))
-
-
-def _problem(settings: config.Settings) -> Problem:
-    if settings.run.kernel is None:
-        seed = load_seed(settings.run.task)
-        task, kernel = seed.task(), seed.kernel_path
-    else:
-        kernel = settings.run.kernel
-        if not kernel.is_file():
-            raise TaskNotFound(f"{kernel}: no such kernel file")
-        problem = settings.run.problem
-        task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
-    try:
-        source = kernel.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
-    return Problem(_adjusted(task, settings), kernel, source)
-
-
-def _adjusted(task: Task, settings: config.Settings) -> Task:
-    wanted = settings.verification
-    presets = {preset.name: preset for preset in task.presets}
-    chosen = settings.run.preset or task.full.name
-    if chosen not in presets:
-        raise SettingsError(f"preset: {task.name} has no {chosen!r}, only {', '.join(presets)}")
-    last = list(presets).index(chosen)
-    return replace(
-        task,
-        presets=task.presets[: last + 1],
-        seeds=wanted.seeds or task.seeds,
-        tolerance=wanted.tolerance or task.tolerance,
-        precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
-    )
-
-
-def _target(settings: config.Settings) -> Target:
-    wanted = settings.target
-    if not wanted.host:
-        return LocalTarget("simulator")
-    return TargetPool([_host(settings, host) for host in wanted.host])
-
-
-def _host(settings: config.Settings, host: str) -> SshTarget:
-    wanted = settings.target
-    ssh = SshSettings(
-        config_file=wanted.ssh_config,
-        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
-        identity_files=(wanted.identity,) if wanted.identity else (),
-        accept_new_host_key=wanted.accept_new_host_key,
-        connect_timeout_s=wanted.connect_timeout_s,
-        reconnect_for_s=wanted.reconnect_s,
-    )
-    destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
-    return SshTarget(
-        destination, remote_simulator=wanted.remote_simulator, remote_python=wanted.remote_python, settings=ssh,
-        root=wanted.remote_dir, cores=wanted.cores, core_wait_s=wanted.core_wait_s,
-    )  # fmt: skip
-
-
-def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
-    manifest = Manifest(
-        run_id=settings.run.run_id or new_run_id(problem.task.name, utc_now()),
-        created=utc_now().isoformat(timespec="milliseconds"),
-        task=problem.task.name,
-        shape=problem.task.full.describe(),
-        kernel=str(problem.kernel.resolve()),
-        target=info,
-        proposer=provider,
-        versions={"nki-optimizer": config.VERSION, "python": platform.python_version()},
-        rounds=settings.run.rounds,
-    )
-    return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
-
-
-EXPLORATION_STEPS = 2
-"""Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
-
-
-def _loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
-    target, verification, guard = settings.target, settings.verification, settings.guard
-    detour = guard.max_exploration
-    if detour is None:
-        detour = 0 if provider == "catalogue" else EXPLORATION_STEPS
-    return LoopSettings(
-        rounds=settings.run.rounds,
-        patience=settings.run.patience,
-        max_repairs=guard.max_repairs,
-        width=settings.run.width or 1,
-        guard=DivergenceGuard(guard.revert_above, guard.noise, detour),
-        bans=BanRule(guard.ban_after, guard.ban_rounds),
-        recurring_after=guard.recurring_after,
-        model_failures=guard.model_failures,
-        reflexion_window=guard.reflexion_window,
-        experiences=guard.experiences,
-        secret_seeds=verification.extra_seeds,
-        bound_percent=guard.stop_at_percent,
-        limits=EvaluationLimits(
-            target.compile_timeout_s, target.run_timeout_s, int(target.memory_gib * (1 << 30)),
-            verification.warmup, verification.iterations, verification.max_spread, verification.remeasure,
-        ),
-    )  # fmt: skip
-
-
-# --- who proposes ---------------------------------------------------------------------------------
-
-
-def _provider(settings: config.Settings) -> str:
-    if settings.model.provider != "auto":
-        return settings.model.provider
-    return provider_from_environment() or "catalogue"
-
-
-def _proposer(
-    settings: config.Settings,
-    task: Task,
-    provider: str,
-    folder: RunFolder,
-    spending: Spending,
-    observer: Observers,
-    stack: ExitStack,
-) -> Proposer:
-    predictor = Predictor(task, settings.target.machine, settings.target.compile_timeout_s)
-    stack.callback(predictor.close)
-    if provider == "catalogue":
-        return catalogue_proposer(predictor, datetime.date.today)
-
-    def spent(entry: LedgerEntry) -> None:
-        folder.spend(entry)
-        spending.model_called(entry)
-
-    ledger = Ledger(
-        load_prices(settings.model.prices or SHIPPED_PRICES),
-        Budget(settings.budget.max_cost_usd, settings.budget.max_tokens),
-        entries=folder.model_calls(),
-        on_entry=spent,
-    )
-    spending.attach(ledger)
-    wanted = settings.model
-    role_models = {
-        Role.PLANNER: wanted.planner_model,
-        Role.EXECUTOR: wanted.executor_model,
-        Role.SUMMARIZER: wanted.summarizer_model,
-        Role.REFLEXION: wanted.reflexion_model,
-    }
-    model_settings = settings_from_environment(
-        provider,
-        model=wanted.model,
-        base_url=wanted.base_url,
-        timeout_s=wanted.reply_timeout_s,
-        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
-        command=wanted.model_command,
-        folder=wanted.mailbox if provider == "mailbox" else wanted.replies,
-    )
-    secrets = [model_settings.api_key] if model_settings.api_key else []
-
-    def keep(exchange: Exchange) -> None:
-        folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
-
-    models = models_for_roles(
-        provider,
-        model_settings,
-        ledger,
-        keep,
-        role_models={role: name for role, name in role_models.items() if name},
-        recorded=folder.exchanges(),
-    )
-    menu = None
-    if wanted.menu_s > 0:
-        folders = [
-            folder.path,
-            *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
-        ]
-        menu = Menu(predictor, wanted.menu_s, PriceBookFile(folders))
-    return proposer_from_model(
-        models, api_reference, instruction_list(), datetime.date.today, _prompt_settings(settings), menu
-    )
-
-
-def _prompt_settings(settings: config.Settings) -> PromptSettings:
-    longest, temperature = settings.model.max_reply_tokens, settings.model.temperature
-    if longest is None:
-        return PromptSettings(temperature=temperature)
-    return PromptSettings(max_tokens={role: longest for role in Role}, temperature=temperature)
-
-
-# --- how it ended ---------------------------------------------------------------------------------
-
-
-def _status(outcome: Outcome) -> int:
-    if outcome.ending is Ending.FINISHED:
-        return FINISHED
-    return UNREACHABLE if outcome.ending is Ending.FAILED else STOPPED
-
-
-# --- the other commands ---------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------
 
 
 def doctor(invocation: config.Invocation) -> int:
@@ -528,10 +143,10 @@ def doctor(invocation: config.Invocation) -> int:
 
     wanted = invocation.settings.target
     if not wanted.host:
-        return examination.show(examination.examine())
+        return examination.show(examination.examine(wanted.machine))
     status = examination.USABLE
     for number, host in enumerate(wanted.host):
-        target = _host(invocation.settings, host)
+        target = assembly.host_target(invocation.settings, host)
         try:
             report_of_host = target.examine()
         except TargetError as error:
@@ -548,21 +163,6 @@ def doctor(invocation: config.Invocation) -> int:
             ),
         )
     return status
-
-
-def runs(invocation: config.Invocation) -> int:
-    report.print_runs(Console(), invocation.settings.run.checkpoints)
-    return FINISHED
-
-
-def show(invocation: config.Invocation) -> int:
-    report.print_report(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
-    return FINISHED
-
-
-def diff(invocation: config.Invocation) -> int:
-    report.print_diff(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
-    return FINISHED
 
 
 def show_config(invocation: config.Invocation) -> int:

@@ -1,4 +1,4 @@
-"""What a round produces: a Plan, and the Candidate that carries it out; and how a candidate's text is read."""
+"""What a round produces: a Plan, the Candidate that carries it out, and the Attempt that says what became of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import ast
 import hashlib
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 
-from accelopt_core.evaluation import Bottleneck
+from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
+from ka_extensions.divergence_guard import Decision
+from ka_extensions.outcome import Outcome
+from ka_extensions.reflexion import Reflexion
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,62 @@ class Candidate:
     @property
     def content_hash(self) -> str:
         return source_hash(self.source)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One candidate of one round, or none where no kernel was written, and what became of it."""
+
+    round: int
+    number: int
+    """1 for the first of its lane in the round, 2 and up for repairs."""
+    parent_id: str
+    plan: Plan | None
+    candidate: Candidate | None
+    evaluation: Evaluation | None
+    outcome: Outcome
+    """The evaluation's kind, or the verdict once a latency is decided on."""
+    summary: str
+    """One line a person or a planner can read."""
+    lane: str = ""
+    """Which of the candidates that the round tried side by side; empty where it tried one."""
+    lanes: int = 1
+    """How many there were: the round is complete when each has its decision."""
+    decision: Decision | None = None
+    """On the last attempt of its lane only."""
+    reflexion: Reflexion | None = None
+    last_check: Evaluation | None = None
+    """Of a winner that failed it: what the check came to, filed with the attempt once more."""
+
+    @property
+    def id(self) -> str:
+        """The candidate's, or what it would have been."""
+        return self.candidate.id if self.candidate is not None else attempt_id(self.round, self.lane, self.number)
+
+    @property
+    def technique(self) -> str:
+        return self.plan.technique if self.plan is not None else ""
+
+    @property
+    def title(self) -> str:
+        return self.plan.title if self.plan is not None else ""
+
+    @property
+    def measured(self) -> Measured | None:
+        return self.evaluation if isinstance(self.evaluation, Measured) else None
+
+    @property
+    def latency_us(self) -> float | None:
+        return self.measured.latency_us if self.measured is not None else None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """The candidate's; of the message where there is none, so that the same failure is known again."""
+        return self.candidate.content_hash if self.candidate is not None else source_hash(self.summary)
+
+
+def attempt_id(round: int, lane: str, number: int) -> str:
+    return f"r{round:03d}{lane}t{number}"
 
 
 def source_hash(source: str) -> str:

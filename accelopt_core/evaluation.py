@@ -9,6 +9,29 @@ from enum import Enum
 from typing import Literal, Union
 
 
+class Step(str, Enum):
+    """What a run is at. The first nine are the steps of a round, in order; the others are parts of judging a kernel."""
+
+    PROFILE = "profile"
+    PLAN = "plan"
+    EXECUTE = "execute"
+    UPLOAD = "upload"
+    VERIFY = "compile and verify"
+    BENCHMARK = "benchmark"
+    DECIDE = "decide"
+    SUMMARIZE = "summarize"
+    REFLECT = "reflect"
+
+    COMPILE = "compile"
+    RUN = "run"
+    READ_PROFILE = "read the profile"
+    EXAMINE = "examine the machine"
+
+
+ROUND_STEPS = tuple(Step)[:9]
+"""The nine steps of a round, in order."""
+
+
 class Bottleneck(str, Enum):
     """What limits a kernel; the same words for what a plan attacks."""
 
@@ -174,14 +197,14 @@ class Implausible:
 
 @dataclass(frozen=True)
 class TimedOut:
-    step: str
+    step: Step
     limit_s: float
     kind: Literal["timed_out"] = "timed_out"
 
 
 @dataclass(frozen=True)
 class Crashed:
-    step: str
+    step: Step
     message: str
     line: int | None = None
     kind: Literal["crashed"] = "crashed"
@@ -223,6 +246,8 @@ class Measured:
     worst_rel_l2: float = 0.0
     incumbent: IncumbentTiming | None = None
     """The request's incumbent as timed beside this kernel; None where none was asked for or its time is exact."""
+    caveat: str = ""
+    """What must be said wherever the latency is shown: that its machine's model is not calibrated."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -238,6 +263,13 @@ class Measured:
     @property
     def bottleneck(self) -> Bottleneck:
         return self.profile.bottleneck(self.latency_us)
+
+    @property
+    def label(self) -> str:
+        """What stands before the latency: nothing for one that was measured on a device."""
+        if not self.simulated:
+            return ""
+        return "uncalibrated simulated " if self.caveat else "simulated "
 
     @property
     def spread(self) -> float:
@@ -262,12 +294,11 @@ def explain(evaluation: Evaluation) -> str:
         case Implausible(message=message):
             return f"implausible: {message}"
         case TimedOut(step=step, limit_s=limit):
-            return f"timed out while it was to {step} (limit {limit:g} s)"
+            return f"timed out while it was to {step.value} (limit {limit:g} s)"
         case Crashed(step=step, message=message, line=line):
-            return f"crashed while it was to {step}{_at(line)}: {message}"
+            return f"crashed while it was to {step.value}{_at(line)}: {message}"
         case Measured() as measured:
-            label = "simulated " if measured.simulated else ""
-            return f"{label}{measured.latency_us:,.1f} µs ({measured.percent_of_peak:.1f} % of peak)"
+            return f"{measured.label}{measured.latency_us:,.1f} µs ({measured.percent_of_peak:.1f} % of peak)"
 
 
 def microseconds(value: float) -> str:

@@ -13,10 +13,10 @@ from accelopt_core.evaluation import (
     Implausible,
     Incorrect,
     Measured,
+    Step,
     TimedOut,
     explain,
 )
-from accelopt_core.ports import Step
 
 
 @dataclass
@@ -49,7 +49,7 @@ class NKIKernel:
         return self.res
 
 
-_BEFORE_A_RUN = ("compile", Step.UPLOAD.value, Step.VERIFY.value)
+_BEFORE_A_RUN = (Step.COMPILE, Step.UPLOAD, Step.VERIFY)
 """Steps in which nothing of the kernel has been executed for certain."""
 
 
@@ -70,7 +70,7 @@ def kernel_result(evaluation: Evaluation, save_fields: Sequence[str] = ()) -> Ke
         case TimedOut(step=step) | Crashed(step=step):
             if step in _BEFORE_A_RUN:
                 return KernelResult(False, False, False, {"compilation_error": said}, evaluation)
-            if step == "run":
+            if step is Step.RUN:
                 return KernelResult(True, False, False, {"correctness_error": said}, evaluation)
             return KernelResult(True, True, False, {"benchmarking_error": said}, evaluation)
         case Measured() as measured:

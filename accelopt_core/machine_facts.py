@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nki_sim.machine import MACHINES, Machine
+from nki_sim.machine import Machine
 
 _SPOKEN = {"trn1": "Trainium1", "trn2": "Trainium2", "trn3": "Trainium3"}
 
@@ -122,6 +122,3 @@ def _power_of_two(value: float) -> int:
     while 2 * lower <= value:
         lower *= 2
     return lower if value / lower <= 2 * lower / value else 2 * lower
-
-
-TRN2 = machine_facts(MACHINES["trn2"])

@@ -10,28 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
-from accelopt_core.candidate import Candidate, Plan
-from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.candidate import Attempt, Candidate
+from accelopt_core.evaluation import Evaluation, Measured, Step
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
-from ka_extensions.attempt_history import Attempt
-from ka_extensions.divergence_guard import Decision
-from ka_extensions.reflexion import Reflexion
-
-
-class Step(str, Enum):
-    """The nine steps of a round, in order."""
-
-    PROFILE = "profile"
-    PLAN = "plan"
-    EXECUTE = "execute"
-    UPLOAD = "upload"
-    VERIFY = "compile and verify"
-    BENCHMARK = "benchmark"
-    DECIDE = "decide"
-    SUMMARIZE = "summarize"
-    REFLECT = "reflect"
-
 
 # --- target ---------------------------------------------------------------------------------------
 
@@ -94,6 +76,8 @@ class TargetInfo:
     simulated: bool
     machine: str
     """What it times on, e.g. `trn2`: the key of `nki_sim.machine.MACHINES`. Prompts, prices and bounds are of it."""
+    caveat: str = ""
+    """As `Measured.caveat`."""
 
 
 class Target(Protocol):
@@ -224,32 +208,10 @@ class LanguageModel(Protocol):
 # --- what a run leaves behind, and what it may use up ----------------------------------------------
 
 
-@dataclass(frozen=True)
-class Try:
-    """One line of experiments.jsonl: one candidate (or none), and what became of it."""
-
-    round: int
-    number: int
-    """1 for the first try of a round, 2 and up for repairs."""
-    plan: Plan | None
-    candidate: Candidate | None
-    evaluation: Evaluation | None
-    attempt: Attempt
-    decision: Decision | None = None
-    """On the last try of its lane only."""
-    reflexion: Reflexion | None = None
-    lane: str = ""
-    """Which of the candidates that the round tried side by side; empty where it tried one."""
-    lanes: int = 1
-    """How many there were: the round is complete when each has its decision."""
-    last_check: Evaluation | None = None
-    """Of a winner that failed it: what the check came to, written on the same line once more."""
-
-
 class Journal(Protocol):
     """Everything is durable when the call returns."""
 
-    def attempt(self, entry: Try) -> None: ...
+    def attempt(self, attempt: Attempt) -> None: ...
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         """A new best kernel, or the input kernel at the start."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, IncumbentTiming, Measured
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.task import Task
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.error_patterns import RecurringError
 from ka_extensions.idea_bans import Ban

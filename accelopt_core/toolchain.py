@@ -13,7 +13,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle
+from accelopt_core.evaluation import HotLine, Idle, Step
 
 
 class CandidateFault(Exception):
@@ -34,13 +34,13 @@ class RunError(CandidateFault):
 
 
 class StepTimeout(CandidateFault):
-    def __init__(self, step: str, limit_s: float) -> None:
+    def __init__(self, step: Step, limit_s: float) -> None:
         super().__init__(step, limit_s)
         self.step = step
         self.limit_s = limit_s
 
     def __str__(self) -> str:
-        return f"{self.step} took more than {self.limit_s:g} s"
+        return f"{self.step.value} took more than {self.limit_s:g} s"
 
 
 class ToolchainMissing(Exception):
@@ -161,6 +161,11 @@ class Toolchain(Protocol):
     @property
     def simulated(self) -> bool:
         """Then the same artifact always takes the same time, and nothing is timed twice to be sure."""
+        ...
+
+    @property
+    def caveat(self) -> str:
+        """How far its latencies are calibrated, where they are not; empty for a device and for a calibrated model."""
         ...
 
     @property

@@ -107,7 +107,8 @@ def over_ssh(folder: Path, delay_s: float) -> None:
     link = Link(server.port, behind)
     target = SshTarget(
         server.destination,
-        machine="trn2", remote_simulator=True,
+        machine="trn2",
+        remote_simulator=True,
         remote_python=sys.executable,
         settings=server.settings,
         root=str(folder / "far"),

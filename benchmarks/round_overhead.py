@@ -24,19 +24,20 @@ import bootstrap
 if __name__ == "__main__":
     bootstrap.enter(__file__)
 
-from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile
+from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile, Step
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings
 from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import EvaluationRequest, ModelReply, ModelRequest, Progress, Role, Step, TargetInfo, Usage
+from accelopt_core.ports import EvaluationRequest, ModelReply, ModelRequest, Progress, Role, TargetInfo, Usage
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
 from infra.llm.recording import Exchange, RecordingModel, exchange_to_json
-from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import Manifest, RunFolder, RunJournal
 from infra.runs.spending import Spending, TimeLimits
+from infra.targets.remembering import RememberingTarget
 from infra.tasks.seed_index import load_seed
 from nki_sim.reference import api_reference, instruction_list
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 import config
+from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan
-from accelopt_core.ports import Step
 from infra.journal import JournalError, JsonLines, replace_file
 from infra.records import from_document
 from infra.runs.run_folder import RunFolder, find_run

@@ -23,10 +23,10 @@ from typing import Any
 
 try:
     from accelopt_core.candidate import Candidate
-    from accelopt_core.evaluation import Measured, explain
+    from accelopt_core.evaluation import Measured, Step, explain
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.verification import BadReference, ReferenceCache
-    from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Step
+    from accelopt_core.ports import EvaluationLimits, EvaluationRequest
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator

@@ -62,13 +62,14 @@ class Legal:
 
 
 def setting(
-    default: T, help: str, *, name: str = "", metavar: str = "", const: str | None = None, legal: Legal = Legal()
-) -> T:
+    default: T, help: str, *, name: str = "", metavar: str = "", const: str | None = None, legal: Legal = Legal(),
+    formerly: str = "",
+) -> T:  # fmt: skip
     """A field of a Group. `name`: its public name where the field's own, with its unit, is too long for a flag.
 
-    `const`: the value that the bare flag stands for.
+    `const`: the value that the bare flag stands for. `formerly`: a public name of earlier releases, still read.
     """
-    metadata = {"help": help, "name": name, "metavar": metavar, "const": const, "legal": legal}
+    metadata = {"help": help, "name": name, "metavar": metavar, "const": const, "legal": legal, "formerly": formerly}
     made: T = field(default=default, metadata=metadata)
     return made
 
@@ -100,6 +101,7 @@ class Spec:
     metavar: str
     const: str | None
     legal: Legal
+    formerly: str
 
     @property
     def flag(self) -> str:
@@ -107,7 +109,12 @@ class Spec:
 
     @property
     def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.replace("-", "_").upper()
+        return _variable(self.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which files and the environment may give it."""
+        return tuple(name for name in (self.name, self.formerly) if name)
 
     @property
     def example(self) -> str:
@@ -146,7 +153,12 @@ def _spec(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> Sp
         metadata["metavar"],
         metadata["const"],
         metadata["legal"],
+        metadata["formerly"],
     )
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.replace("-", "_").upper()
 
 
 def as_text(value: object) -> str:
@@ -249,8 +261,8 @@ def read_document(
     return given
 
 
-def _names(spec: Spec) -> tuple[str, str]:
-    return spec.name, spec.field.replace("_", "-")
+def _names(spec: Spec) -> tuple[str, ...]:
+    return *spec.names, spec.field.replace("_", "-")
 
 
 def _unknown_key(groups: Mapping[str, type], group: str, key: str) -> str:
@@ -274,7 +286,12 @@ def read_environment(
     groups: Mapping[str, type], environment: Mapping[str, str], folder: Path, reserved: Iterable[str] = ()
 ) -> dict[tuple[str, str], Given]:
     """Every NKI_OPT_* variable. An empty one counts as not set."""
-    by_variable = {spec.variable: (group, spec) for group, kind in groups.items() for spec in specs(kind)}
+    by_variable = {
+        _variable(name): (group, spec)
+        for group, kind in groups.items()
+        for spec in specs(kind)
+        for name in spec.names
+    }
     given = {}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in reserved or not text:
@@ -316,6 +333,8 @@ def add_flags(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> No
             if spec.const is not None:
                 common |= {"nargs": "?", "const": spec.const}
             section.add_argument(spec.flag, **common)
+            if spec.formerly:
+                section.add_argument(f"--{spec.formerly}", **common | {"help": argparse.SUPPRESS})
 
 
 def read_flags(groups: Mapping[str, type], parsed: argparse.Namespace, folder: Path) -> dict[tuple[str, str], Given]:

@@ -3,72 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
-MODEL_FAILED = "model_failed"
-"""The outcome of an attempt that ended because a model could not answer at all."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    round: int
-    candidate_id: str
-    content_hash: str
-    parent_id: str | None
-    technique: str
-    title: str
-    outcome: str
-    """The evaluation's kind, or the verdict once there is a latency."""
-    latency_us: float | None
-    summary: str
-    """One line a person or a planner can read."""
-    lane: str = ""
-    """Which of the candidates that a round tried side by side; empty where it tried one."""
+from ka_extensions.outcome import Outcome
 
 
-class AttemptHistory:
-    def __init__(self, attempts: Iterable[Attempt] = ()) -> None:
+class AttemptRecord(Protocol):
+    """What the stability rules look at; `accelopt_core.candidate.Attempt` is one."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def lane(self) -> str:
+        """Which of the candidates that a round tried side by side; empty where it tried one."""
+        ...
+
+    @property
+    def technique(self) -> str:
+        """Empty where there was no plan."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome: ...
+
+    @property
+    def summary(self) -> str:
+        """One line; of a fault the error message."""
+        ...
+
+
+A = TypeVar("A", bound=AttemptRecord)
+
+
+class AttemptHistory(Generic[A]):
+    def __init__(self, attempts: Iterable[A] = ()) -> None:
         self._attempts = list(attempts)
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: A) -> None:
         self._attempts.append(attempt)
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[A, ...]:
         return tuple(self._attempts)
 
-    def last(self, count: int) -> tuple[Attempt, ...]:
-        return tuple(self._attempts[-count:]) if count > 0 else ()
-
-    def seen(self, content_hash: str) -> Attempt | None:
-        """The earlier attempt with the same code, if there was one."""
-        return next((a for a in self._attempts if a.content_hash == content_hash), None)
-
-    def drop(self, candidate_id: str, outcome: str, summary: str) -> None:
-        """What was taken for right was not: from now on its attempt says so."""
-        self._attempts = [
-            replace(attempt, outcome=outcome, summary=summary) if attempt.candidate_id == candidate_id else attempt
-            for attempt in self._attempts
-        ]
+    def correct(self, attempt: A) -> None:
+        """What was taken for right was not: this takes the place of the attempt of the same id."""
+        self._attempts = [attempt if known.id == attempt.id else known for known in self._attempts]
 
     def model_failures_in_a_row(self) -> int:
         """How many of the latest rounds ended, in every lane, because a model could not answer."""
         count = 0
         for attempts in reversed(last_of_rounds(self._attempts)):
-            if any(attempt.outcome != MODEL_FAILED for attempt in attempts):
+            if any(attempt.outcome is not Outcome.MODEL_FAILED for attempt in attempts):
                 break
             count += 1
         return count
 
     def rounds_without_improvement(self) -> int:
         """Rounds since the last improvement; several attempts in one round count once."""
-        won = max((attempt.round for attempt in self._attempts if attempt.outcome == "improved"), default=0)
+        improved = [attempt.round for attempt in self._attempts if attempt.outcome is Outcome.IMPROVED]
+        won = max(improved, default=0)
         return len({attempt.round for attempt in self._attempts if attempt.round > won})
 
 
-def last_of_rounds(attempts: Iterable[Attempt]) -> list[tuple[Attempt, ...]]:
+def last_of_rounds(attempts: Iterable[A]) -> list[tuple[A, ...]]:
     """Of each round, oldest first, the last attempt of each lane: what the round came to."""
-    rounds: dict[int, dict[str, Attempt]] = {}
+    rounds: dict[int, dict[str, A]] = {}
     for attempt in attempts:
         rounds.setdefault(attempt.round, {})[attempt.lane] = attempt
     return [tuple(rounds[number].values()) for number in sorted(rounds)]

@@ -8,6 +8,8 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
+    """Of a right kernel; as the `Outcome` of that value."""
+
     IMPROVED = "improved"
     """Faster than the best beyond noise: the new best and the next parent."""
     KEPT = "kept"

@@ -7,10 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ka_extensions.attempt_history import Attempt
-
-FAULTS = frozenset({"compile_failed", "incorrect", "crashed", "timed_out", "implausible", "no_kernel"})
-"""Outcomes whose summary is an error message."""
+from ka_extensions.attempt_history import AttemptRecord
+from ka_extensions.outcome import FAULTS
 
 _VARIES = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -39,10 +37,10 @@ def same_in_a_row(messages: Sequence[str]) -> int:
 
 
 def recurring_errors(
-    attempts: Iterable[Attempt], next_round: int, *, least: int = 3, rounds: int = 10
+    attempts: Iterable[AttemptRecord], next_round: int, *, least: int = 3, rounds: int = 10
 ) -> tuple[RecurringError, ...]:
     """Errors that came at least `least` times in the `rounds` before `next_round`, the most frequent first."""
-    found: dict[str, list[Attempt]] = defaultdict(list)
+    found: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in attempts:
         if attempt.outcome in FAULTS and attempt.round >= next_round - rounds:
             found[error_pattern(attempt.summary)].append(attempt)

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ka_extensions.attempt_history import MODEL_FAILED, Attempt, last_of_rounds
+from ka_extensions.attempt_history import AttemptRecord, last_of_rounds
+from ka_extensions.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class BanRule:
         if self.after < 1 or self.rounds < 0:
             raise ValueError(f"a ban comes after at least one failure and lasts at least no round: {self}")
 
-    def banned(self, attempts: Iterable[Attempt], next_round: int) -> tuple[Ban, ...]:
+    def banned(self, attempts: Iterable[AttemptRecord], next_round: int) -> tuple[Ban, ...]:
         """The techniques that may not be used in `next_round`, in the order of their first failure."""
-        failed: dict[str, list[Attempt]] = defaultdict(list)
+        failed: dict[str, list[AttemptRecord]] = defaultdict(list)
         for lanes in last_of_rounds(attempts):
-            won = {attempt.technique for attempt in lanes if attempt.outcome == "improved"}
-            lost = {a.technique: a for a in lanes if a.technique and a.outcome != MODEL_FAILED}
+            won = {attempt.technique for attempt in lanes if attempt.outcome is Outcome.IMPROVED}
+            lost = {a.technique: a for a in lanes if a.technique and a.outcome is not Outcome.MODEL_FAILED}
             for technique in won:
                 failed.pop(technique, None)
             for technique in lost.keys() - won:
@@ -47,7 +48,7 @@ class BanRule:
         for technique, failures in failed.items():
             last_round = failures[-1].round + self.rounds
             if len(failures) >= self.after and next_round <= last_round:
-                outcomes = ", ".join(dict.fromkeys(attempt.outcome for attempt in failures))
+                outcomes = ", ".join(dict.fromkeys(attempt.outcome.value for attempt in failures))
                 reason = f"no improvement in {len(failures)} rounds in a row ({outcomes})"
                 bans.append(Ban(technique, len(failures), last_round, reason))
         return tuple(bans)

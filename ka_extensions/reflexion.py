@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ka_extensions.outcome import Outcome
+
 
 @dataclass(frozen=True)
 class Reflexion:
@@ -15,7 +17,7 @@ class Reflexion:
     expected_gain_us: float
     actual_gain_us: float | None
     """None when the candidate never got a latency."""
-    outcome: str
+    outcome: Outcome
     diagnosis_right: bool
     """Did the attacked bottleneck turn out to be one?"""
     lesson: str

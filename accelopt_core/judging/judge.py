@@ -19,6 +19,7 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Step,
     TimedOut,
 )
 from accelopt_core.judging.bounds import bounds_for, gaps_for
@@ -32,10 +33,11 @@ from accelopt_core.judging.correctness import (
     verify,
 )
 from accelopt_core.judging.plausibility import contradiction
+from accelopt_core.judging.quoting import quoting
 from accelopt_core.judging.static_checks import dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
-from accelopt_core.ports import EvaluationRequest, Progress, Step
+from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import (
     ArgumentSpec,
@@ -54,7 +56,7 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
 
     Raises BadReference for a fault of the task and ToolchainMissing for one of the machine.
     """
-    step = "compile"
+    step = Step.COMPILE
     try:
         checks: list[str] = []
         worst = 0.0
@@ -64,13 +66,13 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
             draws = draws_at_a_gate(request)
             progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
             compiled = _compile(request, toolchain, preset, task.seeds[0])
-            step = "run"
+            step = Step.RUN
             same_bits_twice(request, toolchain, compiled)
             worst = max(worst, verify(request, toolchain, compiled, draws, cache, checks))
-            step = "compile"
+            step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = _compile(request, toolchain, task.full, task.seeds[0])
-        step = "run"
+        step = Step.RUN
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
@@ -82,7 +84,7 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
             worst = max(worst, verify(request, toolchain, full, draws, cache, checks))
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
-        step = "benchmark"
+        step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
         timing, incumbent = _time(request, toolchain, full, progress, checks)
         facts = toolchain.facts(full.artifact)
@@ -211,7 +213,7 @@ def _measured(
     bounds = bounds_for(task, facts, toolchain.machine)
     gaps = gaps_for(facts, bounds, latency, toolchain.machine)
     profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps, facts.idle)
-    return Measured(
+    measured = Measured(
         latency,
         min(timing.samples_us),
         max(timing.samples_us),
@@ -223,4 +225,6 @@ def _measured(
         verified_full,
         worst,
         incumbent,
+        toolchain.caveat,
     )
+    return quoting(measured, request.candidate.source)

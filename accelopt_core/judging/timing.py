@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from accelopt_core.ports import EvaluationLimits, Progress, Step
+from accelopt_core.evaluation import Step
+from accelopt_core.ports import EvaluationLimits, Progress
 from accelopt_core.toolchain import Timing, Toolchain
 
 TURNS = 5

@@ -13,12 +13,10 @@ from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
+from ka_extensions.outcome import Outcome
 
 _LONGEST_SNIPPET = 80
 """Lines of each side of a rewrite that memory keeps."""
-
-NO_KERNEL = "no_kernel"
-"""The outcome of a round in which no usable kernel was written."""
 
 
 def measured_experience(
@@ -63,7 +61,7 @@ def measured_rejection(
 ) -> Experience:
     """A right kernel that is no new best, in numbers alone.
 
-    `rejected` is false where it is faster than the kernel it changed, on an exploration step: the change is a win all the same.
+    `rejected` is false where it is faster than the kernel it changed, on an exploration step: the change is a win.
     """
     summary = factual_summary(context, plan, result, decision)
     filed = measured_experience(context, plan, candidate, result, title=plan.title, summary=summary, today=today)
@@ -104,10 +102,10 @@ def actual_gain_us(context: RoundContext, result: Evaluation | None) -> float | 
     return context.parent_result.latency_us - result.latency_us if isinstance(result, Measured) else None
 
 
-def outcome_of(result: Evaluation | None, decision: Decision) -> str:
+def outcome_of(result: Evaluation | None, decision: Decision) -> Outcome:
     if isinstance(result, Measured):
-        return decision.verdict.value
-    return result.kind if result is not None else NO_KERNEL
+        return Outcome(decision.verdict.value)
+    return Outcome(result.kind) if result is not None else Outcome.NO_KERNEL
 
 
 def kernel_diff(before: str, after: str) -> str:

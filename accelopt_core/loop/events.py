@@ -7,13 +7,23 @@ several candidates side by side tell from several threads; `infra.event_log.Obse
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal, Protocol, Union
 
-from accelopt_core.candidate import Plan
-from accelopt_core.evaluation import Evaluation, Measured
-from accelopt_core.ports import Step, TargetInfo, Usage
-from ka_extensions.attempt_history import Attempt
+from accelopt_core.candidate import Attempt, Plan
+from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.ports import TargetInfo, Usage
 from ka_extensions.divergence_guard import Decision
+
+
+class Ending(str, Enum):
+    """Why a run ended."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    BUDGET = "budget"
+    FAILED = "failed"
+
 
 BASELINE_ROUND = 0
 """The round number under which the steps of the input kernel's own evaluation are told."""
@@ -82,8 +92,6 @@ class RoundEnded:
 
     attempt: Attempt
     decision: Decision
-    evaluation: Evaluation | None = None
-    """None: no usable kernel was written."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class RunEnded:
-    outcome: Literal["finished", "interrupted", "budget", "failed"]
+    ending: Ending
     reason: str
     """One line: why it stopped here."""
 

@@ -13,13 +13,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from accelopt_core.candidate import Candidate, Plan
-from accelopt_core.evaluation import Evaluation, Measured, explain
+from accelopt_core.candidate import Attempt, Candidate, Plan
+from accelopt_core.evaluation import Evaluation, Measured, Step, explain
 from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
+    Ending,
     LastCheck,
     Notice,
     PlanMade,
@@ -27,9 +28,9 @@ from accelopt_core.loop.events import (
     RoundStarted,
     RunObserver,
 )
-from accelopt_core.loop.lane import LETTERS, MOST_LANES, Lane, quoting, run_side_by_side
+from accelopt_core.loop.lane import LETTERS, MOST_LANES, Lane, run_side_by_side
 from accelopt_core.loop.search_state import SearchState
-from accelopt_core.loop.steps import Ending, Place, Steps, Stop
+from accelopt_core.loop.steps import Place, Steps, Stop
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
     Budget,
@@ -38,16 +39,15 @@ from accelopt_core.ports import (
     EvaluationRequest,
     Journal,
     ModelError,
-    Step,
     Target,
-    Try,
 )
 from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import Task
-from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
+from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
+from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import ReflexionWindow
 
 
@@ -80,7 +80,7 @@ class LoopSettings:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """How a run ended. `best` is the input kernel when nothing was faster."""
 
     ending: Ending
@@ -96,7 +96,7 @@ class Past:
     """What an interrupted run has already done; a round without all its decisions is gone through again."""
 
     baseline: Measured
-    tries: tuple[Try, ...]
+    attempts: tuple[Attempt, ...]
 
 
 class BaselineRejected(Exception):
@@ -108,7 +108,7 @@ class BaselineRejected(Exception):
 
 
 class Loop:
-    """One run on one kernel. Raises BaselineRejected and TargetError; everything else ends in an Outcome."""
+    """One run on one kernel. Raises BaselineRejected and TargetError; everything else ends in a RunResult."""
 
     def __init__(
         self,
@@ -131,57 +131,57 @@ class Loop:
         self._tell = observer.tell
         self._steps = Steps(observer, budget, interrupted)
         self._settings = settings
-        self._history = AttemptHistory()
+        self._history = AttemptHistory[Attempt]()
         self._window = ReflexionWindow(settings.reflexion_window)
         self._input = Candidate("input", source)
-        self._tries: dict[str, Try] = {}
-        """By candidate, those that were measured: a winner that fails its last check is written once more."""
+        self._measured: dict[str, Attempt] = {}
+        """By candidate: a winner that fails its last check is written once more."""
         self._past = past
         self._today = today
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
         if not isinstance(baseline, Measured):
             raise BaselineRejected(baseline)
         self._state = state = SearchState(self._input, baseline, self._settings.guard)
         self._tell(BaselineMeasured(baseline))
-        first = 1 if past is None else self._restore(past.tries)
+        first = 1 if past is None else self._restore(past.attempts)
         # A resumed run writes it too: it may have been killed between two of its files.
         self._journal.best(state.best, state.best_result)
         ending, reason = self._rounds(first)
         if ending is not Ending.FAILED:
             self._confirm_winner()
-        return Outcome(
+        return RunResult(
             ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
         )  # fmt: skip
 
-    def _restore(self, tries: tuple[Try, ...]) -> int:
+    def _restore(self, attempts: tuple[Attempt, ...]) -> int:
         """Bring the state to where the last complete round left it; the number of the round to go on with."""
-        rounds: dict[int, list[Try]] = {}
-        for entry in tries:
-            rounds.setdefault(entry.round, []).append(entry)
+        rounds: dict[int, list[Attempt]] = {}
+        for attempt in attempts:
+            rounds.setdefault(attempt.round, []).append(attempt)
         done = 0
         dropped = []
-        for number, entries in sorted(rounds.items()):
-            decided = [entry for entry in entries if entry.decision is not None]
+        for number, of_round in sorted(rounds.items()):
+            decided = [attempt for attempt in of_round if attempt.decision is not None]
             if not decided or len(decided) < decided[0].lanes:
                 continue
             done = number
             ended: list[tuple[Candidate | None, Measured | None, Decision]] = []
-            for entry in entries:
-                self._history.add(entry.attempt)
-                if entry.decision is None:
+            for attempt in of_round:
+                self._history.add(attempt)
+                if attempt.decision is None:
                     continue
-                measured = entry.evaluation if isinstance(entry.evaluation, Measured) else None
-                if measured is not None and entry.candidate is not None:
-                    self._state.adopt(entry.candidate, measured, entry.decision)
-                    self._tries[entry.candidate.id] = entry
-                if entry.reflexion is not None:
-                    self._window.add(entry.reflexion)
-                ended.append((entry.candidate, measured, entry.decision))
-                self._tell(RoundEnded(entry.attempt, entry.decision, entry.evaluation))
-                if entry.candidate is not None and entry.last_check is not None:
-                    dropped.append((entry.candidate.id, entry.last_check, entry.attempt.summary))
+                candidate, measured = attempt.candidate, attempt.measured
+                if measured is not None and candidate is not None:
+                    self._state.adopt(candidate, measured, attempt.decision)
+                    self._measured[candidate.id] = attempt
+                if attempt.reflexion is not None:
+                    self._window.add(attempt.reflexion)
+                ended.append((candidate, measured, attempt.decision))
+                self._tell(RoundEnded(attempt, attempt.decision))
+                if attempt.last_check is not None:
+                    dropped.append((attempt.id, attempt.last_check, attempt.summary))
             self._state.end_round(ended)
         for candidate_id, evaluation, reason in dropped:
             self._state.drop(candidate_id)
@@ -217,7 +217,7 @@ class Loop:
     def _round(self, number: int) -> None:
         state = self._state
         self._tell(RoundStarted(number, state.parent.id, state.parent_result.latency_us))
-        self._of_round: list[Try] = []
+        self._of_round: list[Attempt] = []
         lanes: list[Lane] = []
         try:
             context = self._context(number)
@@ -234,8 +234,8 @@ class Loop:
         finally:  # a round that is stopped midway keeps what it tried
             for lane in lanes:
                 self._file_last(lane)
-            for entry in sorted(self._of_round, key=lambda entry: (entry.lane, entry.number)):
-                self._history.add(entry.attempt)
+            for attempt in sorted(self._of_round, key=lambda attempt: (attempt.lane, attempt.number)):
+                self._history.add(attempt)
 
     def _planned(self, number: int, context: RoundContext) -> list[Lane]:
         """The lanes of a round, each with a plan of its own; one whose planner gave none has no plan."""
@@ -259,7 +259,7 @@ class Loop:
             except (UnusablePlan, ModelError) as error:
                 lane = Lane(place, context, None)
                 lane.last = lane.tried(
-                    1, MODEL_FAILED if isinstance(error, ModelError) else "no_plan", f"no plan: {error}"
+                    1, Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.NO_PLAN, f"no plan: {error}"
                 )  # fmt: skip
                 lanes.append(lane)
                 self._steps.note(place, Step.PLAN, f"no plan: {error}")
@@ -290,7 +290,7 @@ class Loop:
         def evaluate(place: Place, candidate: Candidate) -> Evaluation:
             return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us), place)
 
-        def run(lane: Lane, file: Callable[[Try], None]) -> None:
+        def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
             lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
 
         if len(lanes) == 1:
@@ -318,11 +318,11 @@ class Loop:
             except ModelError as error:
                 self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
         assert lane.last is not None, "a lane that came this far has tried something"
-        entry = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
+        attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
         if candidate is not None and measured is not None:
-            self._tries[candidate.id] = entry
+            self._measured[candidate.id] = attempt
         self._file_last(lane)
-        self._tell(RoundEnded(entry.attempt, decision, lane.result))
+        self._tell(RoundEnded(attempt, decision))
 
     def _decide(self, lane: Lane) -> Decision:
         """Spends nothing, so it is done even where the run must stop."""
@@ -330,7 +330,7 @@ class Loop:
         if lane.plan is not None:
             self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
         if measured is not None and lane.candidate is not None and lane.last is not None:
-            lane.last = replace(lane.last, attempt=replace(lane.last.attempt, outcome=decision.verdict.value))
+            lane.last = replace(lane.last, outcome=Outcome(decision.verdict.value))
             self._state.adopt(lane.candidate, measured, decision)
             if decision.improved:
                 self._journal.best(lane.candidate, measured)
@@ -362,7 +362,7 @@ class Loop:
         return self._evaluate(self._request(self._input), Place(BASELINE_ROUND))
 
     def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
-        return quoting(self._target.evaluate(request, self._steps.progress(place)), request.candidate.source)
+        return self._target.evaluate(request, self._steps.progress(place))
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
@@ -382,31 +382,32 @@ class Loop:
             request = self._request(candidate, incumbent=self._input, final=True)
             result = self._evaluate(request, Place(self._settings.rounds + 1))
             if not isinstance(result, Measured):
-                self._drop(candidate, result, result.kind, explain(result))
+                self._drop(candidate, result, Outcome(result.kind), explain(result))
                 continue
             decision = state.against_input(result)
             if decision.improved:
                 self._tell(LastCheck(candidate.id, result, True))
                 state.best_result = result
                 break
-            self._drop(candidate, result, decision.verdict.value, f"beside the input kernel, {decision.reason}")
+            reason = f"beside the input kernel, {decision.reason}"
+            self._drop(candidate, result, Outcome(decision.verdict.value), reason)
         self._journal.best(state.best, state.best_result)
 
-    def _drop(self, candidate: Candidate, result: Evaluation, outcome: str, reason: str) -> None:
+    def _drop(self, candidate: Candidate, result: Evaluation, outcome: Outcome, reason: str) -> None:
         self._tell(LastCheck(candidate.id, result, False, reason))
         self._tell(Notice(f"{candidate.id} failed its last check and is dropped: {reason}", "warning"))
         summary = f"failed its last check: {reason}"
-        entry, measured = self._tries[candidate.id], dict(self._named_results())
-        parent_us = measured.get(entry.attempt.parent_id or "", self._state.baseline).latency_us
-        if entry.plan is not None:
+        attempt, measured = self._measured[candidate.id], dict(self._named_results())
+        parent_us = measured.get(attempt.parent_id, self._state.baseline).latency_us
+        if attempt.plan is not None:
             taken_for, refuted = refutation(
-                self._task.name, entry.plan, candidate, parent_us, measured[candidate.id], summary, self._today()
+                self._task.name, attempt.plan, candidate, parent_us, measured[candidate.id], summary, self._today()
             )  # fmt: skip
             self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
         self._state.drop(candidate.id)
-        self._history.drop(candidate.id, outcome, summary)
-        attempt = replace(entry.attempt, outcome=outcome, summary=summary)
-        self._journal.attempt(replace(entry, attempt=attempt, last_check=result))
+        corrected = replace(attempt, outcome=outcome, summary=summary, last_check=result)
+        self._history.correct(corrected)
+        self._journal.attempt(corrected)
 
     def _named_results(self) -> list[tuple[str, Measured]]:
         return [(candidate.id, measured) for candidate, measured in self._state.measured]
@@ -432,14 +433,14 @@ class Loop:
             recurring_errors(history, number, least=settings.recurring_after), state.measured,
         )  # fmt: skip
 
-    def _file(self, entry: Try) -> None:
-        self._of_round.append(entry)
-        self._journal.attempt(entry)
+    def _file(self, attempt: Attempt) -> None:
+        self._of_round.append(attempt)
+        self._journal.attempt(attempt)
 
     def _file_last(self, lane: Lane) -> None:
         if lane.last is not None:
-            entry, lane.last = lane.last, None
-            self._file(entry)
+            attempt, lane.last = lane.last, None
+            self._file(attempt)
 
 
 def _same_change(context: RoundContext, plan: Plan, lane: Lane) -> bool:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
-from accelopt_core.loop.events import BASELINE_ROUND, RunObserver, StepBegan, StepNote
-from accelopt_core.ports import Budget, Progress, Step
-
-
-class Ending(str, Enum):
-    FINISHED = "finished"
-    INTERRUPTED = "interrupted"
-    BUDGET = "budget"
-    FAILED = "failed"
+from accelopt_core.evaluation import Step
+from accelopt_core.loop.events import BASELINE_ROUND, Ending, RunObserver, StepBegan, StepNote
+from accelopt_core.ports import Budget, Progress
 
 
 class Stop(Exception):

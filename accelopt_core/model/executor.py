@@ -7,7 +7,7 @@ from collections.abc import Callable
 from accelopt_core.candidate import PARSING, Plan
 from accelopt_core.model.extraction import check_kernel, defines_entry, extract_kernel
 from accelopt_core.model.menu import Menu, ToolFailed
-from accelopt_core.model.prompting import DEFAULT_SETTINGS, PRECISION_TEXT, Detail, PromptSettings, ask, render
+from accelopt_core.model.prompting import PRECISION_TEXT, Detail, PromptSettings, ask, render
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import CannotRepair, Feedback, RoundContext, UnusableReply
 from ka_extensions.error_patterns import same_in_a_row
@@ -23,7 +23,7 @@ class ModelExecutor:
         self,
         model: LanguageModel,
         api_reference: Callable[[str], str],
-        settings: PromptSettings = DEFAULT_SETTINGS,
+        settings: PromptSettings,
         menu: Menu | None = None,
     ) -> None:
         self._model = model

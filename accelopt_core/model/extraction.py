@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from accelopt_core.candidate import parsed, source_hash
+from accelopt_core.candidate import Attempt, parsed, source_hash
 from accelopt_core.model.edits import (
     EditFailed,
     apply_diff,
@@ -21,7 +21,6 @@ from accelopt_core.model.edits import (
 )
 from accelopt_core.proposer import UnusableReply
 from accelopt_core.task import ENTRY_POINTS
-from ka_extensions.attempt_history import Attempt
 
 LONGEST_KERNEL = 400_000
 """Characters; no kernel is this long, but a runaway reply is."""

@@ -11,7 +11,6 @@ from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, read_object, text_field
 from accelopt_core.model.menu import Menu, Offers
 from accelopt_core.model.prompting import (
-    DEFAULT_SETTINGS,
     PRECISION_TEXT,
     Detail,
     PromptSettings,
@@ -46,7 +45,7 @@ class ModelPlanner:
         self,
         model: LanguageModel,
         instructions: str,
-        settings: PromptSettings = DEFAULT_SETTINGS,
+        settings: PromptSettings,
         menu: Menu | None = None,
     ) -> None:
         self._model = model

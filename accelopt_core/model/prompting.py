@@ -18,7 +18,7 @@ from typing import TypeVar
 import jinja2
 
 from accelopt_core.evaluation import Profile, microseconds
-from accelopt_core.machine_facts import TRN2, MachineFacts
+from accelopt_core.machine_facts import MachineFacts
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
 from accelopt_core.task import PrecisionPolicy
@@ -70,7 +70,8 @@ LESS_AND_LESS: tuple[Detail, ...] = (
 
 @dataclass(frozen=True)
 class PromptSettings:
-    machine: MachineFacts = TRN2
+    machine: MachineFacts
+    """That the target times on: all that prompts say of hardware is of it."""
     longest: int = LONGEST_PROMPT
     """Characters."""
     max_tokens: dict[Role, int] = field(
@@ -84,9 +85,6 @@ class PromptSettings:
     """Longest reply per role, a reasoning model's thoughts included."""
     temperature: float | None = None
     """None: the provider's default; some models accept no other."""
-
-
-DEFAULT_SETTINGS = PromptSettings()
 
 
 @dataclass(frozen=True)

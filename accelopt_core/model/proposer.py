@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from accelopt_core.model.executor import ModelExecutor
 from accelopt_core.model.menu import Menu
 from accelopt_core.model.planner import ModelPlanner
-from accelopt_core.model.prompting import DEFAULT_SETTINGS, PromptSettings
+from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.reflector import ModelReflector
 from accelopt_core.model.summarizer import ModelSummarizer
 from accelopt_core.ports import LanguageModel, Role
@@ -19,8 +19,8 @@ def proposer_from_model(
     models: Mapping[Role, LanguageModel],
     api_reference: Callable[[str], str],
     instructions: str,
+    settings: PromptSettings,
     today: Callable[[], datetime.date] = datetime.date.today,
-    settings: PromptSettings = DEFAULT_SETTINGS,
     menu: Menu | None = None,
 ) -> Proposer:
     """`models`: one per role, all of them; they may be the same object.

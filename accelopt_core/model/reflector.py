@@ -9,7 +9,6 @@ from accelopt_core.evaluation import Evaluation, Measured, explain, microseconds
 from accelopt_core.learning.experiences import actual_gain_us, kernel_diff, outcome_of
 from accelopt_core.model.answers import MalformedAnswer, flag_field, list_field, read_object, text_field
 from accelopt_core.model.prompting import (
-    DEFAULT_SETTINGS,
     Detail,
     PromptSettings,
     ask_for_object,
@@ -31,7 +30,7 @@ class _Judgement:
 
 
 class ModelReflector:
-    def __init__(self, model: LanguageModel, settings: PromptSettings = DEFAULT_SETTINGS) -> None:
+    def __init__(self, model: LanguageModel, settings: PromptSettings) -> None:
         self._model = model
         self._settings = settings
         self._system = render("reflexion_system.j2", machine=settings.machine)

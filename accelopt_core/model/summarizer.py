@@ -10,7 +10,6 @@ from accelopt_core.evaluation import Measured
 from accelopt_core.learning.experiences import factual_summary, kernel_diff, measured_experience
 from accelopt_core.model.answers import MalformedAnswer, read_object, text_field
 from accelopt_core.model.prompting import (
-    DEFAULT_SETTINGS,
     PromptSettings,
     ask_for_object,
     profile_fields,
@@ -27,7 +26,7 @@ class ModelSummarizer:
         self,
         model: LanguageModel,
         today: Callable[[], datetime.date],
-        settings: PromptSettings = DEFAULT_SETTINGS,
+        settings: PromptSettings,
     ) -> None:
         self._model = model
         self._today = today

@@ -18,9 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 try:
+    from accelopt_core.evaluation import Step
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
-    from accelopt_core.ports import Step, TargetMisconfigured, TaskFault
+    from accelopt_core.ports import TargetMisconfigured, TaskFault
     from accelopt_core.toolchain import ToolchainMissing
     from infra.isolation import report, sandbox
     from infra.isolation.processes import end_with_parent
@@ -97,6 +98,7 @@ def describe(toolchain_name: str, machine: str) -> str:
                 "fingerprint": toolchain.fingerprint,
                 "simulated": toolchain.simulated,
                 "machine": toolchain.machine.name,
+                "caveat": toolchain.caveat,
             }
         )
     finally:

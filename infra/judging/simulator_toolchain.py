@@ -22,7 +22,7 @@ from typing import IO
 import numpy as np
 
 import nki_sim
-from accelopt_core.evaluation import HotLine, Idle
+from accelopt_core.evaluation import HotLine, Idle, Step
 from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
@@ -105,6 +105,10 @@ class SimulatorToolchain:
     def name(self) -> str:
         return f"simulated {self.machine.name} (nki_sim {nki_sim.__version__})"
 
+    @property
+    def caveat(self) -> str:
+        return "" if self.machine.calibrated else self.machine.calibration
+
     @cached_property
     def fingerprint(self) -> str:
         """Of the machine and of every line of the simulator."""
@@ -125,7 +129,7 @@ class SimulatorToolchain:
         if finished.over_disk:
             raise CompileError(f"the kernel's file writes more than {DISK_LIMIT >> 20} MiB to disk")
         if finished.timed_out:
-            raise StepTimeout("compile", timeout_s)
+            raise StepTimeout(Step.COMPILE, timeout_s)
         if finished.status != 0:
             error = _compile_error(traced.failure, finished)
             if not traced.isolation and not (alone := self._compiled("", (), timeout_s)).isolation:

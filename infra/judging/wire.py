@@ -24,6 +24,7 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Step,
     TimedOut,
 )
 from accelopt_core.ports import (
@@ -150,9 +151,9 @@ def evaluation_from(data: dict[str, Any]) -> Evaluation:
     if kind == "implausible":
         return Implausible(**fields)
     if kind == "timed_out":
-        return TimedOut(**fields)
+        return TimedOut(**{**fields, "step": Step(fields["step"])})
     if kind == "crashed":
-        return Crashed(**fields)
+        return Crashed(**{**fields, "step": Step(fields["step"])})
     if kind == "measured":
         profile = fields["profile"]
         fields["profile"] = Profile(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import anthropic
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from accelopt_core.ports import (
+    LanguageModel,
     ModelContextOverflow,
     ModelRefused,
     ModelRejectedCredentials,
@@ -17,6 +16,7 @@ from accelopt_core.ports import (
     ModelRequest,
     Usage,
 )
+from infra.llm.provider import ModelSettings, Provider, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
@@ -27,9 +27,10 @@ from infra.llm.retry import (
     redacted,
     with_retries,
 )
-from infra.llm.transport_errors import TRANSPORT_ERRORS
+from infra.llm.transport_errors import transport_errors
 
-_CUT: tuple[type[Exception], ...] = (anthropic.APIConnectionError, *TRANSPORT_ERRORS)
+if TYPE_CHECKING:
+    import anthropic
 
 
 class AnthropicModel:
@@ -42,14 +43,14 @@ class AnthropicModel:
         *,
         base_url: str | None = None,
         timeout_s: float = 600.0,
-        thinking: Mapping[str, Any] | None = None,
         patience: Patience = DEFAULT_PATIENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        import anthropic
+
         self._model = model
         self._key = api_key
         self._timeout_s = timeout_s
-        self._thinking = dict(thinking) if thinking else None
         self._patience = patience
         self._clock = clock
         # The SDK retries on its own by default; two layers of retries would multiply.
@@ -62,17 +63,12 @@ class AnthropicModel:
     def complete(self, request: ModelRequest) -> ModelReply:
         return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
 
-    def close(self) -> None:
-        self._client.close()
-
     def _attempt(self, request: ModelRequest) -> ModelReply:
+        import anthropic
+
         deadline = self._clock() + self._timeout_s
-        # Sampling and thinking go through the body: SDK versions disagree on which of them are arguments.
-        extra: dict[str, Any] = {}
-        if request.temperature is not None:
-            extra["temperature"] = request.temperature
-        if self._thinking is not None:
-            extra["thinking"] = self._thinking
+        # Sampling goes through the body: SDK versions disagree on whether it is an argument.
+        extra = {"temperature": request.temperature} if request.temperature is not None else None
         usage = Usage()
         try:
             messages: list[Any] = [{"role": message.role, "content": message.content} for message in request.messages]
@@ -81,7 +77,7 @@ class AnthropicModel:
                 max_tokens=request.max_tokens,
                 system=[{"type": "text", "text": request.system, "cache_control": {"type": "ephemeral"}}],
                 messages=messages,
-                extra_body=extra or None,
+                extra_body=extra,
             ) as stream:
                 for event in stream:
                     if event.type == "message_start":
@@ -101,7 +97,7 @@ class AnthropicModel:
             ) from None
         except anthropic.APITimeoutError:
             raise Transient(Trouble.TIMEOUT, f"no answer within {self._timeout_s:g} s", usage=usage) from None
-        except _CUT as error:
+        except _cut() as error:
             raise Transient(
                 Trouble.UNREACHABLE, f"connection failed or was cut ({_cause(error)})", usage=usage
             ) from None
@@ -143,6 +139,13 @@ class AnthropicModel:
         )
 
 
+def _cut() -> tuple[type[Exception], ...]:
+    """What is raised when there is no connection, or no longer."""
+    import anthropic
+
+    return (anthropic.APIConnectionError, *transport_errors())
+
+
 def _usage(usage: Any) -> Usage:
     return Usage(
         input_tokens=usage.input_tokens or 0,
@@ -164,3 +167,18 @@ def _error_of(error: anthropic.APIStatusError) -> tuple[str, str]:
 
 def _cause(error: Exception) -> str:
     return one_line(str(error.__cause__ or error)) or type(error).__name__
+
+
+def _build(settings: ModelSettings) -> LanguageModel:
+    if not settings.api_key:
+        raise ModelRejectedCredentials("anthropic: no key: set ANTHROPIC_API_KEY")
+    return AnthropicModel(
+        settings.model or default_model("anthropic"),
+        settings.api_key,
+        base_url=settings.base_url,
+        timeout_s=settings.timeout_s,
+        patience=settings.patience,
+    )
+
+
+PROVIDER = Provider("anthropic", _build, offered_by=("ANTHROPIC_API_KEY",))

@@ -1,4 +1,4 @@
-"""What a run's model calls cost, per role, and the budget they must stay within."""
+"""What a run's model calls cost, and the budget they must stay within."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
-class Budget:
+class ModelBudget:
+    """The most that the model calls of one run may cost, in US dollars and in tokens; None: no limit."""
+
     max_cost_usd: float | None = None
     max_tokens: int | None = None
     """Input, output and cached together."""
@@ -44,7 +46,6 @@ class Budget:
 @dataclass(frozen=True)
 class Totals:
     calls: int = 0
-    failed_calls: int = 0
     usage: Usage = Usage()
     cost_usd: float = 0.0
     """Of the calls with a known price."""
@@ -54,19 +55,10 @@ class Totals:
         unpriced = entry.cost_usd is None and entry.usage.total_tokens > 0
         return Totals(
             self.calls + 1,
-            self.failed_calls + entry.failed,
             self.usage + entry.usage,
             self.cost_usd + (entry.cost_usd or 0.0),
             self.unpriced_calls + unpriced,
         )
-
-    def cost_text(self) -> str:
-        """For people; unknown is said, never shown as zero."""
-        if not self.unpriced_calls:
-            return f"${self.cost_usd:.2f}"
-        if self.cost_usd == 0:
-            return "unknown"
-        return f"${self.cost_usd:.2f} + unknown ({self.unpriced_calls} calls)"
 
 
 class Ledger:
@@ -75,7 +67,7 @@ class Ledger:
     def __init__(
         self,
         prices: PriceList,
-        budget: Budget = Budget(),
+        budget: ModelBudget = ModelBudget(),
         *,
         entries: Iterable[LedgerEntry] = (),
         on_entry: Callable[[LedgerEntry], None] = lambda entry: None,
@@ -100,10 +92,6 @@ class Ledger:
     @property
     def total(self) -> Totals:
         return _sum(self.entries)
-
-    def by_role(self) -> dict[Role, Totals]:
-        entries = self.entries
-        return {role: _sum(entry for entry in entries if entry.role is role) for role in Role}
 
     def complete(self, model: LanguageModel, request: ModelRequest) -> ModelReply:
         """Asks the model, unless the budget could not bear it. Raises BudgetExhausted or a ModelError."""

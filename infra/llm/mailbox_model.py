@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from accelopt_core.ports import ModelReply, ModelRequest, ModelUnreachable, Usage
+from accelopt_core.ports import LanguageModel, ModelReply, ModelRequest, ModelUnreachable, Usage
 from infra.llm.flat_prompt import flat_prompt
+from infra.llm.provider import ModelSettings, Provider
 from infra.llm.recording import request_key
 
 LONGEST_REPLY_BYTES = 8 << 20
@@ -131,3 +132,12 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def _build(settings: ModelSettings) -> LanguageModel:
+    if settings.mailbox is None:
+        raise ModelUnreachable("mailbox: no folder: give one for requests and replies")
+    return MailboxModel(settings.mailbox, on_wait=settings.patience.on_wait)
+
+
+PROVIDER = Provider("mailbox", _build, needs=("mailbox",))

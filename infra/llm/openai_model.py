@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
-
-from accelopt_core.ports import ModelError, ModelRefused, ModelReply, ModelRequest, Usage
+from accelopt_core.ports import (
+    LanguageModel,
+    ModelError,
+    ModelRefused,
+    ModelRejectedCredentials,
+    ModelReply,
+    ModelRequest,
+    Usage,
+)
+from infra.llm.provider import ModelSettings, Provider, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
@@ -18,10 +25,10 @@ from infra.llm.retry import (
     redacted,
     with_retries,
 )
-from infra.llm.transport_errors import TRANSPORT_ERRORS
+from infra.llm.transport_errors import transport_errors
 
-_CUT: tuple[type[Exception], ...] = (openai.APIConnectionError, *TRANSPORT_ERRORS)
-_NO_LIST: tuple[type[Exception], ...] = (openai.OpenAIError, json.JSONDecodeError, *TRANSPORT_ERRORS)
+if TYPE_CHECKING:
+    import openai
 
 OPENAI_HOST = "api.openai.com"
 NO_KEY = "no-key"
@@ -45,6 +52,8 @@ class OpenAIModel:
         timeout_s: float = 600.0,
         patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
+        import openai
+
         self._model = model
         self._key = api_key or NO_KEY
         self._timeout_s = timeout_s
@@ -60,9 +69,6 @@ class OpenAIModel:
     def complete(self, request: ModelRequest) -> ModelReply:
         return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
 
-    def close(self) -> None:
-        self._client.close()
-
     def _attempt(self, request: ModelRequest) -> ModelReply:
         try:
             return self._ask(request)
@@ -77,6 +83,8 @@ class OpenAIModel:
             ) from None
 
     def _ask(self, request: ModelRequest) -> ModelReply:
+        import openai
+
         options: dict[str, Any] = {self._limit_name: request.max_tokens}
         if request.temperature is not None:
             options["temperature"] = request.temperature
@@ -93,7 +101,7 @@ class OpenAIModel:
             ) from None
         except openai.APITimeoutError:
             raise Transient(Trouble.TIMEOUT, f"no answer within {self._timeout_s:g} s") from None
-        except _CUT as error:
+        except _cut() as error:
             reason = one_line(str(error.__cause__ or error)) or type(error).__name__
             raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({reason})") from None
         except (json.JSONDecodeError, openai.APIResponseValidationError):
@@ -151,10 +159,12 @@ def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: f
 
     Raises ModelError when it offers none or several, naming them: then the user must choose.
     """
+    import openai
+
     client = openai.OpenAI(api_key=api_key or NO_KEY, base_url=base_url, timeout=timeout_s, max_retries=1)
     try:
         names = [model.id for model in client.models.list()]
-    except _NO_LIST as error:
+    except _no_list() as error:
         reason = one_line(redacted(str(error.__cause__ or error), [api_key or NO_KEY]))
         raise ModelError(
             f"openai: cannot ask {client.base_url} which models it serves ({reason}): "
@@ -166,6 +176,20 @@ def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: f
         return names[0]
     listed = ", ".join(names[:10]) + (", …" if len(names) > 10 else "") if names else "none"
     raise ModelError(f"openai: {client.base_url} serves {len(names)} models ({listed}): choose one with --model")
+
+
+def _cut() -> tuple[type[Exception], ...]:
+    """What is raised when there is no connection, or no longer."""
+    import openai
+
+    return (openai.APIConnectionError, *transport_errors())
+
+
+def _no_list() -> tuple[type[Exception], ...]:
+    """What is raised when a server does not say which models it has."""
+    import openai
+
+    return (openai.OpenAIError, json.JSONDecodeError, *transport_errors())
 
 
 def _usage(usage: Any) -> Usage:
@@ -194,3 +218,18 @@ def _error_of(error: openai.APIStatusError) -> tuple[str, str]:
         if isinstance(inner, str):
             return "", inner
     return "", str(error)
+
+
+def _build(settings: ModelSettings) -> LanguageModel:
+    own_server = settings.base_url is not None and OPENAI_HOST not in settings.base_url
+    if not settings.api_key and not own_server:
+        raise ModelRejectedCredentials("openai: no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server")
+    model = settings.model or (
+        only_model_served(settings.base_url, settings.api_key) if own_server else default_model("openai")
+    )
+    return OpenAIModel(
+        model, settings.api_key, base_url=settings.base_url, timeout_s=settings.timeout_s, patience=settings.patience
+    )
+
+
+PROVIDER = Provider("openai", _build, offered_by=("OPENAI_API_KEY", "OPENAI_BASE_URL"))

@@ -6,7 +6,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
 
-from accelopt_core.ports import LanguageModel, ModelError, ModelReply, ModelRequest
+from accelopt_core.ports import LanguageModel, ModelError, ModelReply, ModelRequest, ModelUnreachable
+from infra.llm.provider import ModelSettings, Provider
 from infra.llm.recording import BadRecording, Exchange, exchange_from_json, request_key
 
 
@@ -61,3 +62,12 @@ def read_exchanges(folder: Path) -> list[tuple[str, Exchange]]:
     if not found:
         raise NotRecorded(f"replay: no recorded exchanges in {place}: give the folder of a run that used a model")
     return found
+
+
+def _build(settings: ModelSettings) -> LanguageModel:
+    if settings.replies is None:
+        raise ModelUnreachable("replay: no folder: give a run's folder or one of recorded exchanges")
+    return ReplayModel(read_exchanges(settings.replies))
+
+
+PROVIDER = Provider("replay", _build, needs=("replies",))

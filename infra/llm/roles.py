@@ -8,8 +8,9 @@ from dataclasses import replace
 from accelopt_core.ports import LanguageModel, Role
 from infra.llm.continuing import ContinuingModel
 from infra.llm.ledger import Ledger
+from infra.llm.provider import ModelSettings
 from infra.llm.recording import Exchange, RecordingModel
-from infra.llm.registry import ModelSettings, build_model
+from infra.llm.registry import build_model
 from infra.llm.replay_model import ReplayModel
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
+@cache
+def transport_errors() -> tuple[type[Exception], ...]:
+    """Imports the library: call it when an SDK, which imports it too, is already loaded."""
     found: list[type[Exception]] = []
     for library in ("httpx", "httpx2"):
         if importlib.util.find_spec(library) is not None:
             module = importlib.import_module(library)
             found += [module.TransportError, module.StreamError, module.DecodingError]
     return tuple(found)
-
-
-TRANSPORT_ERRORS = _transport_errors()

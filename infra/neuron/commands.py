@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accelopt_core.evaluation import Step
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra.isolation.sandbox import kill_group, scrubbed_environment
 
@@ -76,7 +77,7 @@ class ToolRun:
 
 
 def run_tool(
-    argv: Sequence[str], *, cwd: Path, timeout_s: float, step: str, env: Mapping[str, str] | None = None
+    argv: Sequence[str], *, cwd: Path, timeout_s: float, step: Step, env: Mapping[str, str] | None = None
 ) -> ToolRun:
     """Run to its end in a process group of its own.
 
@@ -140,9 +141,7 @@ def find_profiler(installation: Installation) -> Profiler:
             continue
         with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
             try:
-                said = run_tool(
-                    [str(path), "capture", "--help"], cwd=Path(folder), timeout_s=60, step="ask the profiler"
-                )
+                said = run_tool([str(path), "capture", "--help"], cwd=Path(folder), timeout_s=60, step=Step.EXAMINE)
             except StepTimeout:
                 raise ToolchainMissing(f"{path} capture --help does not answer within 60 s; reinstall it") from None
         flags = frozenset(re.findall(r"--[a-z][a-z0-9-]+", said.text))

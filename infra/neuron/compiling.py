@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from accelopt_core.evaluation import Step
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
     ArgumentSpec,
@@ -109,7 +110,7 @@ class NeffCompiler:
         except _MaybeIsolation as failure:
             raise failure.error from None
         except StepTimeout:
-            raise StepTimeout("compile", timeout_s) from None
+            raise StepTimeout(Step.COMPILE, timeout_s) from None
 
     def _compile(self, source: str, arguments: Sequence[ArgumentSpec], deadline: float) -> Neff:
         outer = Path(tempfile.mkdtemp(prefix="compile-", dir=self._folder))
@@ -166,7 +167,7 @@ class NeffCompiler:
     ) -> dict[str, Any]:
         timeout_s = deadline - time.monotonic()
         if timeout_s <= 0:
-            raise StepTimeout("compile", timeout_s)
+            raise StepTimeout(Step.COMPILE, timeout_s)
         candidate, said, artifacts = work / "candidate.py", work / "said.json", work / "artifacts"
         artifacts.mkdir(parents=True)
         candidate.write_text(source, encoding="utf-8")
@@ -204,7 +205,7 @@ class NeffCompiler:
                 f"compiling the kernel fills more than {sandbox.ProcessLimits.disk_bytes >> 30} GiB of disk"
             )
         if finished.timed_out:
-            raise StepTimeout("compile", timeout_s)
+            raise StepTimeout(Step.COMPILE, timeout_s)
         return {**read_report(said, finished), "output": finished.output}
 
     def _mounts(self, work: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from accelopt_core.evaluation import Step
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra.neuron.commands import Installation, ToolRun, run_tool
 
@@ -75,6 +76,6 @@ def list_devices(installation: Installation) -> tuple[Device, ...]:
 def _ask(path: Path, arguments: tuple[str, ...]) -> ToolRun | None:
     with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
         try:
-            return run_tool([str(path), *arguments], cwd=Path(folder), timeout_s=30, step="ask for versions")
+            return run_tool([str(path), *arguments], cwd=Path(folder), timeout_s=30, step=Step.EXAMINE)
         except (StepTimeout, ToolchainMissing):
             return None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelopt_core.evaluation import Step
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra.isolation import sandbox
 from infra.neuron.commands import Installation, run_tool, this_machine
@@ -188,7 +189,7 @@ def instance_type(installation: Installation) -> str | None:
         return None
     with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
         try:
-            said = run_tool([str(tool)], cwd=Path(folder), timeout_s=30, step="list the devices")
+            said = run_tool([str(tool)], cwd=Path(folder), timeout_s=30, step=Step.EXAMINE)
         except (StepTimeout, ToolchainMissing):
             return None
     found = re.search(r"instance-type:\s*(\S+)", said.text)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine
+from accelopt_core.evaluation import HotLine, Step
 from accelopt_core.toolchain import (
     ArgumentSpec,
     Facts,
@@ -115,6 +115,7 @@ class NeuronToolchain:
     """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
 
     simulated = False
+    caveat = ""
     parallel_runs = 1
 
     def __init__(
@@ -199,7 +200,7 @@ class NeuronToolchain:
                 flags.append("--disable-profile")
             npy = "--save-output-npy" in self._profiler.capture_flags
             flags.append("--save-output-npy" if npy else "--save-output")
-            said = self._capture(artifact, tensors, work, flags, timeout_s, "run")
+            said = self._capture(artifact, tensors, work, flags, timeout_s, Step.RUN)
             outputs = self._outputs(artifact, work, said)
             self._verified[artifact.digest, _digest(tensors)] = _digest(outputs)
             return outputs
@@ -231,7 +232,7 @@ class NeuronToolchain:
             flags += ["--save-output-npy", f"--save-nth-output={total}"]
         with self._share.timing():
             started = time.monotonic()
-            said = self._capture(artifact, tensors, work, flags, timeout_s, "benchmark")
+            said = self._capture(artifact, tensors, work, flags, timeout_s, Step.BENCHMARK)
         if self._profiler.keeps_timed_outputs:
             self._check_timed_outputs(artifact, tensors, work, said)
         sessions = [work / f"profile_exec_{number}.ntff" for number in range(skipped + 1, total + 1)]
@@ -302,7 +303,7 @@ class NeuronToolchain:
         work: Path,
         flags: Sequence[str],
         timeout_s: float,
-        step: str,
+        step: Step,
     ) -> ToolRun:
         given: list[str] = []
         if len(tensors) != len(artifact.inputs):
@@ -361,7 +362,7 @@ class NeuronToolchain:
             [str(self._profiler.path), "view", "-n", str(artifact.path), "-s", str(session), *flags],
             cwd=session.parent,
             timeout_s=deadline - time.monotonic(),
-            step="read the profile",
+            step=Step.READ_PROFILE,
             env=self._run_environment,
         )
         if said.status != 0:

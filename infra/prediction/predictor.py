@@ -141,7 +141,9 @@ def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:
     request = EvaluationRequest(task, Candidate("arguments", ""))
     with tempfile.TemporaryDirectory(prefix="nki-arguments-") as folder:
         job = Path(folder, "job.json")
-        job.write_text(wire.encode_job(wire.Job(request, nonce="", toolchain="simulator", machine="")), encoding="utf-8")
+        job.write_text(
+            wire.encode_job(wire.Job(request, nonce="", toolchain="simulator", machine="")), encoding="utf-8"
+        )
         done = subprocess.run(
             [sys.executable, "-m", "infra.judging.judge", "--arguments", "--job", str(job)],
             cwd=TREE, env=scrubbed_environment({}), capture_output=True, text=True, stdin=subprocess.DEVNULL,

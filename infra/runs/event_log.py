@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.loop.events import Event, RunObserver
+from accelopt_core.loop.events import Event, RoundEnded, RunObserver
 from infra.journal import explained, utc_now
 from infra.records import to_document
 
@@ -25,7 +25,11 @@ class EventLog:
         self.failure: OSError | None = None
 
     def tell(self, event: Event) -> None:
-        self.write(type(event).__name__, to_document(event))
+        document = to_document(event)
+        if isinstance(event, RoundEnded):  # by name: the run's folder has the kernel and its evaluation
+            document["attempt"] |= {"candidate": event.attempt.id, "evaluation": None, "last_check": None}
+            document["attempt"]["latency_us"] = event.attempt.latency_us
+        self.write(type(event).__name__, document)
 
     def trace(self, text: str) -> None:
         """A stack trace: the user sees one line, the log has the rest."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ka_extensions.attempt_history import Attempt
+from accelopt_core.candidate import Attempt
+from ka_extensions.outcome import Outcome
 
 INPUT = "input"
-STEPPING_STONES = ("improved", "kept")
+STEPPING_STONES = (Outcome.IMPROVED, Outcome.KEPT)
 """Outcomes from which a run goes on."""
 
 
@@ -18,7 +19,8 @@ class Relative:
 
     id: str
     latency_us: float
-    outcome: str
+    outcome: Outcome | None
+    """None: the input."""
     depth: int
     last: bool
     """Of its siblings."""
@@ -35,7 +37,7 @@ class Lineage:
     ) -> None:
         """`dropped`: winners that failed their last check."""
         self._baseline_us = baseline_us
-        self._attempts = {attempt.candidate_id: attempt for attempt in attempts}
+        self._attempts = {attempt.id: attempt for attempt in attempts}
         self._best_id = best_id
         self.dropped = frozenset(dropped)
 
@@ -55,14 +57,14 @@ class Lineage:
         children: dict[str, list[Attempt]] = {}
         others: dict[str, int] = {}
         for attempt in self._attempts.values():
-            parent = attempt.parent_id or INPUT
-            if attempt.candidate_id in kept:
+            parent = attempt.parent_id
+            if attempt.id in kept:
                 children.setdefault(parent, []).append(attempt)
             else:
                 others[parent] = others.get(parent, 0) + 1
         listed: list[Relative] = []
 
-        def add(name: str, us: float, outcome: str, last: bool, under: tuple[bool, ...], depth: int) -> None:
+        def add(name: str, us: float, outcome: Outcome | None, last: bool, under: tuple[bool, ...], depth: int) -> None:
             listed.append(
                 Relative(name, us, outcome, depth, last, under, others.get(name, 0), name in self.dropped,
                          name == self._best_id)
@@ -70,9 +72,9 @@ class Lineage:
             below = children.get(name, [])
             for child in below:
                 inside = (*under, last) if depth else ()
-                add(child.candidate_id, child.latency_us or 0.0, child.outcome, child is below[-1], inside, depth + 1)
+                add(child.id, child.latency_us or 0.0, child.outcome, child is below[-1], inside, depth + 1)
 
-        add(INPUT, self._baseline_us, "", True, (), 0)
+        add(INPUT, self._baseline_us, None, True, (), 0)
         return tuple(listed)
 
     def _worth_showing(self) -> frozenset[str]:

@@ -4,15 +4,19 @@
     config.json          every setting
     input_kernel.py      the kernel it began with, and baseline.json its measurement
     best_kernel.py       the best so far, and best.json its measurement
-    experiments.jsonl    one line per attempt; the run's truth, all else can be made from it
-    candidates/<id>.py   every kernel written        evaluations/<id>.json   what became of it
-    evaluated/           every evaluation by what it depends on, for a resumed run
+    best.diff            the difference between the two
+    experiments.jsonl    one line per attempt: its plan, its kernel, its evaluation by digest, what was decided and why
+    evaluations/         every evaluation, once, by the digest of its content; all other files name it by that
+    requests/            what each request to the target came to, for a resumed run
+    candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
     time_used            seconds at work so far, all sessions together
+    menu_prices.json     what the planner's menu was priced at
     remote/              evaluations under way on hosts, to be collected after a restart
+    run.lock             held by the process that works on it
 
 Raises JournalError, and RunNotFound.
 """
@@ -30,10 +34,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from accelopt_core.candidate import Candidate
+from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Measured
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
-from accelopt_core.ports import TargetInfo, Try
+from accelopt_core.ports import TargetInfo
 from infra.journal import (
     FileLock,
     JournalDamaged,
@@ -49,6 +53,10 @@ from infra.llm.ledger import LedgerEntry
 from infra.llm.recording import Exchange
 from infra.llm.replay_model import read_exchanges
 from infra.records import from_document, to_document
+from infra.runs.attempt_records import attempt_document, attempt_from, referred
+from infra.runs.earlier_layout import target_with_machine
+from infra.runs.evaluation_store import EVALUATIONS
+from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
 
 T = TypeVar("T")
@@ -82,8 +90,8 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """A kernel and its latency: the content of best.json and baseline.json."""
+class MeasuredKernel:
+    """A kernel and its latency: what best.json and baseline.json say."""
 
     candidate: Candidate
     result: Measured
@@ -109,6 +117,7 @@ class RunFolder:
         self.path = path
         self._experiments = JsonLines(path / "experiments.jsonl")
         self._usage = JsonLines(path / "usage.jsonl")
+        self._evaluations = Evaluations(path / EVALUATIONS)
         self._lock: FileLock | None = None
         self._numbering = threading.Lock()
 
@@ -141,7 +150,7 @@ class RunFolder:
         if (folder.path / "manifest.json").exists():  # written last: without it a run never began
             folder.close()
             raise JournalError(f"{folder.path} is there already: choose another --run-id")
-        for name in ("candidates", "evaluations", "exchanges"):
+        for name in ("candidates", EVALUATIONS, "exchanges"):
             make_folder(folder.path / name)
         replace_file(folder.path / "config.json", _pretty(config))
         folder._write_manifest(manifest)
@@ -177,20 +186,16 @@ class RunFolder:
 
     # --- writing ---
 
-    def attempt(self, entry: Try) -> None:
+    def attempt(self, attempt: Attempt) -> None:
         """Durable; the line in experiments.jsonl comes last, so that it never names a file that is not there."""
-        name = f"{entry.round:03d}{entry.lane}-{entry.number}"
-        if entry.candidate is not None:
-            name = _safe(entry.candidate.id)
-            source = entry.candidate.source.encode("utf-8", "backslashreplace")
-            replace_file(self.path / "candidates" / f"{name}.py", source)
-        if entry.evaluation is not None:
-            replace_file(self.path / "evaluations" / f"{name}.json", _pretty(to_document(entry.evaluation)))
-        self._experiments.append({"at": _stamp(utc_now()), **to_document(entry)})
+        if attempt.candidate is not None:
+            source = attempt.candidate.source.encode("utf-8", "backslashreplace")
+            replace_file(self.path / "candidates" / f"{_safe(attempt.candidate.id)}.py", source)
+        self._experiments.append({"at": _stamp(utc_now()), **attempt_document(attempt, self._evaluations.keep)})
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         """The first one is the input kernel."""
-        document = _pretty(to_document(Measurement(candidate, result)))
+        document = _pretty({"candidate": to_document(candidate), "evaluation": self._evaluations.keep(result)})
         source = candidate.source.encode("utf-8", "backslashreplace")
         if not (self.path / "baseline.json").exists():
             replace_file(self.input_kernel, source)
@@ -259,21 +264,24 @@ class RunFolder:
         return self._read(Shown, name).experiences if (self.path / name).exists() else None
 
     def manifest(self) -> Manifest:
-        return self._read(Manifest, "manifest.json")
+        document = _load(self.path / "manifest.json")
+        if isinstance(document.get("target"), dict):
+            document = {**document, "target": target_with_machine(document["target"])}
+        return from_document(Manifest, document, str(self.path / "manifest.json"))
 
     def config(self) -> dict[str, Any]:
         return _load(self.path / "config.json")
 
-    def tries(self) -> tuple[Try, ...]:
-        """In order; of a try that was gone through again after an interruption, the last line counts."""
-        found: dict[tuple[int, str, int], Try] = {}
+    def attempts(self) -> tuple[Attempt, ...]:
+        """In order; of one that was gone through again after an interruption, the last line counts."""
+        found: dict[tuple[int, str, int], Attempt] = {}
         for number, record in enumerate(self._experiments.read(), 1):
-            entry = from_document(Try, record, f"{self._experiments.path} line {number}")
-            of_lane = (entry.round, entry.lane)
-            for old in [key for key in found if key[0] == entry.round]:
-                if found[old].lanes != entry.lanes or (old[:2] == of_lane and old[2] > entry.number):
+            attempt = attempt_from(record, self._evaluations.get, f"{self._experiments.path} line {number}")
+            of_lane = (attempt.round, attempt.lane)
+            for old in [key for key in found if key[0] == attempt.round]:
+                if found[old].lanes != attempt.lanes or (old[:2] == of_lane and old[2] > attempt.number):
                     del found[old]  # of an interrupted course of this round, perhaps at another width
-            found[of_lane[0], of_lane[1], entry.number] = entry
+            found[of_lane[0], of_lane[1], attempt.number] = attempt
         return tuple(found[key] for key in sorted(found))
 
     def exchanges(self) -> list[tuple[str, Exchange]]:
@@ -287,20 +295,31 @@ class RunFolder:
         records = enumerate(self._usage.read(), 1)
         return tuple(from_document(LedgerEntry, record, f"{path} line {number}") for number, record in records)
 
-    def baseline(self) -> Measurement | None:
-        return self._read(Measurement, "baseline.json") if (self.path / "baseline.json").exists() else None
+    def baseline(self) -> MeasuredKernel | None:
+        return self._measured("baseline.json") if (self.path / "baseline.json").exists() else None
 
-    def winner(self) -> Measurement | None:
+    def winner(self) -> MeasuredKernel | None:
         """The best so far. Puts best_kernel.py right, should a crash have come between the two files."""
         if not (self.path / "best.json").exists():
             return None
-        best = self._read(Measurement, "best.json")
+        best = self._measured("best.json")
         source = best.candidate.source.encode("utf-8", "backslashreplace")
         with explained(self.best_kernel, "read"):
             current = self.best_kernel.read_bytes() if self.best_kernel.exists() else None
         if current != source and self._lock is not None:
             replace_file(self.best_kernel, source)
         return best
+
+    def _measured(self, name: str) -> MeasuredKernel:
+        path = str(self.path / name)
+        document = _load(self.path / name)
+        if "result" in document:  # of an earlier layout
+            document = {"candidate": document.get("candidate"), "evaluation": document["result"]}
+        candidate = from_document(Candidate, document.get("candidate") or {}, path)
+        result = referred(document.get("evaluation"), self._evaluations.get, path)
+        if not isinstance(result, Measured):
+            raise JournalDamaged(f"{path} names no measurement: repair it, or move the file away")
+        return MeasuredKernel(candidate, result)
 
     def _read(self, kind: type[T], name: str) -> T:
         return from_document(kind, _load(self.path / name), str(self.path / name))
@@ -343,8 +362,8 @@ class RunJournal:
         self._folder = folder
         self._memory = memory
 
-    def attempt(self, entry: Try) -> None:
-        self._folder.attempt(entry)
+    def attempt(self, attempt: Attempt) -> None:
+        self._folder.attempt(attempt)
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         self._folder.best(candidate, result)

@@ -1,4 +1,4 @@
-"""One budget over dollars, tokens, device minutes and hours; and the target that keeps count of its own time."""
+"""One budget over dollars, tokens, device minutes and hours."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accelopt_core.evaluation import Evaluation
 from accelopt_core.loop.events import BudgetUpdate, RunObserver
-from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.llm.ledger import Ledger, LedgerEntry
 
 
@@ -73,28 +71,3 @@ class Spending:
             self._observer.tell(BudgetUpdate(device_s=self._device_s))
         else:
             self._observer.tell(BudgetUpdate(total.usage, total.cost_usd, total.unpriced_calls, self._device_s))
-
-
-class MeteredTarget:
-    """Any target, with the seconds it was busy told to `used`."""
-
-    def __init__(self, target: Target, used: Callable[[float], None]) -> None:
-        self._target = target
-        self._used = used
-
-    @property
-    def width(self) -> int:
-        return self._target.width
-
-    def describe(self) -> TargetInfo:
-        return self._target.describe()
-
-    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        began = time.monotonic()
-        try:
-            return self._target.evaluate(request, progress)
-        finally:
-            self._used(time.monotonic() - began)
-
-    def close(self) -> None:
-        self._target.close()

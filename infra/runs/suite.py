@@ -7,18 +7,13 @@ interrupted goes on with the task it was at, and its table can be printed at any
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from accelopt_core.evaluation import Measured
 from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
-from infra.terminal import wording
 from nki_sim.machine import machine
 
 
@@ -51,6 +46,8 @@ class SuiteRow:
 class SuiteTable:
     machine: str
     simulated: bool
+    caveat: str
+    """As `Measured.caveat`."""
     peaks: str
     """The rates that percent of peak refers to."""
     rows: tuple[SuiteRow, ...]
@@ -101,6 +98,22 @@ def new_suite_id(name: str, now: datetime) -> str:
     return new_run_id(name, now)
 
 
+ROUNDS = 30
+"""The catalogue ends by itself when it has no idea left; a suite lets it come that far."""
+
+
+def runs_to_do(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Iterator[tuple[str, RunFolder]]:
+    """Each task with its run, in order, less those that are finished already."""
+    for task in tasks:
+        folder = run_of(checkpoints, suite_id, task)
+        if not (has_begun(folder) and folder.manifest().status == "finished"):
+            yield task, folder
+
+
+def has_begun(folder: RunFolder) -> bool:
+    return (folder.path / "manifest.json").exists()
+
+
 def run_of(checkpoints: Path, suite_id: str, task: str) -> RunFolder:
     return RunFolder(checkpoints / f"{suite_id}.{task}")
 
@@ -114,18 +127,19 @@ def latest_suite(checkpoints: Path, tasks: Sequence[str]) -> str:
     raise RunNotFound(f"no suite in {checkpoints} yet: start one with --suite nkibench")
 
 
-def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str], peaks: str) -> SuiteTable:
+def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> SuiteTable:
     """What the suite's runs came to so far. Raises RunNotFound when none has begun, JournalError for damage."""
-    rows, missing, seconds, where, simulated = [], {}, 0.0, "", True
+    rows, missing, seconds = [], {}, 0.0
+    of: Measured | None = None
+    peaks = ""
     for task in tasks:
         folder = run_of(checkpoints, suite_id, task)
         baseline = folder.baseline()
         if baseline is None:
-            begun = (folder.path / "manifest.json").exists()
-            missing[task] = folder.manifest().reason or "not measured yet" if begun else "not begun"
+            missing[task] = folder.manifest().reason or "not measured yet" if has_begun(folder) else "not begun"
             continue
         manifest, winner = folder.manifest(), folder.winner()
-        where, simulated = baseline.result.machine, baseline.result.simulated
+        of, peaks = baseline.result, peaks_of(manifest.target.machine)
         begin, end = (datetime.fromisoformat(text) for text in (manifest.created, manifest.updated))
         seconds += (end - begin).total_seconds()
         improved = winner is not None and winner.candidate.id != baseline.candidate.id
@@ -137,72 +151,6 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str], peaks:
                 "" if manifest.status == "finished" else manifest.status,
             )
         )  # fmt: skip
-    if not rows:
+    if of is None:
         raise RunNotFound(f"no run of suite {suite_id} in {checkpoints} has measured anything yet")
-    return SuiteTable(where, simulated, peaks, tuple(rows), missing, seconds)
-
-
-# --- for people -----------------------------------------------------------------------------------
-
-
-def print_suite(console: Console, table: SuiteTable) -> None:
-    console.print()
-    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    shown.add_column("task", no_wrap=True)
-    label = "simulated " if table.simulated else ""
-    for name in (f"{label}input", "best", "speed-up", "% of peak", "now"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("bound", no_wrap=True)
-    shown.add_column("verified", no_wrap=True)
-    for row in table.rows:
-        now = row.after or row.before
-        shown.add_row(
-            row.task, wording.latency(row.before.latency_us), wording.latency(now.latency_us),
-            wording.speedup(row.before.latency_us, now.latency_us), f"{row.before.percent_of_peak:.1f}",
-            Text(f"{now.percent_of_peak:.1f}", style="bold green" if row.after else "bold"), row.limiter,
-            " + ".join(now.verified) or "no",
-        )  # fmt: skip
-    shown.width = console.measure(shown, options=console.options.update(width=1000)).maximum
-    console.print(shown, crop=False)
-    for task, reason in table.missing.items():
-        console.print(Text(f"{task}: {reason}", style="yellow"), soft_wrap=True)
-    total = len(table.rows) + len(table.missing)
-    over = f"{total} tasks" if not table.missing else f"{len(table.rows)} of {total} tasks"
-    console.print(
-        f"geometric mean of percent of peak over {over}: {table.before_percent:.1f} % before, "
-        f"{table.after_percent:.1f} % now; {wording.duration(table.seconds)}",
-        soft_wrap=True,
-    )
-    console.print(Text(table.peaks, style="dim"), soft_wrap=True)
-
-
-def markdown(table: SuiteTable) -> str:
-    """The table as the README shows it."""
-    label = "simulated µs" if table.simulated else "µs"
-    lines = [
-        f"| task | shape | input, {label} | best, {label} | % of peak | now | bound by | verified at |",
-        "|---|---|---:|---:|---:|---:|---|---|",
-    ]
-    for row in table.rows:
-        best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
-        now = row.after or row.before
-        lines.append(
-            f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
-            f"{row.before.percent_of_peak:.1f} | {now.percent_of_peak:.1f} | {row.limiter} | "
-            f"{' + '.join(now.verified) or 'not verified'} |"
-        )
-    lines.append(
-        f"| **geometric mean** | {len(table.rows)} tasks | | | **{table.before_percent:.1f}** | "
-        f"**{table.after_percent:.1f}** | | |"
-    )
-    unrun = sum(row.after is None and bool(row.note) for row in table.rows)
-    if unrun:
-        lines += [
-            "",
-            f"{unrun} of the {len(table.rows)} tasks have no optimized kernel yet and count with their input.",
-        ]
-    if any((row.after or row.before).percent_of_peak > 100 for row in table.rows):
-        lines += ["", "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."]
-    lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
-    lines.append(f"{table.machine}; {table.peaks}.")
-    return "\n".join(lines)
+    return SuiteTable(of.machine, of.simulated, of.caveat, peaks, tuple(rows), missing, seconds)

@@ -11,15 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from accelopt_core.evaluation import Crashed, Evaluation
-from accelopt_core.ports import (
-    EvaluationRequest,
-    Progress,
-    Step,
-    TargetInfo,
-    TargetMisconfigured,
-    TargetUnreachable,
-)
+from accelopt_core.evaluation import Crashed, Evaluation, Step
+from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.judging import wire
 from infra.judging.simulator_toolchain import TREE
@@ -48,7 +41,9 @@ class LocalTarget:
     def describe(self) -> TargetInfo:
         toolchain = open_toolchain(self._toolchain, machine=self._machine)
         try:
-            return TargetInfo(toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name)
+            return TargetInfo(
+                toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat
+            )
         finally:
             toolchain.close()
 
@@ -106,7 +101,7 @@ class LocalTarget:
                 raise TargetUnreachable("this machine: the run has ended, and its judges with it")
             if not result.exists() and status < 0:
                 why = "out of memory, or the candidate did it"
-                return Crashed(reached.value, f"the judge was killed by signal {-status}: {why}")
+                return Crashed(reached, f"the judge was killed by signal {-status}: {why}")
             if not result.exists():
                 errors.seek(0)
                 last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.evaluation import Crashed, Evaluation, TimedOut
+from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
-    Step,
     TargetError,
     TargetInfo,
     TargetMisconfigured,
@@ -173,7 +172,7 @@ class SshTarget:
                 elif error.code not in ("lost", "no_job"):
                     raise
                 if last_try:
-                    return Crashed(step.value, f"twice something destroyed the evaluation over there: {error}")
+                    return Crashed(step, f"twice something destroyed the evaluation over there: {error}")
         raise AssertionError("unreachable: the second try returns or raises")
 
     def close(self) -> None:
@@ -233,8 +232,16 @@ class SshTarget:
 
     def _ask_judge(self, station: _Station) -> TargetInfo:
         answer = self._runner.run(
-            [station.python, "-m", "infra.judging.judge", "--describe", "--toolchain", self._toolchain,
-             "--machine", self._machine],
+            [
+                station.python,
+                "-m",
+                "infra.judging.judge",
+                "--describe",
+                "--toolchain",
+                self._toolchain,
+                "--machine",
+                self._machine,
+            ],
             timeout_s=120.0,
             env=self._environment(station),
             cwd=station.tree.path,
@@ -249,6 +256,7 @@ class SshTarget:
                 str(said["fingerprint"]),
                 bool(said["simulated"]),
                 str(said["machine"]),
+                str(said["caveat"]),
             )
         except (IndexError, ValueError, KeyError, TypeError) as error:
             raise TargetMisconfigured(
@@ -298,9 +306,7 @@ class SshTarget:
                 station.references,
             ),
             timeout_s=limit_s,
-            files={
-                "job.json": wire.encode_job(task).encode()
-            },
+            files={"job.json": wire.encode_job(task).encode()},
             env={**self._environment(station), **self._share(self._core_wait_s), "TMPDIR": JOB_DIR},
             path_first=self._path(station),
             cwd=station.tree.path,
@@ -309,8 +315,8 @@ class SshTarget:
         )
         job = self._runner.new_job(spec)
         record = JobRecord(
-            request_key(request, self._toolchain, self._machine), self._runner.where, self._runner.root, job.id, job.secret, nonce,
-            limit_s, utc_now().isoformat(timespec="seconds"),
+            request_key(request, self._toolchain, self._machine), self._runner.where, self._runner.root, job.id,
+            job.secret, nonce, limit_s, utc_now().isoformat(timespec="seconds"),
         )  # fmt: skip
         if self._records is not None:
             self._records.begin(record)  # before it starts: what is not recorded could not be collected
@@ -379,7 +385,7 @@ class SshTarget:
         if outcome is None:
             raise TargetUnreachable(f"job {job.id} on {self._runner.where} was left before its end")
         if outcome.ended == "timeout":
-            return TimedOut(step.value, limit_s)
+            return TimedOut(step, limit_s)
         if outcome.ended == "exit" and "result.json" in job.files:
             try:
                 return wire.decode_result(job.files["result.json"].decode("utf-8", "replace"), nonce=nonce)
@@ -387,7 +393,7 @@ class SshTarget:
                 raise self._misconfigured(str(error)) from error
         if outcome.status is not None and outcome.status < 0:
             return Crashed(
-                step.value, f"the judge was killed by signal {-outcome.status}: out of memory, or the candidate did it"
+                step, f"the judge was killed by signal {-outcome.status}: out of memory, or the candidate did it"
             )
         how = f"status {outcome.status}" if outcome.ended == "exit" else outcome.ended
         raise self._misconfigured(f"the judge ended with {how} and no result: {_last_line(outcome.stderr_tail)}")

@@ -6,15 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from accelopt_core.evaluation import Evaluation
+from accelopt_core.evaluation import Evaluation, Step
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
-    Step,
     Target,
     TargetError,
     TargetInfo,
@@ -96,7 +95,7 @@ class TargetPool:
                             "versions differ): make them alike, or use one of them"
                         )
                 name = "; ".join(info.name for info in infos)
-                self._info = TargetInfo(name, infos[0].fingerprint, infos[0].simulated)
+                self._info = replace(infos[0], name=name)
             return self._info
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -20,17 +20,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import ROUND_STEPS, Measured, Step
 from accelopt_core.loop.events import BASELINE_ROUND, Event, Notice, RunObserver
-from accelopt_core.ports import Step
 from infra.runs.lineage import Lineage
 from infra.terminal import wording
 from infra.terminal.family_tree import path_line
 from infra.terminal.plain_progress import PlainProgress
 from infra.terminal.run_state import LaneState, RunState
 from infra.terminal.wording import LatencyRow, latency_table, one_line
+from ka_extensions.outcome import Outcome
 
-STEPS = tuple(Step)
 WIDEST = 100
 _FRAMES = "◐◓◑◒"
 _PLAIN_FRAMES = "|/-\\"
@@ -38,10 +37,6 @@ _PLAIN_FRAMES = "|/-\\"
 
 class View(RunObserver, Protocol):
     def close(self) -> None: ...
-
-    def paused(self) -> AbstractContextManager[None]:
-        """While a question is asked on the terminal: `with view.paused(): ...`."""
-        ...
 
 
 def open_view(kind: str = "auto", console: Console | None = None, environment: Mapping[str, str] = os.environ) -> View:
@@ -81,14 +76,6 @@ class LiveDashboard:
     def close(self) -> None:
         self._live.stop()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        self._live.stop()
-        try:
-            yield
-        finally:
-            self._live.start()
-
     def _frame(self) -> RenderableType:
         return Frame(self._state, self._clock(), self._lock)
 
@@ -121,9 +108,9 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
     if state.baseline is not None:
         parts += ["", _latencies(state, inside, ascii_only)]
-        note = wording.bound_note(state.baseline)
-        if note:
-            parts += [Text(note, style="dim")]
+        parts += [
+            Text(one_line(note, inside, ascii_only=ascii_only), style="dim") for note in wording.notes(state.baseline)
+        ]
     space = height - 17 - len(state.lanes)
     lineage = state.lineage
     if lineage is not None and state.rounds and space >= 2:
@@ -198,15 +185,15 @@ def _lineage(lineage: Lineage, parent_id: str, width: int, ascii_only: bool) -> 
 def _steps(step: Step | None, began_at: float, now: float, ascii_only: bool) -> Text:
     done_mark, open_mark = ("#", ".") if ascii_only else ("●", "○")
     frames = _PLAIN_FRAMES if ascii_only else _FRAMES
-    at = STEPS.index(step) if step is not None else -1
+    at = ROUND_STEPS.index(step) if step is not None else -1
     text = Text()
-    for number in range(len(STEPS)):
+    for number in range(len(ROUND_STEPS)):
         if number == at:
             text.append(frames[int(now * 5) % len(frames)], style="bold cyan")
         else:
             text.append(done_mark if number < at else open_mark, style="cyan" if number < at else "dim")
     if step is not None:
-        text.append(f"  {at + 1} of {len(STEPS)}  ", style="dim")
+        text.append(f"  {at + 1} of {len(ROUND_STEPS)}  ", style="dim")
         text.append(step.value, style="bold")
         text.append(f"  {wording.duration(now - began_at)}", style="dim")
     return text
@@ -234,7 +221,7 @@ def _latencies(state: RunState, width: int, ascii_only: bool) -> Table:
 
 
 def _kind(state: RunState) -> str:
-    return wording.outcome_words(state.current.kind).label if state.current is not None else ""
+    return wording.outcome_words(Outcome(state.current.kind)).label if state.current is not None else ""
 
 
 def _rounds(state: RunState, most: int, width: int, ascii_only: bool) -> Table:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 
 from rich.console import Console
 from rich.text import Text
 
-from accelopt_core.evaluation import explain
+from accelopt_core.evaluation import ROUND_STEPS, explain
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
@@ -25,11 +24,8 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
-from accelopt_core.ports import Step
 from infra.terminal import wording
 from infra.terminal.run_state import RunState
-
-STEPS = tuple(Step)
 
 
 class PlainProgress:
@@ -52,10 +48,6 @@ class PlainProgress:
     def close(self) -> None:
         self._console.file.flush()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        yield
-
     def _line(self, event: Event) -> str | None:
         match event:
             case RunStarted():
@@ -66,11 +58,12 @@ class PlainProgress:
                     f"{event.experiences} experiences in memory"
                 )
             case BaselineMeasured(result=result):
-                return f"input kernel: {explain(result)}"
+                caveat = f"; {result.caveat}" if result.caveat else ""
+                return f"input kernel: {explain(result)}{caveat}"
             case RoundStarted(round=number, parent_id=parent, parent_us=us):
                 return f"{self._where(number)}: from {parent} at {self._label()}{wording.latency(us)}"
             case StepBegan(round=number, step=step, lane=lane):
-                return f"{self._where(number, lane)} [{STEPS.index(step) + 1}/{len(STEPS)}] {step.value}"
+                return f"{self._where(number, lane)} [{ROUND_STEPS.index(step) + 1}/{len(ROUND_STEPS)}] {step.value}"
             case StepNote(round=number, step=step, detail=detail, lane=lane):
                 return f"{self._where(number, lane)} {step.value}: {detail}"
             case PlanMade():
@@ -93,8 +86,8 @@ class PlainProgress:
                 return None
             case Notice(message=message, level=level):
                 return f"{'warning: ' if level == 'warning' else ''}{message}"
-            case RunEnded(outcome=outcome, reason=reason):
-                return f"{outcome}: {reason}"
+            case RunEnded(ending=ending, reason=reason):
+                return f"{ending.value}: {reason}"
 
     def _where(self, number: int, lane: str = "") -> str:
         if number == BASELINE_ROUND:
@@ -103,4 +96,4 @@ class PlainProgress:
         return f"round {number}{lane}/{total}" if number <= total else "final check"
 
     def _label(self) -> str:
-        return "simulated " if self._state.baseline is not None and self._state.baseline.simulated else ""
+        return self._state.baseline.label if self._state.baseline is not None else ""

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.ports import Try
+from accelopt_core.candidate import Attempt
 from infra.journal import JournalError
 from infra.llm.ledger import Totals
 from infra.runs.lineage import Lineage
-from infra.runs.run_folder import Manifest, Measurement, RunFolder, run_ids
+from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.wording import LatencyRow, latency_table, one_line
@@ -31,10 +31,10 @@ DIFF_LINES_SHOWN = 60
 class RunSummary:
     manifest: Manifest
     folder: RunFolder
-    baseline: Measurement | None
+    baseline: MeasuredKernel | None
     """None: the run ended before its input kernel was measured."""
-    best: Measurement | None
-    tries: tuple[Try, ...]
+    best: MeasuredKernel | None
+    attempts: tuple[Attempt, ...]
     model_calls: Totals
     under_way: bool
     """Some process is at work on it now."""
@@ -60,9 +60,8 @@ class RunSummary:
         """None where the input kernel was never measured."""
         if self.baseline is None or self.best is None:
             return None
-        dropped = [entry.attempt.candidate_id for entry in self.tries if entry.last_check is not None]
-        attempts = [entry.attempt for entry in self.tries]
-        return Lineage(self.baseline.result.latency_us, attempts, self.best.candidate.id, dropped)
+        dropped = [attempt.id for attempt in self.attempts if attempt.last_check is not None]
+        return Lineage(self.baseline.result.latency_us, self.attempts, self.best.candidate.id, dropped)
 
     @property
     def status(self) -> str:
@@ -86,7 +85,7 @@ def summary_of(folder: RunFolder) -> RunSummary:
     for entry in folder.model_calls():
         totals = totals.plus(entry)
     return RunSummary(
-        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.tries(), totals, folder.is_held,
+        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
         folder.seconds_used(),
     )  # fmt: skip
 
@@ -112,16 +111,15 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         ]
         baseline = summary.baseline.result
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
-        note = wording.bound_note(baseline)
-        if note:
-            console.print(Text(note, style="dim"))
+        for note in wording.notes(baseline):
+            console.print(Text(note, style="dim"), soft_wrap=True)
     console.print()
     for name, text in _facts(summary):
         # Paths are copied from here: they are never broken over two lines.
         console.print(Text.assemble((f"{name:9}", "dim"), one_line(text)), soft_wrap=True)
-    if summary.tries:
+    if summary.attempts:
         console.print()
-        print_rounds(console, summary.tries)
+        print_rounds(console, summary.attempts)
         lineage = summary.lineage
         if lineage is not None and len(lineage.tree()) > 1:
             console.print()
@@ -140,20 +138,20 @@ def print_line(console: Console, summary: RunSummary) -> None:
         text = (
             f"{summary.manifest.task:24}{wording.latency(before.latency_us)} -> {wording.latency(now.latency_us)}, "
             f"{before.percent_of_peak:.1f} -> {now.percent_of_peak:.1f} % of peak in "
-            f"{len({entry.round for entry in summary.tries})} rounds, {wording.duration(summary.seconds)}; "
+            f"{len({attempt.round for attempt in summary.attempts})} rounds, {wording.duration(summary.seconds)}; "
             f"{summary.status}"
         )
     console.print(Text(wording.printable(text)), soft_wrap=True)
 
 
 def _facts(summary: RunSummary) -> list[tuple[str, str]]:
-    rounds = len({entry.round for entry in summary.tries})
+    rounds = len({attempt.round for attempt in summary.attempts})
     calls = summary.model_calls
     money = f"none: no model calls ({summary.manifest.proposer})"
     if calls.calls:
         money = f"{wording.cost(calls.cost_usd, calls.unpriced_calls)}; tokens: {wording.tokens(calls.usage)}"
     facts = [
-        ("rounds", f"{rounds}: {wording.tally(entry.attempt for entry in summary.tries)}"),
+        ("rounds", f"{rounds}: {wording.tally(summary.attempts)}"),
         ("cost", money),
         ("time", wording.duration(summary.seconds)),
     ]
@@ -168,9 +166,9 @@ def shown_path(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
-def print_rounds(console: Console, tries: Sequence[Try]) -> None:
-    """One line per round, or per lane of it: its last try, and the kernel it changed."""
-    last = {(entry.round, entry.lane): entry for entry in tries}
+def print_rounds(console: Console, attempts: Sequence[Attempt]) -> None:
+    """One line per round, or per lane of it: its last attempt, and the kernel it changed."""
+    last = {(attempt.round, attempt.lane): attempt for attempt in attempts}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("round", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
@@ -180,14 +178,14 @@ def print_rounds(console: Console, tries: Sequence[Try]) -> None:
     table.add_column("change", no_wrap=True)
     ascii_only = console.options.ascii_only
     columns = max(20, min(console.width, 120) - 55)
-    for (number, lane), entry in sorted(last.items()):
-        words = wording.outcome_words(entry.attempt.outcome)
+    for (number, lane), attempt in sorted(last.items()):
+        words = wording.outcome_words(attempt.outcome)
         mark = words.plain_mark if ascii_only else words.mark
-        change = entry.attempt.title or entry.attempt.summary
+        change = attempt.title or attempt.summary
         table.add_row(
             f"{number}{lane}", Text(f"{mark} {words.label}", style=words.style),
-            wording.latency(entry.attempt.latency_us),
-            str(entry.number), entry.attempt.parent_id or "-", Text(one_line(change, columns, ascii_only=ascii_only)),
+            wording.latency(attempt.latency_us),
+            str(attempt.number), attempt.parent_id, Text(one_line(change, columns, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
 
@@ -263,7 +261,7 @@ def _run_row(run_id: str, summary: RunSummary) -> list[str]:
     return [
         run_id,
         "under way" if summary.under_way else summary.status.split(":")[0],
-        str(len({entry.round for entry in summary.tries})),
+        str(len({attempt.round for attempt in summary.attempts})),
         wording.latency(best),
         wording.speedup(basis, best) if basis is not None else "-",
         summary.manifest.target.name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from accelopt_core.candidate import Plan
-from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.evaluation import Evaluation, Measured, Step
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
@@ -22,7 +22,6 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
-from accelopt_core.ports import Step
 from infra.runs.lineage import INPUT, Lineage
 
 
@@ -120,10 +119,10 @@ class RunState:
                 self.round_seconds.pop()
             self.round_seconds.append(at - self.round_began_at)
         self.rounds.append(event)
-        if event.evaluation is not None:
-            self.current, self.current_round = event.evaluation, number
-        if event.decision.improved and isinstance(event.evaluation, Measured):
-            self.best, self.best_round, self.best_id = event.evaluation, number, attempt.candidate_id
+        if event.attempt.evaluation is not None:
+            self.current, self.current_round = attempt.evaluation, number
+        if event.decision.improved and attempt.measured is not None:
+            self.best, self.best_round, self.best_id = attempt.measured, number, attempt.id
         self.step, self.detail = None, ""
         self.lanes.pop(attempt.lane, None)
 
@@ -132,8 +131,8 @@ class RunState:
         self.dropped.add(candidate_id)
         self.best, self.best_round, self.best_id = self.baseline, BASELINE_ROUND, INPUT
         for ended in self.rounds:
-            result, name = ended.evaluation, ended.attempt.candidate_id
-            if isinstance(result, Measured) and name not in self.dropped:
+            result, name = ended.attempt.measured, ended.attempt.id
+            if result is not None and name not in self.dropped:
                 if self.best is None or result.latency_us < self.best.latency_us:
                     self.best, self.best_round, self.best_id = result, ended.attempt.round, name
 

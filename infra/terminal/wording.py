@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import Usage
-from ka_extensions.attempt_history import Attempt, last_of_rounds
+from ka_extensions.attempt_history import last_of_rounds
+from ka_extensions.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,26 +25,25 @@ class OutcomeWords:
 
 
 OUTCOMES = {
-    "improved": OutcomeWords("improved", "green", "✓", "+"),
-    "kept": OutcomeWords("kept, no best", "cyan", "→", ">"),
-    "no_improvement": OutcomeWords("no improvement", "dim", "·", "."),
-    "reverted": OutcomeWords("reverted", "yellow", "↩", "<"),
-    "failed": OutcomeWords("failed", "red", "✗", "x"),
-    "compile_failed": OutcomeWords("does not compile", "red", "✗", "x"),
-    "incorrect": OutcomeWords("wrong", "red", "✗", "x"),
-    "implausible": OutcomeWords("implausible", "red", "✗", "x"),
-    "timed_out": OutcomeWords("timed out", "red", "✗", "x"),
-    "crashed": OutcomeWords("crashed", "red", "✗", "x"),
-    "measured": OutcomeWords("not decided", "dim", "?", "?"),
-    "no_kernel": OutcomeWords("no kernel", "red", "✗", "x"),
-    "model_failed": OutcomeWords("model failed", "red", "✗", "x"),
-    "no_plan": OutcomeWords("no plan", "red", "✗", "x"),
+    Outcome.IMPROVED: OutcomeWords("improved", "green", "✓", "+"),
+    Outcome.KEPT: OutcomeWords("kept, no best", "cyan", "→", ">"),
+    Outcome.NO_IMPROVEMENT: OutcomeWords("no improvement", "dim", "·", "."),
+    Outcome.REVERTED: OutcomeWords("reverted", "yellow", "↩", "<"),
+    Outcome.COMPILE_FAILED: OutcomeWords("does not compile", "red", "✗", "x"),
+    Outcome.INCORRECT: OutcomeWords("wrong", "red", "✗", "x"),
+    Outcome.IMPLAUSIBLE: OutcomeWords("implausible", "red", "✗", "x"),
+    Outcome.TIMED_OUT: OutcomeWords("timed out", "red", "✗", "x"),
+    Outcome.CRASHED: OutcomeWords("crashed", "red", "✗", "x"),
+    Outcome.MEASURED: OutcomeWords("not decided", "dim", "?", "?"),
+    Outcome.NO_KERNEL: OutcomeWords("no kernel", "red", "✗", "x"),
+    Outcome.MODEL_FAILED: OutcomeWords("model failed", "red", "✗", "x"),
+    Outcome.NO_PLAN: OutcomeWords("no plan", "red", "✗", "x"),
 }
-"""By `Attempt.outcome`; an outcome that is not listed is shown by its own name."""
+"""Of every outcome; a test holds that none is missing."""
 
 
-def outcome_words(outcome: str) -> OutcomeWords:
-    return OUTCOMES.get(outcome) or OutcomeWords(outcome.replace("_", " "), "red", "?", "?")
+def outcome_words(outcome: Outcome) -> OutcomeWords:
+    return OUTCOMES[outcome]
 
 
 def latency(us: float | None) -> str:
@@ -126,7 +127,7 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
     derived = baseline.profile.bounds.source == "trace"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
     table.add_column("", min_width=7, no_wrap=True)
-    table.add_column("simulated latency" if baseline.simulated else "latency", justify="right", no_wrap=True)
+    table.add_column(f"{baseline.label}latency", justify="right", no_wrap=True)
     table.add_column("speed-up", justify="right", no_wrap=True)
     table.add_column("% of bound*" if derived else "% of bound", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, style="dim")
@@ -141,8 +142,8 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
     return table
 
 
-def bound_note(baseline: Measured) -> str:
-    """For the line below a latency table; empty when there is nothing to explain."""
-    if baseline.profile.bounds.source == "trace":
-        return "* bound derived from what the input kernel itself computes and moves"
-    return ""
+def notes(baseline: Measured) -> list[str]:
+    """For below a latency table: what must be explained, a line each."""
+    derived = baseline.profile.bounds.source == "trace"
+    bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
+    return bound + ([baseline.caveat] if baseline.caveat else [])

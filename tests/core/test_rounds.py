@@ -23,20 +23,18 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Step,
 )
-from accelopt_core.loop.events import BASELINE_ROUND, Event, PlanMade, RoundEnded, StepBegan
+from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, PlanMade, RoundEnded, StepBegan
 from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
-from accelopt_core.loop.steps import Ending
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
     EvaluationRequest,
     ModelUnreachable,
     Progress,
-    Step,
     TargetInfo,
     TargetUnreachable,
-    Try,
 )
 from accelopt_core.proposer import (
     CannotRepair,

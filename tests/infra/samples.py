@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import (
     Bottleneck,
     Bounds,
@@ -15,6 +15,7 @@ from accelopt_core.evaluation import (
     Incorrect,
     Measured,
     Profile,
+    Step,
     explain,
 )
 from accelopt_core.loop.events import (
@@ -28,9 +29,8 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
-from accelopt_core.ports import Step, TargetInfo, Try, Usage
+from accelopt_core.ports import TargetInfo, Usage
 from infra.runs.run_folder import Manifest
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.reflexion import Reflexion
 

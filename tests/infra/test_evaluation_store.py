@@ -27,7 +27,8 @@ from accelopt_core.evaluation import (
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
 from infra.journal import JournalDamaged
-from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.evaluation_store import EvaluationStore
+from infra.targets.remembering import RememberingTarget
 from tests.infra.samples import measured
 
 TASK = Task("silu", "", (ShapePreset("full", (("M", 4),)),))

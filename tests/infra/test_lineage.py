@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from accelopt_core.candidate import Attempt
 from infra.runs.lineage import Lineage
 from infra.terminal.family_tree import path_line, tree_lines
-from ka_extensions.attempt_history import Attempt
 
 
 def attempt(name: str, parent: str, us: float | None, outcome: str) -> Attempt:

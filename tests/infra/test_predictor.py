@@ -53,7 +53,9 @@ def workers() -> set[int]:
 
 
 def test_prices_are_the_latencies_that_a_judge_gives(predict: Predictor) -> None:
-    judged = LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None)
+    judged = LocalTarget("simulator", "trn2").evaluate(
+        EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None
+    )
 
     assert predict([SOURCE, WIDER])[SOURCE] == judged.latency_us
 

@@ -22,7 +22,6 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.optimization_memory import Experience
-from accelopt_core.ports import Try
 from infra.journal import JournalDamaged, JournalError, JournalLocked
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids

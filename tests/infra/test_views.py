@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import (
     BudgetUpdate,
     Event,
@@ -27,7 +28,7 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
-from accelopt_core.ports import Step, Usage
+from accelopt_core.ports import Usage
 from infra.runs.event_log import EventLog
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ka_extensions.attempt_history import MODEL_FAILED, Attempt, AttemptHistory
+from accelopt_core.candidate import Attempt
+from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.error_patterns import error_pattern, recurring_errors, same_in_a_row
 from ka_extensions.idea_bans import BanRule
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ka_extensions.attempt_history import Attempt, AttemptHistory
+from accelopt_core.candidate import Attempt
+from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.reflexion import Reflexion, ReflexionWindow
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from accelopt_core.candidate import Candidate, Plan, source_hash
+from accelopt_core.candidate import Attempt, Candidate, Plan, source_hash
 from accelopt_core.evaluation import Bottleneck, Bounds, Gap, HotLine, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from accelopt_core.task import ShapePreset, Task
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.reflexion import Reflexion
 
 KERNEL = '''"""Scale every row."""

@@ -7,11 +7,10 @@ import textwrap
 
 import pytest
 
-from accelopt_core.candidate import source_hash
+from accelopt_core.candidate import Attempt, source_hash
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.model.extraction import check_kernel, extract_kernel
 from accelopt_core.proposer import UnusableReply
-from ka_extensions.attempt_history import Attempt
 from tests.llm.scenes import BETTER, KERNEL
 
 SNIPPET = "nisa.dma_copy(dst=s, src=scale)"

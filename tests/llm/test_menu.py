@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.candidate import Candidate
+from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.menu import Menu
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import Role
@@ -20,7 +20,6 @@ from accelopt_core.proposer import CannotRepair, Feedback, Proposer, UnusablePla
 from accelopt_core.transforms.registry import TRANSFORMS
 from infra.llm.registry import ModelSettings, build_model
 from infra.prediction.price_book import BadPriceBook, PriceBookFile
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.idea_bans import Ban
 from tests.llm.scenes import KERNEL, context
 from tests.llm.wire_server import Script, SeenRequest, WireServer

@@ -23,13 +23,15 @@ from accelopt_core.ports import (
     Role,
     Usage,
 )
+from infra.llm.claude_cli_model import ClaudeCliModel
+from infra.llm.command_model import CommandModel
 from infra.llm.continuing import ContinuingModel, joined
 from infra.llm.ledger import Ledger
 from infra.llm.mailbox_model import MailboxModel
 from infra.llm.prices import load_prices
-from infra.llm.program_model import ClaudeProgramModel, ProgramModel
+from infra.llm.provider import ModelSettings
 from infra.llm.recording import BadRecording, Exchange, RecordingModel, exchange_from_json, exchange_to_json
-from infra.llm.registry import ModelSettings, build_model
+from infra.llm.registry import build_model
 from infra.llm.replay_model import NotRecorded, ReplayModel, read_exchanges
 from infra.llm.retry import Patience, RetryPolicy
 from infra.llm.roles import models_for_roles
@@ -48,7 +50,7 @@ def python(code: str) -> list[str]:
 
 
 def test_a_program_reads_the_whole_request_and_writes_the_reply() -> None:
-    echo = ProgramModel(python("import sys; sys.stdout.write(sys.stdin.read().upper())"), patience=TWO)
+    echo = CommandModel(python("import sys; sys.stdout.write(sys.stdin.read().upper())"), patience=TWO)
     conversation = ModelRequest(
         Role.PLANNER, "be brief", (Message("user", "plan?"), Message("assistant", "hm"), Message("user", "json!"))
     )
@@ -62,7 +64,7 @@ def text_order(text: str) -> list[str]:
 
 def test_a_program_that_ignores_its_input_or_writes_megabytes_blocks_nothing() -> None:
     big = ModelRequest(Role.PLANNER, "s", (Message("user", "x" * 1_000_000),))
-    reply = ProgramModel(python("print('y' * 3_000_000)"), patience=TWO).complete(big)
+    reply = CommandModel(python("print('y' * 3_000_000)"), patience=TWO).complete(big)
     assert reply.text.count("y") == 3_000_000 and reply.usage == Usage()
 
 
@@ -77,7 +79,7 @@ FAILING = {
 @pytest.mark.parametrize(("code", "error", "said"), FAILING.values(), ids=FAILING.keys())
 def test_a_program_that_fails_is_an_error_of_one_line(code: str, error: type[ModelError], said: str) -> None:
     with pytest.raises(error) as raised:
-        ProgramModel(python(code), patience=TWO).complete(REQUEST)
+        CommandModel(python(code), patience=TWO).complete(REQUEST)
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -91,7 +93,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     )
     once = Patience(RetryPolicy(attempts=1))
     with pytest.raises(ModelUnreachable, match="no reply within 2 s"):
-        ProgramModel(python(code), timeout_s=2, patience=once).complete(REQUEST)
+        CommandModel(python(code), timeout_s=2, patience=once).complete(REQUEST)
     for pid in map(int, pids.read_text().split()):
         assert gone(pid)
 
@@ -112,13 +114,13 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("command", ["no-such-program-anywhere --fast", "'unbalanced", ""])
 def test_a_command_that_cannot_run_is_said_before_the_first_round(command: str) -> None:
     with pytest.raises(ModelUnreachable):
-        build_model("command", ModelSettings(command=command))
+        build_model("command", ModelSettings(model_command=command))
 
 
 # --- the claude command ---------------------------------------------------------------------------------
 
 
-def claude(tmp_path: Path, result: dict[str, object] | str, status: int = 0) -> ClaudeProgramModel:
+def claude(tmp_path: Path, result: dict[str, object] | str, status: int = 0) -> ClaudeCliModel:
     """A stand-in for the program that leaves its arguments and input behind and prints a print-mode result."""
     output = result if isinstance(result, str) else json.dumps(result)
     program = tmp_path / "claude"
@@ -128,7 +130,7 @@ def claude(tmp_path: Path, result: dict[str, object] | str, status: int = 0) -> 
         f"print({output!r})\nsys.exit({status})\n"
     )
     program.chmod(0o755)
-    return ClaudeProgramModel("opus", program=str(program), patience=TWO)
+    return ClaudeCliModel("opus", program=str(program), patience=TWO)
 
 
 RESULT: dict[str, object] = {
@@ -230,20 +232,19 @@ def test_an_empty_reply_file_is_not_a_reply(tmp_path: Path) -> None:
 
 def record(folder: Path, replies: list[str | Says]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+
+    def keep(exchange: Exchange) -> None:
+        (folder / f"{len(list(folder.iterdir())):05d}-x.json").write_text(exchange_to_json(exchange))
+
     with WireServer(replies) as server:
-        model = RecordingModel(
-            build_model("anthropic", ModelSettings("m", server.url, "k", 20.0)),
-            lambda exchange: (folder / f"{len(list(folder.iterdir())):05d}-x.json").write_text(
-                exchange_to_json(exchange)
-            ) and None,
-        )  # fmt: skip
+        model = RecordingModel(build_model("anthropic", ModelSettings("m", server.url, "k", 20.0)), keep)
         for _ in replies:
             model.complete(REQUEST)
 
 
 def test_a_recorded_run_is_replayed_in_order_and_then_says_it_is_over(tmp_path: Path) -> None:
     record(tmp_path / "run" / "exchanges", ["first", "second"])
-    model = build_model("replay", ModelSettings(folder=tmp_path / "run"))
+    model = build_model("replay", ModelSettings(replies=tmp_path / "run"))
     assert [model.complete(REQUEST).text for _ in range(2)] == ["first", "second"]
     with pytest.raises(NotRecorded, match="no recorded reply to this planner request"):
         model.complete(REQUEST)
@@ -260,10 +261,10 @@ def test_what_was_paid_for_is_not_asked_again_and_the_rest_goes_to_the_live_mode
 
 def test_a_folder_without_recordings_or_with_a_damaged_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="no recorded exchanges"):
-        build_model("replay", ModelSettings(folder=tmp_path))
+        build_model("replay", ModelSettings(replies=tmp_path))
     (tmp_path / "00001-planner.json").write_text('{"key": ')
     with pytest.raises(BadRecording, match="00001-planner.json"):
-        build_model("replay", ModelSettings(folder=tmp_path))
+        build_model("replay", ModelSettings(replies=tmp_path))
 
 
 # --- cut replies ----------------------------------------------------------------------------------------

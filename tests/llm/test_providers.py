@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -22,15 +22,8 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
-from infra.llm.registry import (
-    PROVIDERS,
-    ModelSettings,
-    UnknownProvider,
-    build_model,
-    default_model,
-    provider_from_environment,
-    settings_from_environment,
-)
+from infra.llm.provider import ModelSettings, NoDefaultModel, UnknownProvider, default_model
+from infra.llm.registry import PROVIDERS, build_model, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience, RetryPolicy
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
 
@@ -46,17 +39,17 @@ class Clockwork:
     slept: list[float] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def patience(self, **policy: float) -> Patience:
+    def patience(self, **policy: int) -> Patience:
         return Patience(
             RetryPolicy(**policy),
             sleep=self.slept.append,
-            dice=lambda: 0.5,  # type: ignore[arg-type] # mixed int and float settings
+            dice=lambda: 0.5,
             on_wait=self.lines.append,
         )
 
 
 def connect(
-    provider: str, server: WireServer, clock: Clockwork, timeout_s: float = 20.0, **policy: float
+    provider: str, server: WireServer, clock: Clockwork, timeout_s: float = 20.0, **policy: int
 ) -> LanguageModel:
     url = server.url if provider == "anthropic" else server.openai_url
     return build_model(provider, ModelSettings("test-model", url, KEY, timeout_s, clock.patience(**policy)))
@@ -90,13 +83,6 @@ def test_claude_is_asked_to_stream_and_to_cache_the_system_text() -> None:
 def test_thinking_is_not_part_of_the_reply() -> None:
     with WireServer([Says("the answer", thinking="let me see")]) as server:
         assert connect("anthropic", server, Clockwork()).complete(REQUEST).text == "the answer"
-
-
-def test_a_thinking_setting_reaches_claude() -> None:
-    with WireServer(["fine"]) as server:
-        settings = ModelSettings("m", server.url, KEY, 20.0, thinking={"type": "adaptive"})
-        build_model("anthropic", settings).complete(REQUEST)
-    assert server.requests[0].body["thinking"] == {"type": "adaptive"}
 
 
 def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
@@ -351,11 +337,15 @@ def test_the_environment_chooses_the_provider(environment: dict[str, str], provi
 
 def test_flags_come_before_the_environment_and_that_before_the_defaults() -> None:
     environment = {"OPENAI_API_KEY": "k", "OPENAI_MODEL": "from-environment", "OPENAI_BASE_URL": "http://e/v1"}
-    assert settings_from_environment("openai", environment=environment).model == "from-environment"
-    assert settings_from_environment("openai", model="flag", environment=environment).model == "flag"
-    assert settings_from_environment("openai", environment=environment).base_url == "http://e/v1"
-    settings = settings_from_environment("anthropic", environment={"ANTHROPIC_API_KEY": "k"})
+    assert settings_from_environment("openai", ModelSettings(), environment) == ModelSettings(
+        "from-environment", "http://e/v1", "k"
+    )
+    told = ModelSettings("flag", "http://f/v1", timeout_s=7.0)
+    assert settings_from_environment("openai", told, environment) == replace(told, api_key="k")
+    settings = settings_from_environment("anthropic", ModelSettings(), {"ANTHROPIC_API_KEY": "k"})
     assert build_model("anthropic", settings).name == f"anthropic:{default_model('anthropic')}"
+    with pytest.raises(NoDefaultModel, match="mailbox: no default model: name one with --model"):
+        default_model("mailbox")
 
 
 @pytest.mark.parametrize(
@@ -372,6 +362,6 @@ def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], Language
 
 def test_an_unknown_provider_is_answered_with_the_list() -> None:
     with pytest.raises(UnknownProvider) as raised:
-        build_model("skynet")
+        build_model("skynet", ModelSettings())
     for provider in PROVIDERS:
         assert provider in str(raised.value)

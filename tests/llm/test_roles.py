@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from accelopt_core.candidate import Candidate
+from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Bottleneck, CompileFailed
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import ModelContextOverflow, Role
 from accelopt_core.proposer import Feedback, Proposer, UnusablePlan, UnusableReply
 from infra.llm.registry import ModelSettings, build_model
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.error_patterns import RecurringError
 from ka_extensions.idea_bans import Ban

@@ -73,7 +73,8 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Session:
         patch.setenv("ANTHROPIC_API_KEY", SECRET)
         target = SshTarget(
             server.destination,
-            machine="trn2", remote_simulator=True,
+            machine="trn2",
+            remote_simulator=True,
             remote_python=sys.executable,
             settings=server.settings,
             root=str(root),

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 import orchestrator
-from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile
-from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, TargetInfo
+from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
+from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.runs.run_folder import RunFolder
 from tests.e2e.kernels import REFERENCE, SLOW, WRONG
 

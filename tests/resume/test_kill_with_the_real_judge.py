@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from accelopt_core.evaluation import Evaluation, Measured
-from accelopt_core.ports import EvaluationRequest, Progress, Step, Target, TargetInfo
+from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.targets.local import LocalTarget
 from tests.e2e.kernels import REFERENCE
 from tests.llm.wire_server import WireServer

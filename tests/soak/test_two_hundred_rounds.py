@@ -13,24 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile
-from accelopt_core.loop.events import Event, RoundEnded
+from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
+from accelopt_core.loop.events import Ending, Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Outcome
-from accelopt_core.loop.steps import Ending
 from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import EvaluationRequest, Progress, Step, TargetInfo
+from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
 from infra.llm.recording import exchange_to_json
 from infra.llm.registry import ModelSettings
 from infra.llm.retry import Patience, RetryPolicy
 from infra.llm.roles import models_for_roles
-from infra.runs.evaluation_store import EvaluationStore, RememberingTarget
+from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import Observers
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder, RunJournal
 from infra.runs.spending import Spending, TimeLimits
 from infra.targets.local import LocalTarget
+from infra.targets.remembering import RememberingTarget
 from infra.tasks.seed_index import task_from_files
 from tests.e2e.kernels import REFERENCE
 from tests.infra.samples import manifest

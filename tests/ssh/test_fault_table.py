@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import CompileFailed
-from accelopt_core.ports import Step, TargetError
+from accelopt_core.evaluation import CompileFailed, Step
+from accelopt_core.ports import TargetError
 from infra.ssh.runner import SshRunner
 from infra.ssh.stream import Stream
 from infra.targets import over_ssh as ssh_target
@@ -59,7 +59,8 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
     return SshTarget(
         sshd.destination,
-        machine="trn2", remote_simulator=True,
+        machine="trn2",
+        remote_simulator=True,
         remote_python=sys.executable,
         settings=replace(sshd.settings, **changes),  # type: ignore[arg-type]  # fields of SshSettings, by name
         root=str(root),

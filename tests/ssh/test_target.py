@@ -12,15 +12,8 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, TimedOut
-from accelopt_core.ports import (
-    EvaluationLimits,
-    EvaluationRequest,
-    Step,
-    TargetError,
-    TargetMisconfigured,
-    TargetUnreachable,
-)
+from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Step, TimedOut
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetError, TargetMisconfigured, TargetUnreachable
 from accelopt_core.task import ShapePreset, Task
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
@@ -108,7 +101,8 @@ def acting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshTarget]:
     (folder / "empty").write_text("")
     target = SshTarget(
         server.destination,
-        machine="trn2", remote_simulator=True,
+        machine="trn2",
+        remote_simulator=True,
         remote_python=sys.executable,
         settings=server.settings,
         root=str(folder / "far"),

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import CompileFailed, Incorrect, Measured
-from accelopt_core.ports import EvaluationRequest, Step
+from accelopt_core.evaluation import CompileFailed, Incorrect, Measured, Step
+from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
 from infra.judging.shipment import PACKAGES, TREE, files_to_ship
 from infra.targets.local import LocalTarget
@@ -30,7 +30,12 @@ FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "to
 @pytest.fixture
 def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
     target = SshTarget(
-        sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings, root=str(work)
+        sshd.destination,
+        machine="trn2",
+        remote_simulator=True,
+        remote_python=sys.executable,
+        settings=sshd.settings,
+        root=str(work),
     )
     yield target
     target.close()
@@ -116,7 +121,8 @@ def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
 ) -> None:
     target = SshTarget(
         sshd.destination,
-        machine="trn2", remote_simulator=remote_simulator,
+        machine="trn2",
+        remote_simulator=remote_simulator,
         remote_python=sys.executable,
         settings=sshd.settings,
         root=str(work),

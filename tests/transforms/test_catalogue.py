@@ -9,14 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.catalogue.proposer import bottleneck_of, catalogue_proposer
 from accelopt_core.evaluation import Bottleneck, Bounds, CompileFailed, Measured, Profile
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
 from accelopt_core.transforms.registry import TRANSFORMS
 from infra.tasks.seed_index import load_seed
-from ka_extensions.attempt_history import Attempt
 from ka_extensions.divergence_guard import DivergenceGuard
 from tests.transforms.running import predictor, priced_by, random, run
 

@@ -210,7 +210,9 @@ def task_of(name: str) -> Task:
 
 
 def judged(name: str, source: str) -> Measured:
-    result = LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(task_of(name), Candidate("c", source)), lambda step, detail: None)
+    result = LocalTarget("simulator", "trn2").evaluate(
+        EvaluationRequest(task_of(name), Candidate("c", source)), lambda step, detail: None
+    )
     assert isinstance(result, Measured), result
     return result
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import libcst as cst
 import pytest
 
-from accelopt_core.candidate import Candidate
+from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue import look_ahead as search
 from accelopt_core.catalogue.look_ahead import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
@@ -20,7 +20,6 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
 from infra.tasks.seed_index import load_seed
-from ka_extensions.attempt_history import Attempt
 from tests.transforms.running import priced_by
 
 TASK = load_seed("matmul").task()

@@ -1,8 +1,7 @@
-"""Any program as the model: prompt on standard input, reply on standard output. `claude` is one of them."""
+"""Any program as the model: prompt on standard input, reply on standard output."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -10,12 +9,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from accelopt_core.ports import (
-    ModelError,
-    ModelRefused,
+    LanguageModel,
     ModelRejectedCredentials,
     ModelReply,
     ModelRequest,
@@ -23,6 +20,7 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.flat_prompt import flat_prompt
+from infra.llm.provider import ModelSettings, Provider
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
 
 LONGEST_REPLY_BYTES = 8 << 20
@@ -30,7 +28,7 @@ _BUSY = re.compile(r"rate.?limit|overloaded|usage limit|too many requests|\b429\
 _LOGIN = re.compile(r"invalid api key|not logged in|please run /login|authentication|unauthorized|\b401\b", re.I)
 
 
-class ProgramModel:
+class CommandModel:
     """Runs a command once per reply, in its own process group and an empty directory.
 
     Exit status 0 and some output is a reply; anything else is an error whose line ends with the last of
@@ -44,18 +42,15 @@ class ProgramModel:
         name: str | None = None,
         timeout_s: float = 600.0,
         patience: Patience = DEFAULT_PATIENCE,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`environment`: what the program sees; None: what this process sees. Raises ModelUnreachable
-        when the program is not there."""
+        """Raises ModelUnreachable when the program is not there."""
         if not command:
             raise ModelUnreachable("command: it is empty: give a program that reads a prompt and writes a reply")
         self._command = list(command)
         self._label = name or f"command:{os.path.basename(command[0])}"
         self._timeout_s = timeout_s
         self._patience = patience
-        self._environment = dict(os.environ if environment is None else environment)
-        if shutil.which(command[0], path=self._environment.get("PATH")) is None:
+        if shutil.which(command[0]) is None:
             raise ModelUnreachable(f"{self._label}: no program {command[0]!r}: install it or give its full path")
 
     @property
@@ -109,7 +104,6 @@ class ProgramModel:
                     stdout=output_file,
                     stderr=complaint_file,
                     cwd=folder,
-                    env=self._environment,
                     start_new_session=True,
                 )
             except OSError as error:
@@ -127,98 +121,12 @@ class ProgramModel:
         return status, texts[0], texts[1]
 
 
-class ClaudeProgramModel(ProgramModel):
-    """The `claude` command in print mode: no tools, no project settings, its JSON result with token counts."""
-
-    def __init__(
-        self,
-        model: str | None = None,
-        *,
-        program: str = "claude",
-        timeout_s: float = 600.0,
-        patience: Patience = DEFAULT_PATIENCE,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(
-            [program],
-            name=f"claude-cli:{model or 'default'}",
-            timeout_s=timeout_s,
-            patience=patience,
-            environment=environment,
-        )
-        self._model = model
-
-    def _arguments(self, request: ModelRequest) -> list[str]:
-        chosen = ["--model", self._model] if self._model else []
-        system = ["--system-prompt", request.system] if request.system else []
-        return [*self._command, "-p", "--output-format", "json", "--tools", "", *chosen, *system]
-
-    def _prompt(self, request: ModelRequest) -> str:
-        return flat_prompt(request, with_system=False)
-
-    def _failure(self, status: int, output: str, complaint: str) -> Exception:
-        # In print mode the reason stands in the JSON result, not on standard error.
-        result = _result(output)
-        return (
-            super()._failure(status, "", str(result.get("result") or complaint))
-            if result
-            else super()._failure(status, output, complaint)
-        )
-
-    def _reply(self, output: str) -> ModelReply:
-        result = _result(output)
-        if result is None:
-            raise Transient(Trouble.UNREACHABLE, "its output is not the JSON result of print mode")
-        usage = _claude_usage(result.get("usage"))
-        text = result.get("result")
-        if result.get("is_error"):
-            fault = self._failure(0, output, "")
-            if isinstance(fault, ModelError):
-                fault.usage = usage
-            raise fault
-        if result.get("stop_reason") == "refusal":
-            refused = ModelRefused(f"{self.name}: the model declined to answer: choose another --model")
-            refused.usage = usage
-            raise refused
-        if not isinstance(text, str) or not text.strip():
-            raise Transient(Trouble.EMPTY, f"an empty reply ({result.get('subtype')})", usage=usage)
-        used = result.get("modelUsage")
-        names = list(used) if isinstance(used, dict) else []
-        return ModelReply(
-            text,
-            names[0] if len(names) == 1 else self._model or "default",
-            usage,
-            truncated=result.get("stop_reason") == "max_tokens",
-        )
-
-
-def split_command(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     """A command line as the user's shell would split it. Raises ModelUnreachable for unbalanced quotes."""
     try:
         return shlex.split(text)
     except ValueError as error:
         raise ModelUnreachable(f"command: {text!r}: {error}: quote it as in a shell") from None
-
-
-def _result(output: str) -> dict[str, Any] | None:
-    try:
-        document = json.loads(output)
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    return document if isinstance(document, dict) and document.get("type") == "result" else None
-
-
-def _claude_usage(usage: object) -> Usage:
-    def count(name: str) -> int:
-        value = usage.get(name) if isinstance(usage, dict) else None
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-    return Usage(
-        count("input_tokens"),
-        count("output_tokens"),
-        count("cache_read_input_tokens"),
-        count("cache_creation_input_tokens"),
-    )
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -228,3 +136,12 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     except (ProcessLookupError, PermissionError):
         pass
     process.wait()
+
+
+def _build(settings: ModelSettings) -> LanguageModel:
+    if not settings.model_command:
+        raise ModelUnreachable("command: no program: give one that reads a prompt and writes a reply")
+    return CommandModel(_split(settings.model_command), timeout_s=settings.timeout_s, patience=settings.patience)
+
+
+PROVIDER = Provider("command", _build, needs=("model_command",))

@@ -1,0 +1,430 @@
+"""From settings to a finished run: its target, its proposer, its folder and its loop, put together.
+
+The only file beside `orchestrator.py` that reads `config`; whatever it builds knows nothing of settings.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import config
+from accelopt_core.catalogue.menu import CatalogueMenu
+from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.loop import events
+from accelopt_core.loop.lane import MOST_LANES
+from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.prompting import PromptSettings
+from accelopt_core.model.proposer import proposer_from_model
+from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
+from accelopt_core.proposer import Proposer
+from accelopt_core.task import PrecisionPolicy, Task
+from infra.journal import utc_now
+from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
+from infra.llm.prices import SHIPPED_PRICES, load_prices
+from infra.llm.recording import Exchange, exchange_to_json
+from infra.llm.registry import provider_from_environment, settings_from_environment
+from infra.llm.retry import Patience
+from infra.llm.roles import models_for_roles
+from infra.prediction.predictor import Predictor
+from infra.prediction.price_book import PriceBookFile
+from infra.runs.evaluation_store import EvaluationStore
+from infra.runs.event_log import EventLog, Observers
+from infra.runs.memory_file import MemoryFile
+from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
+from infra.runs.spending import Spending, TimeLimits
+from infra.settings_reader import SettingsError
+from infra.ssh.config import SshSettings
+from infra.targets.local import LocalTarget
+from infra.targets.metered import MeteredTarget
+from infra.targets.over_ssh import SshTarget
+from infra.targets.pool import TargetPool
+from infra.targets.remembering import RememberingTarget
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
+from infra.terminal import report
+from infra.terminal.dashboard import open_view
+from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.idea_bans import BanRule
+from nki_sim.machine import machine
+from nki_sim.reference import api_reference, instruction_list
+
+
+@dataclass(frozen=True)
+class Problem:
+    task: Task
+    kernel: Path
+    source: str
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    settings: config.Settings
+    problem: Problem
+    folder: RunFolder
+    result: RunResult
+
+
+def carry_out(invocation: config.Invocation) -> FinishedRun:
+    """One run on one kernel, from its beginning or from where it was interrupted; best.diff is written.
+
+    Raises what is wrong before it begins (SettingsError, TaskNotFound, TaskInvalid, TaskFault, JournalError,
+    TargetError, ModelError), and BaselineRejected.
+    """
+    resumed = invocation.settings.run.resume
+    if resumed is None:
+        settings = _quick_start(invocation)
+        problem, folder = _problem(settings), None
+    else:
+        folder = find_run(invocation.settings.run.checkpoints, resumed)
+        settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
+        problem = _resumed_problem(settings, folder)
+    with ExitStack() as stack:
+        target = target_of(settings)
+        stack.callback(target.close)
+        info = target.describe()
+        provider = _provider(settings)
+        width = settings.run.width or min(target.width, MOST_LANES)
+        settings = replace(settings, run=replace(settings.run, width=width))
+        if folder is None:
+            folder = _folder(settings, problem, info, provider)
+        else:
+            _continue(folder, info, settings.run.rounds)
+        stack.callback(folder.close)
+        if isinstance(target, TargetPool):
+            target.remember_in(folder.path / "remote")
+        log = stack.enter_context(EventLog(folder.log))
+        view = open_view(settings.run.view)
+        stack.callback(view.close)
+        observer = Observers(log, view)
+        try:
+            result = _optimize(settings, problem, provider, target, info, folder, observer)
+        except BaseException as error:
+            log.trace(traceback.format_exc())
+            folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
+            raise
+        folder.end(result.ending.value, result.reason)
+        observer.tell(events.RunEnded(result.ending, result.reason))
+    report.write_diff(report.summary_of(folder))
+    return FinishedRun(settings, problem, folder, result)
+
+
+def _optimize(
+    settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
+    observer: Observers,
+) -> RunResult:  # fmt: skip
+    seconds_before = folder.seconds_used()
+    spending = Spending(
+        TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer,
+        seconds_before=seconds_before, on_time=folder.keep_time,
+    )  # fmt: skip
+    memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
+    with ExitStack() as stack:
+        proposer = _proposer(settings, problem.task, provider, info, folder, spending, observer, stack)
+        observer.tell(
+            events.RunStarted(
+                run_id=folder.run_id,
+                task=problem.task.name,
+                shape=problem.task.full.describe(),
+                kernel=str(problem.kernel),
+                target=info,
+                proposer=proposer.name,
+                rounds=settings.run.rounds,
+                patience=settings.run.patience,
+                folder=str(folder.path),
+                experiences=len(memory.load()),
+                max_hours=settings.budget.max_hours,
+                hours_before=seconds_before / 3600,
+                width=settings.run.width or 1,
+            )
+        )
+        for notice in _notices(settings, problem, provider):
+            observer.tell(events.Notice(notice))
+        store = EvaluationStore(settings.run.checkpoints, folder.run_id)
+        spending.device_used(store.seconds())
+        metered = MeteredTarget(target, spending.device_used)
+        with _interruptible(observer) as interrupted:
+            loop = Loop(
+                problem.task,
+                problem.source,
+                RememberingTarget(metered, store, replay=settings.run.replay),
+                proposer,
+                RunJournal(folder, memory),
+                spending,
+                observer,
+                _loop_settings(settings, provider),
+                interrupted,
+                _past(folder),
+            )
+            try:
+                return loop.run()
+            finally:
+                spending.note_time()
+
+
+def _notices(settings: config.Settings, problem: Problem, provider: str) -> Iterator[str]:
+    if provider == "catalogue" and settings.model.provider == "auto":
+        yield (
+            "no API key found, so the built-in catalogue proposes the changes; for a language model set "
+            "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
+        )
+    if settings.run.preset == QUICK_START and settings.run.kernel is None:
+        yield f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
+
+
+def _past(folder: RunFolder) -> Past | None:
+    baseline = folder.baseline()
+    return None if baseline is None else Past(baseline.result, folder.attempts())
+
+
+def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
+    """The kernel the run began with, even where the user's file has changed since."""
+    problem = _problem(settings)
+    if not folder.input_kernel.exists():
+        return problem
+    return replace(problem, source=folder.input_kernel.read_text(encoding="utf-8"))
+
+
+def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
+    folder.hold()
+    before = folder.manifest().target
+    if before.fingerprint != info.fingerprint:
+        folder.close()
+        raise SettingsError(
+            f"resume: run {folder.run_id} was measured on {before.name}, which is not what answers now ({info.name}); "
+            "latencies of the two cannot be compared: start a new run"
+        )
+    folder.go_on(rounds)
+
+
+@contextmanager
+def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish; the second stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        observer.tell(events.Notice("finishing this step, then saving; Ctrl-C again stops at once", "warning"))
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- what is optimised ------------------------------------------------------------------------------
+
+QUICK_START = "medium"
+"""The preset of a first try with no arguments: real, and over in a minute."""
+
+
+def _quick_start(invocation: config.Invocation) -> config.Settings:
+    settings = invocation.settings
+    if {"run.kernel", "run.task", "run.preset"} & set(invocation.origins):
+        return settings
+    return replace(settings, run=replace(settings.run, preset=QUICK_START))
+
+
+def _problem(settings: config.Settings) -> Problem:
+    if settings.run.kernel is None:
+        seed = load_seed(settings.run.task)
+        task, kernel = seed.task(), seed.kernel_path
+    else:
+        kernel = settings.run.kernel
+        if not kernel.is_file():
+            raise TaskNotFound(f"{kernel}: no such kernel file")
+        problem = settings.run.problem
+        task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
+    try:
+        source = kernel.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
+    return Problem(_adjusted(task, settings), kernel, source)
+
+
+def _adjusted(task: Task, settings: config.Settings) -> Task:
+    wanted = settings.verification
+    presets = {preset.name: preset for preset in task.presets}
+    chosen = settings.run.preset or task.full.name
+    if chosen not in presets:
+        raise SettingsError(f"preset: {task.name} has no {chosen!r}, only {', '.join(presets)}")
+    last = list(presets).index(chosen)
+    return replace(
+        task,
+        presets=task.presets[: last + 1],
+        seeds=wanted.seeds or task.seeds,
+        tolerance=wanted.tolerance or task.tolerance,
+        precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
+    )
+
+
+# --- where --------------------------------------------------------------------------------------------
+
+
+def target_of(settings: config.Settings) -> Target:
+    wanted = settings.target
+    if not wanted.host:
+        return LocalTarget("simulator", wanted.machine)
+    return TargetPool([host_target(settings, host) for host in wanted.host])
+
+
+def host_target(settings: config.Settings, host: str) -> SshTarget:
+    wanted = settings.target
+    ssh = SshSettings(
+        config_file=wanted.ssh_config,
+        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
+        identity_files=(wanted.identity,) if wanted.identity else (),
+        accept_new_host_key=wanted.accept_new_host_key,
+        connect_timeout_s=wanted.connect_timeout_s,
+        reconnect_for_s=wanted.reconnect_s,
+    )
+    destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
+    return SshTarget(
+        destination, machine=wanted.machine, remote_simulator=wanted.remote_simulator,
+        remote_python=wanted.remote_python, settings=ssh, root=wanted.remote_dir, cores=wanted.cores, core_wait_s=wanted.core_wait_s,
+    )  # fmt: skip
+
+
+def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
+    manifest = Manifest(
+        run_id=settings.run.run_id or new_run_id(problem.task.name, utc_now()),
+        created=utc_now().isoformat(timespec="milliseconds"),
+        task=problem.task.name,
+        shape=problem.task.full.describe(),
+        kernel=str(problem.kernel.resolve()),
+        target=info,
+        proposer=provider,
+        versions={"nki-optimizer": config.VERSION, "python": platform.python_version()},
+        rounds=settings.run.rounds,
+    )
+    return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
+
+
+EXPLORATION_STEPS = 2
+"""Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
+
+
+def _loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
+    target, verification, guard = settings.target, settings.verification, settings.guard
+    detour = guard.max_exploration
+    if detour is None:
+        detour = 0 if provider == "catalogue" else EXPLORATION_STEPS
+    return LoopSettings(
+        rounds=settings.run.rounds,
+        patience=settings.run.patience,
+        max_repairs=guard.max_repairs,
+        width=settings.run.width or 1,
+        guard=DivergenceGuard(guard.revert_above, guard.noise, detour),
+        bans=BanRule(guard.ban_after, guard.ban_rounds),
+        recurring_after=guard.recurring_after,
+        model_failures=guard.model_failures,
+        reflexion_window=guard.reflexion_window,
+        experiences=guard.experiences,
+        secret_seeds=verification.extra_seeds,
+        bound_percent=guard.stop_at_percent,
+        limits=EvaluationLimits(
+            target.compile_timeout_s, target.run_timeout_s, int(target.memory_gib * (1 << 30)),
+            verification.warmup, verification.iterations, verification.max_spread, verification.remeasure,
+        ),
+    )  # fmt: skip
+
+
+# --- who proposes ---------------------------------------------------------------------------------
+
+
+def _provider(settings: config.Settings) -> str:
+    if settings.model.provider != "auto":
+        return settings.model.provider
+    return provider_from_environment() or "catalogue"
+
+
+def _proposer(
+    settings: config.Settings,
+    task: Task,
+    provider: str,
+    info: TargetInfo,
+    folder: RunFolder,
+    spending: Spending,
+    observer: Observers,
+    stack: ExitStack,
+) -> Proposer:
+    predictor = Predictor(task, info.machine, settings.target.compile_timeout_s)
+    stack.callback(predictor.close)
+    if provider == "catalogue":
+        return catalogue_proposer(predictor, datetime.date.today)
+
+    def spent(entry: LedgerEntry) -> None:
+        folder.spend(entry)
+        spending.model_called(entry)
+
+    ledger = Ledger(
+        load_prices(settings.model.prices or SHIPPED_PRICES),
+        ModelBudget(settings.budget.max_cost_usd, settings.budget.max_tokens),
+        entries=folder.model_calls(),
+        on_entry=spent,
+    )
+    spending.attach(ledger)
+    wanted = settings.model
+    role_models = {
+        Role.PLANNER: wanted.planner_model,
+        Role.EXECUTOR: wanted.executor_model,
+        Role.SUMMARIZER: wanted.summarizer_model,
+        Role.REFLEXION: wanted.reflexion_model,
+    }
+    model_settings = settings_from_environment(
+        provider,
+        model=wanted.model,
+        base_url=wanted.base_url,
+        timeout_s=wanted.reply_timeout_s,
+        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+        command=wanted.model_command,
+        folder=wanted.mailbox if provider == "mailbox" else wanted.replies,
+    )
+    secrets = [model_settings.api_key] if model_settings.api_key else []
+
+    def keep(exchange: Exchange) -> None:
+        folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
+
+    models = models_for_roles(
+        provider,
+        model_settings,
+        ledger,
+        keep,
+        role_models={role: name for role, name in role_models.items() if name},
+        recorded=folder.exchanges(),
+    )
+    menu = None
+    if wanted.menu_s > 0:
+        folders = [
+            folder.path,
+            *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
+        ]
+        menu = CatalogueMenu(predictor, wanted.menu_s, PriceBookFile(folders))
+    return proposer_from_model(
+        models,
+        partial(api_reference, machine=info.machine),
+        instruction_list(info.machine),
+        _prompt_settings(settings, info),
+        datetime.date.today,
+        menu,
+    )
+
+
+def _prompt_settings(settings: config.Settings, info: TargetInfo) -> PromptSettings:
+    longest, temperature = settings.model.max_reply_tokens, settings.model.temperature
+    told = PromptSettings(machine_facts(machine(info.machine)), temperature=temperature)
+    return told if longest is None else replace(told, max_tokens={role: longest for role in Role})

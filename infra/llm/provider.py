@@ -1,0 +1,62 @@
+"""What a provider of language models is, and what it may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelopt_core.ports import LanguageModel, ModelError
+from infra.llm.retry import DEFAULT_PATIENCE, Patience
+from infra.toml_files import read_toml
+
+SHIPPED_DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+
+class UnknownProvider(ModelError):
+    """No provider of that name; the line lists those there are."""
+
+
+class NoDefaultModel(ModelError):
+    """The provider has no model in defaults.toml: name one with --model."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What any provider may be told; each uses what it knows. A setting of `config.Model` has its name here too."""
+
+    model: str | None = None
+    """None: the provider's default (defaults.toml), or the one model a local server offers."""
+    base_url: str | None = None
+    api_key: str | None = None
+    timeout_s: float = 600.0
+    """For one whole reply."""
+    patience: Patience = DEFAULT_PATIENCE
+    model_command: str | None = None
+    """The program and its arguments, as in a shell."""
+    mailbox: Path | None = None
+    """The folder where requests and replies go."""
+    replies: Path | None = None
+    """A run's folder, or one of recorded exchanges."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One way to reach a model. Each is described by `PROVIDER` at the end of its own file."""
+
+    name: str
+    """As `--provider` takes it; `<NAME>_API_KEY`, `_BASE_URL` and `_MODEL` are its variables in the environment."""
+    build: Callable[[ModelSettings], LanguageModel]
+    """Raises a ModelError for what is missing: `<name>: no <what>: <what to do>`. The place to import an SDK."""
+    needs: tuple[str, ...] = ()
+    """Settings without which it cannot work, by their field in `config.Model`; none that the environment may give."""
+    offered_by: tuple[str, ...] = ()
+    """Environment variables; with any of them set, `--provider auto` may choose it."""
+
+
+def default_model(provider: str) -> str:
+    """Raises NoDefaultModel."""
+    section = read_toml(SHIPPED_DEFAULTS).get(provider)
+    if section is None:
+        raise NoDefaultModel(f"{provider}: no default model: name one with --model")
+    return str(section["model"])

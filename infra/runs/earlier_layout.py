@@ -1,0 +1,36 @@
+"""Records of runs that were written before the present layout (`format` 1): what is called otherwise now.
+
+Everything here takes a document as it was read and returns it in the present form; what has it already is untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_ONLY_MACHINE = "trn2"
+"""That layout priced and prompted for this one, whatever its target was."""
+
+
+def renamed_evaluation(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`rival` is `incumbent` now."""
+    return {"incumbent" if key == "rival" else key: value for key, value in document.items()}
+
+
+def joined_attempt(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of experiments.jsonl held half of what it says in an `attempt` of its own."""
+    if "attempt" not in record:
+        return dict(record)
+    half = record["attempt"]
+    whole = {key: value for key, value in record.items() if key != "attempt"}
+    whole.setdefault("lane", "")
+    return {**whole, "parent_id": half["parent_id"] or "input", "outcome": half["outcome"], "summary": half["summary"]}
+
+
+def target_with_machine(target: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine was part of the fingerprint only, e.g. `sim-trn2-0123456789ab`."""
+    if "machine" in target:
+        return dict(target)
+    found = re.match(r"(?:sim-)?(trn\d+)-", str(target.get("fingerprint", "")))
+    return {**target, "machine": found.group(1) if found else _ONLY_MACHINE}

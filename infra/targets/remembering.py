@@ -1,0 +1,87 @@
+"""Any target, in front of which stands the store of evaluations: what was evaluated before is not evaluated again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.judging.quoting import quoting
+from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
+from infra.journal import utc_now
+from infra.runs.evaluation_store import LASTING, EvaluationStore, Stored, evaluation_key
+
+
+class RememberingTarget:
+    """Any target, in front of which stands the store."""
+
+    def __init__(
+        self,
+        target: Target,
+        store: EvaluationStore,
+        *,
+        replay: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`replay`: also serve what other runs have stored."""
+        self._target = target
+        self._store = store
+        self._replay = replay
+        self._clock = clock
+        self._turns: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By key: of two candidates of one round with the same kernel the second waits for what the first comes to."""
+
+    @property
+    def width(self) -> int:
+        return self._target.width
+
+    def describe(self) -> TargetInfo:
+        return self._target.describe()
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        info = self.describe()
+        key = evaluation_key(request, info.fingerprint)
+        with self._turns[key]:
+            return self._evaluate(key, request, info, progress)
+
+    def _evaluate(self, key: str, request: EvaluationRequest, info: TargetInfo, progress: Progress) -> Evaluation:
+        stored = self._stored(key, request, info.simulated)
+        if stored is not None:
+            progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")
+            return quoting(stored.evaluation, request.candidate.source)  # an earlier layout left that to the loop
+        began = self._clock()
+        result = self._target.evaluate(request, progress)
+        now = utc_now().isoformat(timespec="milliseconds")
+        self._store.put(key, Stored(self._store.run_id, now, info.name, result, self._clock() - began))
+        return result
+
+    def _stored(self, key: str, request: EvaluationRequest, simulated: bool) -> Stored | None:
+        own = self._store.get(key)
+        if own is not None and _serves(own, request, simulated):
+            return own
+        others = self._store.of_others(key) if self._replay else ()
+        return next((s for s in others if isinstance(s.evaluation, LASTING) and _serves(s, request, simulated)), None)
+
+    def close(self) -> None:
+        self._target.close()
+
+
+def _serves(stored: Stored, request: EvaluationRequest, simulated: bool) -> bool:
+    """A fault always does. A latency must have been timed against the same incumbent, unless time is exact there.
+
+    One whose full shape was not verified serves only where that would not be verified now either.
+    """
+    result = stored.evaluation
+    if not isinstance(result, Measured):
+        return True
+    incumbent = request.incumbent.content_hash if request.incumbent is not None else None
+    if (
+        incumbent is not None
+        and not simulated
+        and (result.incumbent is None or result.incumbent.content_hash != incumbent)
+    ):
+        return False
+    limit = request.verify_full_below_us
+    return result.verified_full or (limit is not None and result.latency_us >= limit)

@@ -1,0 +1,81 @@
+"""What a suite came to, for people: a table on the terminal, and the one of the README."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from infra.runs.suite import SuiteTable
+from infra.terminal import wording
+
+
+def simulated_label(table: SuiteTable) -> str:
+    if not table.simulated:
+        return ""
+    return "uncalibrated simulated " if table.caveat else "simulated "
+
+
+def print_suite(console: Console, table: SuiteTable) -> None:
+    console.print()
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    shown.add_column("task", no_wrap=True)
+    label = simulated_label(table)
+    for name in (f"{label}input", "best", "speed-up", "% of peak", "now"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("bound", no_wrap=True)
+    shown.add_column("verified", no_wrap=True)
+    for row in table.rows:
+        now = row.after or row.before
+        shown.add_row(
+            row.task, wording.latency(row.before.latency_us), wording.latency(now.latency_us),
+            wording.speedup(row.before.latency_us, now.latency_us), f"{row.before.percent_of_peak:.1f}",
+            Text(f"{now.percent_of_peak:.1f}", style="bold green" if row.after else "bold"), row.limiter,
+            " + ".join(now.verified) or "no",
+        )  # fmt: skip
+    shown.width = console.measure(shown, options=console.options.update(width=1000)).maximum
+    console.print(shown, crop=False)
+    for task, reason in table.missing.items():
+        console.print(Text(f"{task}: {reason}", style="yellow"), soft_wrap=True)
+    total = len(table.rows) + len(table.missing)
+    over = f"{total} tasks" if not table.missing else f"{len(table.rows)} of {total} tasks"
+    console.print(
+        f"geometric mean of percent of peak over {over}: {table.before_percent:.1f} % before, "
+        f"{table.after_percent:.1f} % now; {wording.duration(table.seconds)}",
+        soft_wrap=True,
+    )
+    console.print(Text(table.peaks, style="dim"), soft_wrap=True)
+    if table.caveat:
+        console.print(Text(table.caveat, style="yellow"), soft_wrap=True)
+
+
+def markdown(table: SuiteTable) -> str:
+    """The table as the README shows it."""
+    label = f"{simulated_label(table)}µs"
+    lines = [
+        f"| task | shape | input, {label} | best, {label} | % of peak | now | bound by | verified at |",
+        "|---|---|---:|---:|---:|---:|---|---|",
+    ]
+    for row in table.rows:
+        best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
+        now = row.after or row.before
+        lines.append(
+            f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
+            f"{row.before.percent_of_peak:.1f} | {now.percent_of_peak:.1f} | {row.limiter} | "
+            f"{' + '.join(now.verified) or 'not verified'} |"
+        )
+    lines.append(
+        f"| **geometric mean** | {len(table.rows)} tasks | | | **{table.before_percent:.1f}** | "
+        f"**{table.after_percent:.1f}** | | |"
+    )
+    unrun = sum(row.after is None and bool(row.note) for row in table.rows)
+    if unrun:
+        lines += [
+            "",
+            f"{unrun} of the {len(table.rows)} tasks have no optimized kernel yet and count with their input.",
+        ]
+    if any((row.after or row.before).percent_of_peak > 100 for row in table.rows):
+        lines += ["", "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."]
+    lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
+    lines.append(f"{table.machine}; {table.peaks}." + (f" {table.caveat}." if table.caveat else ""))
+    return "\n".join(lines)
