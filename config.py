@@ -238,7 +238,9 @@ class BudgetSettings(Group):
         None, "US dollars for model calls.", name="max-cost", metavar="USD", legal=_POSITIVE
     )
     max_tokens: int | None = setting(None, "Tokens, in and out together.", legal=_COUNT)
-    max_hours: float | None = setting(None, "Hours from start to end, those of earlier sessions included.", metavar="H", legal=_POSITIVE)
+    max_hours: float | None = setting(
+        None, "Hours from start to end, those of earlier sessions included.", metavar="H", legal=_POSITIVE
+    )
     max_device_minutes: float | None = setting(
         None, "Minutes of evaluation on the target.", metavar="MIN", legal=_POSITIVE
     )

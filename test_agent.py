@@ -10,8 +10,117 @@ import bootstrap
 if __name__ == "__main__":
     bootstrap.enter(__file__, extra="test", create=True)
 
-    import sys
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-    from tests.suite_summary import run_suite
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+SECRETS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN")
+"""Taken out of the environment, so that no test can spend a user's money by accident."""
+
+
+MOST_WORKERS = 4
+"""A worker and what it starts may need 2 GiB."""
+
+
+@dataclass
+class Area:
+    """The tests of one folder under tests/."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+class Tally:
+    """A pytest plugin that counts by area."""
+
+    def __init__(self) -> None:
+        self.areas: dict[str, Area] = {}
+        self._begin = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        area = self._area(report.nodeid)
+        area.seconds += report.duration
+        if report.skipped:
+            area.skipped += 1
+            area.reasons[_reason(report)] += 1
+        elif report.failed:
+            area.failed += 1
+            area.failures.append(report.nodeid)
+        elif report.when == "call":
+            area.passed += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            area = self._area(report.nodeid)
+            area.failed += 1
+            area.failures.append(f"{report.nodeid} (cannot be imported)")
+        elif report.skipped:
+            area = self._area(report.nodeid)
+            area.skipped += 1
+            area.reasons[_reason(report)] += 1
+
+    def pytest_terminal_summary(self) -> None:
+        if self.areas:
+            print_summary(Console(), self.areas, time.monotonic() - self._begin)
+
+    def _area(self, nodeid: str) -> Area:
+        parts = nodeid.split("::")[0].split("/")
+        name = parts[1] if len(parts) > 2 and parts[0] == "tests" else "top"
+        return self.areas.setdefault(name, Area())
+
+
+def run_suite(root: Path, arguments: Sequence[str]) -> int:
+    """pytest's exit status. The summary comes after pytest's own output, its closing line last.
+
+    Without arguments the whole suite runs, files side by side: many tests wait for links, timeouts and other processes.
+    """
+    for name in SECRETS:
+        os.environ.pop(name, None)
+    os.chdir(root)
+    how = arguments or ("-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "loadfile")
+    return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
+
+
+def print_summary(console: Console, areas: dict[str, Area], seconds: float) -> None:
+    table = Table(title=f"\nTests by area, {seconds:.0f} s", title_justify="left", box=None, padding=(0, 2))
+    table.add_column("area")
+    for name in ("passed", "failed", "skipped", "seconds"):
+        table.add_column(name, justify="right")
+    for name, area in sorted(areas.items()):
+        table.add_row(
+            name,
+            str(area.passed),
+            Text(str(area.failed), style="bold red" if area.failed else "dim"),
+            Text(str(area.skipped), style="yellow" if area.skipped else "dim"),
+            f"{area.seconds:.1f}",
+        )
+    console.print(table)
+    for name, area in sorted(areas.items()):
+        for reason, count in sorted(area.reasons.items()):
+            console.print(Text(f"  skipped {count} in {name}: {reason}", style="yellow"))
+        for nodeid in area.failures:
+            console.print(Text(f"  FAILED {nodeid}", style="bold red"))
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    wasxfail = getattr(report, "wasxfail", None)
+    return f"known to fail: {wasxfail}" if wasxfail is not None else "no reason given"
+
+
+if __name__ == "__main__":
     sys.exit(run_suite(bootstrap.ROOT, sys.argv[1:]))

@@ -34,22 +34,15 @@ from infra.journal import JournalError, replace_file
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import kernel_arguments
 from infra.records import from_document, to_document
-from infra.runs.suite import (
-    SuiteRow,
-    SuiteTable,
-    latest_suite,
-    markdown,
-    peaks_of,
-    print_suite,
-    ranking_of,
-    table_of_runs,
-)
+from infra.runs.suite import SuiteRow, SuiteTable, latest_suite, peaks_of, ranking_of, table_of_runs
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import Seed, TaskNotFound, load_seed, seed_index
+from infra.terminal.suite_table import markdown, print_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 
 MACHINE = "trn2"
+"""NKIBench's own."""
 BEGIN, END = "<!-- nkibench -->", "<!-- /nkibench -->"
 PICTURE = ROOT / "docs" / "pictures" / "nkibench.svg"
 LATEST = "latest"
@@ -98,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table = from_document(SuiteTable, json.loads(options.stored.read_bytes()), str(options.stored))
         elif options.runs is not None:
             suite_id = latest_suite(options.checkpoints, names) if options.runs == LATEST else options.runs
-            table = table_of_runs(options.checkpoints, suite_id, names, peaks_of(MACHINE))
+            table = table_of_runs(options.checkpoints, suite_id, names)
             if options.fill:
                 table = filled(table, seeds)
         else:
@@ -141,7 +134,7 @@ def measure(seeds: Sequence[Seed], preset: str, depth: Depth) -> SuiteTable:
         for check in result.checks:
             print(f"{'':24}  {check}", file=sys.stderr)
     return SuiteTable(
-        f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
+        f"simulated {MACHINE}", True, "", peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
     )  # fmt: skip
 
 
@@ -165,7 +158,7 @@ def timed(seed: Seed, preset: str) -> Measured | str:
         return f"does not compile: {error}"
     finally:
         toolchain.close()
-    profile = Profile(dict(facts.fields), bounds_for(task, facts, MACHINE), facts.hot_lines)
+    profile = Profile(dict(facts.fields), bounds_for(task, facts, toolchain.machine), facts.hot_lines)
     return Measured(us, us, us, 1, True, toolchain.name, profile, verified_full=False)
 
 

@@ -38,7 +38,7 @@ EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 def main(arguments: list[str]) -> int:
     os.chdir(ROOT)  # paths in the pictures are relative to it
     try:
-        folder = find_run(config.Run().checkpoints, arguments[0] if arguments else config.LATEST)
+        folder = find_run(config.RunSettings().checkpoints, arguments[0] if arguments else config.LATEST)
         PICTURES.mkdir(parents=True, exist_ok=True)
         save(live_picture(folder), "live.svg", "./run.sh")
         save(report_picture(folder), "report.svg", "./run.sh")

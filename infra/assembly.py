@@ -23,7 +23,7 @@ from accelopt_core.loop import events
 from accelopt_core.loop.lane import MOST_LANES
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.machine_facts import machine_facts
-from accelopt_core.model.prompting import PromptSettings
+from accelopt_core.model.prompting import PromptSettings, prompts_version
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
 from accelopt_core.proposer import Proposer
@@ -31,6 +31,7 @@ from accelopt_core.task import PrecisionPolicy, Task
 from infra.journal import utc_now
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
 from infra.llm.prices import SHIPPED_PRICES, load_prices
+from infra.llm.provider import ProviderSettings
 from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
@@ -161,7 +162,7 @@ def _optimize(
                 RunJournal(folder, memory),
                 spending,
                 observer,
-                _loop_settings(settings, provider),
+                loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
             )
@@ -294,9 +295,15 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     )
     destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
     return SshTarget(
-        destination, machine=wanted.machine, remote_simulator=wanted.remote_simulator,
-        remote_python=wanted.remote_python, settings=ssh, root=wanted.remote_dir, cores=wanted.cores, core_wait_s=wanted.core_wait_s,
-    )  # fmt: skip
+        destination,
+        machine=wanted.machine,
+        remote_simulator=wanted.remote_simulator,
+        remote_python=wanted.remote_python,
+        settings=ssh,
+        root=wanted.remote_dir,
+        cores=wanted.cores,
+        core_wait_s=wanted.core_wait_s,
+    )
 
 
 def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
@@ -308,7 +315,11 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
         kernel=str(problem.kernel.resolve()),
         target=info,
         proposer=provider,
-        versions={"nki-optimizer": config.VERSION, "python": platform.python_version()},
+        versions={
+            "nki-optimizer": config.VERSION,
+            "python": platform.python_version(),
+            "prompts": prompts_version(),
+        },
         rounds=settings.run.rounds,
     )
     return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))
@@ -318,7 +329,7 @@ EXPLORATION_STEPS = 2
 """Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
 
 
-def _loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
+def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
     target, verification, guard = settings.target, settings.verification, settings.guard
     detour = guard.max_exploration
     if detour is None:
@@ -387,12 +398,15 @@ def _proposer(
     }
     model_settings = settings_from_environment(
         provider,
-        model=wanted.model,
-        base_url=wanted.base_url,
-        timeout_s=wanted.reply_timeout_s,
-        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
-        command=wanted.model_command,
-        folder=wanted.mailbox if provider == "mailbox" else wanted.replies,
+        ProviderSettings(
+            model=wanted.model,
+            base_url=wanted.base_url,
+            timeout_s=wanted.reply_timeout_s,
+            patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+            model_command=wanted.model_command,
+            mailbox=wanted.mailbox,
+            replies=wanted.replies,
+        ),
     )
     secrets = [model_settings.api_key] if model_settings.api_key else []
 

@@ -287,10 +287,7 @@ def read_environment(
 ) -> dict[tuple[str, str], Given]:
     """Every NKI_OPT_* variable. An empty one counts as not set."""
     by_variable = {
-        _variable(name): (group, spec)
-        for group, kind in groups.items()
-        for spec in specs(kind)
-        for name in spec.names
+        _variable(name): (group, spec) for group, kind in groups.items() for spec in specs(kind) for name in spec.names
     }
     given = {}
     for variable, text in sorted(environment.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -15,6 +15,20 @@ from accelopt_core.judging.verification import BadReference, Reference, Referenc
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
 from accelopt_core.toolchain import ArgumentSpec, Toolchain
+
+FLOAT32_SLACK = 8
+"""On changed inputs, the tolerance is at least this many times what NumPy's float32 reaches there itself."""
+
+WORTHLESS = 0.05
+"""A tolerance above this would tell nothing: such inputs are left out, and that is said."""
+
+
+class Wrong(Exception):
+    """The candidate failed a check: carries what is wrong with it up to the judge."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        super().__init__()
+        self.evaluation = evaluation
 
 
 @dataclass(frozen=True)
@@ -27,14 +41,6 @@ class Compiled:
     artifact: Any
     tensor_bytes: int
     """Of the arguments together."""
-
-
-class Wrong(Exception):
-    """Carries the failure out of the nested checks."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__()
-        self.evaluation = evaluation
 
 
 @dataclass(frozen=True)
@@ -75,127 +81,189 @@ def _others(request: EvaluationRequest, seeds: tuple[int, ...]) -> tuple[Draw, .
     return tuple(Draw(seed, name) for name in request.task.distributions[1:] for seed in seeds)
 
 
-def same_bits_twice(request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled) -> None:
-    """Raises Wrong when two executions of one artifact on the same inputs differ in a bit."""
-    inputs = compiled.reference.inputs(request.task.seeds[0])
-    tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
-    first, second = (toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s) for _ in range(2))
-    for number, (one, other) in enumerate(zip(first, second)):
-        if one.tobytes() != other.tobytes():
-            raise Wrong(
-                Incorrect(
-                    CheckFailure(
-                        seed=request.task.seeds[0],
-                        preset=compiled.preset.name,
-                        output=number,
-                        reason="two executions on the same inputs give different bits",
-                    )
-                )
-            )
+@dataclass(frozen=True)
+class Verified:
+    """What a candidate passed at one shape."""
+
+    relative_l2: float
+    """The worst on the reference's own inputs."""
+    line: str
+    """For people: the shape, what was drawn, and how close the outputs came."""
 
 
-def verify(
-    request: EvaluationRequest,
-    toolchain: Toolchain,
-    compiled: Compiled,
-    draws: Sequence[Draw],
-    cache: ReferenceCache,
-    checks: list[str],
-) -> float:
-    """Worst relative L2 on the reference's own inputs. Raises Wrong at the first failing check."""
+@dataclass(frozen=True)
+class Passed:
+    """The outputs of one draw are right."""
 
-    def check(number: int) -> float | None | Evaluation:
-        draw = draws[number]
-        inputs = compiled.reference.inputs(draw.seed, draw.distribution)
-        expected = cache.expected(compiled.reference, draw.seed, inputs, draw.distribution)
-        if draw.distribution == REFERENCE and not all(np.isfinite(e).any() for e in expected if e.size):
-            raise BadReference(
-                f"forward() of {request.task.name} gives no finite value at {compiled.preset.describe()} with seed "
-                f"{draw.seed}: nothing can be compared with that (docs/tasks.md)"
-            )
-        tensors = [a for a in compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
-        raw = toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)
+    relative_l2: float
+    """The worst of the outputs."""
+
+
+@dataclass(frozen=True)
+class BeyondFloat32:
+    """Changed inputs that float32 itself cannot compute well enough to tell right from wrong."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What is wrong with the kernel, as one draw shows it."""
+
+    evaluation: Evaluation
+
+
+Verdict = Union[Passed, BeyondFloat32, Failed]
+"""On one draw. A value, since it comes from a forked process."""
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """One draw: what the reference says of it, and what the kernel does."""
+
+    draw: Draw
+    inputs: list[Any]
+    expected: tuple[np.ndarray, ...]
+    raw: list[np.ndarray]
+    """As the kernel returned them."""
+    outputs: list[np.ndarray]
+    """What the reference's `transform_nki_outputs` makes of those; as many as `expected`."""
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Runs a candidate at one shape and holds its outputs against the reference's."""
+
+    request: EvaluationRequest
+    toolchain: Toolchain
+    compiled: Compiled
+    cache: ReferenceCache
+
+    def same_bits_twice(self) -> None:
+        """Raises Wrong when two executions of one artifact on the same inputs differ in a bit."""
+        seed = self.request.task.seeds[0]
+        tensors = self._tensors(self.compiled.reference.inputs(seed))
+        first, second = (self._run(tensors) for _ in range(2))
+        for number, (one, other) in enumerate(zip(first, second)):
+            if one.tobytes() != other.tobytes():
+                reason = "two executions on the same inputs give different bits"
+                raise Wrong(Incorrect(CheckFailure(seed, self.compiled.preset.name, number, reason)))
+
+    def verify(self, draws: Sequence[Draw]) -> Verified:
+        """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails."""
+        worst = 0.0
+        left_out: list[str] = []
+        verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, self.toolchain.parallel_runs)
+        for draw, verdict in zip(draws, verdicts):
+            if isinstance(verdict, Failed):
+                raise Wrong(verdict.evaluation)
+            if isinstance(verdict, BeyondFloat32):
+                left_out.append(draw.distribution)
+            elif draw.distribution == REFERENCE:
+                worst = max(worst, verdict.relative_l2)
+        return Verified(worst, self._line(draws, worst, left_out))
+
+    def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str]) -> str:
+        preset = self.compiled.preset
+        return (
+            f"{preset.name} ({preset.describe()}): {count(draws)}, "
+            f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
+            + (f"; beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
+        )
+
+    def _check(self, draw: Draw) -> Verdict:
+        """One execution, compared; if it is not within the task's tolerance, a closer look at why."""
+        execution = self._execute(draw)
+        if isinstance(execution, Failed):
+            return execution
+        compared = self._compare(execution, self.request.task.tolerance)
+        if isinstance(compared, Passed):
+            return compared
+        if draw.distribution != REFERENCE:
+            return self._as_float32_can(execution, compared)
+        return Failed(self._made_up(execution, compared.output) or Incorrect(compared))
+
+    def _execute(self, draw: Draw) -> _Execution | Failed:
+        """Runs reference and kernel; Failed where the outputs cannot even be set beside the reference's."""
+        reference = self.compiled.reference
+        inputs = reference.inputs(draw.seed, draw.distribution)
+        expected = self._expected(draw, inputs)
+        raw = self._run(self._tensors(inputs))
         try:
-            outputs = compiled.reference.outputs(raw, expected)
+            outputs = reference.outputs(raw, expected)
         except UnusableOutputs as error:
             reason = f"transform_nki_outputs cannot take the outputs: {error}"
-            return Incorrect(CheckFailure(draw.seed, compiled.preset.name, 0, reason, distribution=draw.distribution))
+            preset = self.compiled.preset.name
+            return Failed(Incorrect(CheckFailure(draw.seed, preset, 0, reason, distribution=draw.distribution)))
         if len(outputs) != len(expected):
-            return CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}")
-        worst, failure = compare(draw, outputs, expected, request.task.tolerance)
-        if failure is not None and draw.distribution != REFERENCE:  # only then is it asked what float32 can do there
-            least = cache.float32_error(compiled.reference, draw.seed, inputs, draw.distribution, expected)
-            if not FLOAT32_SLACK * least <= WORTHLESS:
-                return None
-            if FLOAT32_SLACK * least > request.task.tolerance:
-                worst, failure = compare(draw, outputs, expected, FLOAT32_SLACK * least)
-        if failure is not None:
-            blank = one_value(outputs[failure.output], expected[failure.output])
-            return made_up(draw, raw, expected, blank) or Incorrect(failure)
-        return worst
+            return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
+        return _Execution(draw, inputs, expected, raw, outputs)
 
-    def compare(
-        draw: Draw, outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float
-    ) -> tuple[float, CheckFailure | None]:
-        """Worst relative L2, up to the first output that fails."""
+    def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
+        """Raises BadReference where the reference's own inputs give an output without any finite value."""
+        expected = self.cache.expected(self.compiled.reference, draw.seed, inputs, draw.distribution)
+        if draw.distribution == REFERENCE and not all(np.isfinite(e).any() for e in expected if e.size):
+            raise BadReference(
+                f"forward() of {self.request.task.name} gives no finite value at {self.compiled.preset.describe()} "
+                f"with seed {draw.seed}: nothing can be compared with that (docs/tasks.md)"
+            )
+        return expected
+
+    def _compare(self, execution: _Execution, tolerance: float) -> Passed | CheckFailure:
+        """Output by output, up to the first that fails."""
         worst = 0.0
-        for number, (got, want) in enumerate(zip(outputs, expected)):
+        for number, (got, want) in enumerate(zip(execution.outputs, execution.expected)):
             distance, failure = check_output(
                 got,
                 want,
-                seed=draw.seed,
-                preset=compiled.preset.name,
+                seed=execution.draw.seed,
+                preset=self.compiled.preset.name,
                 output=number,
                 tolerance=tolerance,
-                distribution=draw.distribution,
+                distribution=execution.draw.distribution,
             )
-            worst = max(worst, distance)
             if failure is not None:
-                return worst, failure
-        return worst, None
+                return failure
+            worst = max(worst, distance)
+        return Passed(worst)
 
-    def made_up(
-        draw: Draw, raw: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], blank: str | None
-    ) -> Implausible | None:
+    def _as_float32_can(self, execution: _Execution, failure: CheckFailure) -> Verdict:
+        """The verdict on changed inputs that failed: again, with the tolerance that float32 needs there.
+
+        Asked only after a failure, since it costs a second run of the reference.
+        """
+        draw = execution.draw
+        tolerance = FLOAT32_SLACK * self.cache.float32_error(
+            self.compiled.reference, draw.seed, execution.inputs, draw.distribution, execution.expected
+        )
+        if not tolerance <= WORTHLESS:
+            return BeyondFloat32()
+        if tolerance <= self.request.task.tolerance:
+            return Failed(Incorrect(failure))
+        compared = self._compare(execution, tolerance)
+        return compared if isinstance(compared, Passed) else Failed(Incorrect(compared))
+
+    def _made_up(self, execution: _Execution, output: int) -> Implausible | None:
         """One value everywhere, or for other inputs the same bits where the reference says something else.
 
-        Under a changed distribution that may be a numeric fault, such as an overflow, and is told as one.
+        Only for the reference's own inputs: under changed ones that may be a numeric fault, such as an overflow, and
+        is told as one.
         """
-        if draw.distribution != REFERENCE:
-            return None
+        blank = one_value(execution.outputs[output], execution.expected[output])
         if blank is not None:
             return Implausible(blank)
-        other = compiled.reference.inputs(draw.seed + 1)
-        tensors = [a for a in compiled.reference.kernel_arguments(other) if isinstance(a, np.ndarray)]
-        if not same_bits(raw, toolchain.run(compiled.artifact, tensors, request.limits.run_timeout_s)):
+        seed = execution.draw.seed
+        other = self.compiled.reference.inputs(seed + 1)
+        if not same_bits(execution.raw, self._run(self._tensors(other))):
             return None
-        if same_bits(expected, compiled.reference.expected(other)):
+        if same_bits(execution.expected, self.compiled.reference.expected(other)):
             return None
         return Implausible(
-            f"the outputs for seeds {draw.seed} and {draw.seed + 1} are the same bits at {compiled.preset.name}, "
+            f"the outputs for seeds {seed} and {seed + 1} are the same bits at {self.compiled.preset.name}, "
             f"where the reference differs: they do not depend on the inputs"
         )
 
-    worst = 0.0
-    undefined: list[str] = []
-    verdicts = side_by_side(check, range(len(draws)), compiled.tensor_bytes, toolchain.parallel_runs)
-    for draw, verdict in zip(draws, verdicts):
-        if verdict is None:
-            undefined.append(draw.distribution)
-        elif not isinstance(verdict, float):
-            raise Wrong(verdict)
-        elif draw.distribution == REFERENCE:
-            worst = max(worst, verdict)
-    checks.append(
-        f"{compiled.preset.name} ({compiled.preset.describe()}): {count(draws)}, "
-        f"worst relative L2 {worst:.2g} <= {request.task.tolerance:.2g}"
-        + (f"; beyond float32, left out: {', '.join(dict.fromkeys(undefined))}" if undefined else "")
-    )
-    return worst
+    def _tensors(self, inputs: list[Any]) -> list[np.ndarray]:
+        """The kernel's arguments without the constants, which the artifact holds."""
+        return [a for a in self.compiled.reference.kernel_arguments(inputs) if isinstance(a, np.ndarray)]
 
-
-FLOAT32_SLACK = 8
-"""On changed inputs, the tolerance is at least this many times what NumPy's float32 reaches there itself."""
-
-WORTHLESS = 0.05
-"""A tolerance above this would tell nothing: such inputs are left out, and that is said."""
+    def _run(self, tensors: list[np.ndarray]) -> list[np.ndarray]:
+        return self.toolchain.run(self.compiled.artifact, tensors, self.request.limits.run_timeout_s)

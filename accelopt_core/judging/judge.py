@@ -25,12 +25,11 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.bounds import bounds_for, gaps_for
 from accelopt_core.judging.correctness import (
     Compiled,
+    Verifier,
     Wrong,
     count,
     draws_at_a_gate,
     draws_at_full_shape,
-    same_bits_twice,
-    verify,
 )
 from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.quoting import quoting
@@ -67,8 +66,11 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
             progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
             compiled = _compile(request, toolchain, preset, task.seeds[0])
             step = Step.RUN
-            same_bits_twice(request, toolchain, compiled)
-            worst = max(worst, verify(request, toolchain, compiled, draws, cache, checks))
+            verifier = Verifier(request, toolchain, compiled, cache)
+            verifier.same_bits_twice()
+            verified = verifier.verify(draws)
+            checks.append(verified.line)
+            worst = max(worst, verified.relative_l2)
             step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = _compile(request, toolchain, task.full, task.seeds[0])
@@ -77,11 +79,14 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
+            verifier = Verifier(request, toolchain, full, cache)
             if request.final or len(task.presets) == 1:
-                same_bits_twice(request, toolchain, full)
+                verifier.same_bits_twice()
             draws = draws_at_full_shape(request)
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
-            worst = max(worst, verify(request, toolchain, full, draws, cache, checks))
+            verified = verifier.verify(draws)
+            checks.append(verified.line)
+            worst = max(worst, verified.relative_l2)
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         step = Step.BENCHMARK

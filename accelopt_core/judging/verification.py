@@ -75,7 +75,7 @@ class Reference:
         if not all(np.isfinite(n).all() for n in narrow):
             return float("inf")
         return max(
-            (max(relative_l2(n, e), worst_row(n, e)[1] / ROW_SLACK) for n, e in zip(narrow, expected)), default=0
+            (max(relative_l2(n, e), _worst_row(n, e)[1] / ROW_SLACK) for n, e in zip(narrow, expected)), default=0
         )
 
     def _forward(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
@@ -168,7 +168,7 @@ def check_output(
     preset: str,
     output: int,
     tolerance: float,
-    distribution: str = REFERENCE,
+    distribution: str,
 ) -> tuple[float, CheckFailure | None]:
     """(relative L2, the failure if there is one). Shape, finiteness, distance, worst row, values that were dropped."""
     where: dict[str, Any] = {"seed": seed, "preset": preset, "output": output, "distribution": distribution}
@@ -190,7 +190,7 @@ def check_output(
     measure: float | None = distance
     limit: float | None = tolerance
     if distance <= tolerance:
-        row, row_distance = worst_row(got, expected)
+        row, row_distance = _worst_row(got, expected)
         dropped, first = _dropped(got, expected)
         if row_distance > ROW_SLACK * tolerance:
             reason, measure, limit = f"row {row} differs", row_distance, ROW_SLACK * tolerance
@@ -225,7 +225,7 @@ _COUNTS = 1e-5
 """Values below this fraction of the root mean square may vanish in rounding."""
 
 
-def worst_row(got: np.ndarray, expected: np.ndarray) -> tuple[int, float]:
+def _worst_row(got: np.ndarray, expected: np.ndarray) -> tuple[int, float]:
     """(row, relative L2 of it) along the last dimension; rows far below the usual norm are measured by that norm."""
     if expected.ndim < 2 or expected.shape[-1] < _SHORT_ROW:
         return 0, 0.0
@@ -289,8 +289,8 @@ def _read_array(path: Path) -> np.ndarray:
 class ReferenceCache:
     """Expected outputs per (task, preset, seed, distribution) on disk, within a budget; for a judge that starts afresh.
 
-    Without a folder nothing is kept. With a key, which never lies on a disk that a candidate can read, what was not
-    written with it is computed again.
+    Without a folder nothing is kept. What was not written with the same key, which never lies on a disk that a
+    candidate can read, is computed again.
     """
 
     def __init__(self, folder: Path | None, budget_bytes: int = 2 << 30, key: bytes = b"") -> None:
@@ -298,9 +298,7 @@ class ReferenceCache:
         self._budget = budget_bytes
         self._key = key
 
-    def expected(
-        self, reference: Reference, seed: int, inputs: list[Any], distribution: str = REFERENCE
-    ) -> tuple[np.ndarray, ...]:
+    def expected(self, reference: Reference, seed: int, inputs: list[Any], distribution: str) -> tuple[np.ndarray, ...]:
         return self._kept(reference, f"{seed}/{distribution}", lambda: reference.expected(inputs))
 
     def float32_error(
@@ -341,8 +339,6 @@ class ReferenceCache:
         return found if hmac.compare_digest(seal, self._seal(key, found)) else None
 
     def _seal(self, key: str, arrays: tuple[np.ndarray, ...]) -> str:
-        if not self._key:
-            return ""
         digest = hashlib.blake2b(key.encode(), key=self._key, digest_size=16)
         for array in arrays:
             digest.update(f"{array.dtype.str}{array.shape}".encode())

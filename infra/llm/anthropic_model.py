@@ -16,7 +16,7 @@ from accelopt_core.ports import (
     ModelRequest,
     Usage,
 )
-from infra.llm.provider import ModelSettings, Provider, default_model
+from infra.llm.provider import Provider, ProviderSettings, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
@@ -169,7 +169,7 @@ def _cause(error: Exception) -> str:
     return one_line(str(error.__cause__ or error)) or type(error).__name__
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     if not settings.api_key:
         raise ModelRejectedCredentials("anthropic: no key: set ANTHROPIC_API_KEY")
     return AnthropicModel(

@@ -8,7 +8,7 @@ from typing import Any
 from accelopt_core.ports import LanguageModel, ModelError, ModelRefused, ModelReply, ModelRequest, Usage
 from infra.llm.command_model import CommandModel
 from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import ModelSettings, Provider
+from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble
 
 
@@ -91,7 +91,7 @@ def _claude_usage(usage: object) -> Usage:
     )
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     return ClaudeCliModel(settings.model, timeout_s=settings.timeout_s, patience=settings.patience)
 
 

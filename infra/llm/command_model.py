@@ -20,7 +20,7 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import ModelSettings, Provider
+from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
 
 LONGEST_REPLY_BYTES = 8 << 20
@@ -138,7 +138,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     if not settings.model_command:
         raise ModelUnreachable("command: no program: give one that reads a prompt and writes a reply")
     return CommandModel(_split(settings.model_command), timeout_s=settings.timeout_s, patience=settings.patience)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accelopt_core.ports import LanguageModel, ModelReply, ModelRequest, ModelUnreachable, Usage
 from infra.llm.flat_prompt import flat_prompt
-from infra.llm.provider import ModelSettings, Provider
+from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.recording import request_key
 
 LONGEST_REPLY_BYTES = 8 << 20
@@ -134,7 +134,7 @@ def _write(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     if settings.mailbox is None:
         raise ModelUnreachable("mailbox: no folder: give one for requests and replies")
     return MailboxModel(settings.mailbox, on_wait=settings.patience.on_wait)

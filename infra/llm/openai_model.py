@@ -14,7 +14,7 @@ from accelopt_core.ports import (
     ModelRequest,
     Usage,
 )
-from infra.llm.provider import ModelSettings, Provider, default_model
+from infra.llm.provider import Provider, ProviderSettings, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
@@ -220,7 +220,7 @@ def _error_of(error: openai.APIStatusError) -> tuple[str, str]:
     return "", str(error)
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     own_server = settings.base_url is not None and OPENAI_HOST not in settings.base_url
     if not settings.api_key and not own_server:
         raise ModelRejectedCredentials("openai: no key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a local server")

@@ -22,8 +22,8 @@ class NoDefaultModel(ModelError):
 
 
 @dataclass(frozen=True)
-class ModelSettings:
-    """What any provider may be told; each uses what it knows. A setting of `config.Model` has its name here too."""
+class ProviderSettings:
+    """What any provider may be told; each uses what it knows. A setting of `[model]` has its field's name here too."""
 
     model: str | None = None
     """None: the provider's default (defaults.toml), or the one model a local server offers."""
@@ -46,10 +46,10 @@ class Provider:
 
     name: str
     """As `--provider` takes it; `<NAME>_API_KEY`, `_BASE_URL` and `_MODEL` are its variables in the environment."""
-    build: Callable[[ModelSettings], LanguageModel]
+    build: Callable[[ProviderSettings], LanguageModel]
     """Raises a ModelError for what is missing: `<name>: no <what>: <what to do>`. The place to import an SDK."""
     needs: tuple[str, ...] = ()
-    """Settings without which it cannot work, by their field in `config.Model`; none that the environment may give."""
+    """Fields of `[model]` settings without which it cannot work; none that the environment may give instead."""
     offered_by: tuple[str, ...] = ()
     """Environment variables; with any of them set, `--provider auto` may choose it."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from accelopt_core.ports import LanguageModel
-from infra.llm.provider import ModelSettings, Provider, UnknownProvider
+from infra.llm.provider import Provider, ProviderSettings, UnknownProvider
 
 FILES = (
     "anthropic_model",
@@ -30,7 +30,7 @@ def _described_in(file: str) -> Provider:
 PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in map(_described_in, FILES)}
 
 
-def build_model(provider: str, settings: ModelSettings) -> LanguageModel:
+def build_model(provider: str, settings: ProviderSettings) -> LanguageModel:
     """Raises UnknownProvider, or a ModelError when a key, a model or a server is missing."""
     if provider not in PROVIDERS:
         raise UnknownProvider(f"no model provider {provider!r}: choose one of {', '.join(sorted(PROVIDERS))}")
@@ -38,8 +38,8 @@ def build_model(provider: str, settings: ModelSettings) -> LanguageModel:
 
 
 def settings_from_environment(
-    provider: str, told: ModelSettings, environment: Mapping[str, str] = os.environ
-) -> ModelSettings:
+    provider: str, told: ProviderSettings, environment: Mapping[str, str] = os.environ
+) -> ProviderSettings:
     """What is told comes first, then the provider's own variables: `<NAME>_API_KEY`, `_BASE_URL`, `_MODEL`."""
     prefix = provider.upper().replace("-", "_")
     return replace(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accelopt_core.ports import LanguageModel, ModelError, ModelReply, ModelRequest, ModelUnreachable
-from infra.llm.provider import ModelSettings, Provider
+from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.recording import BadRecording, Exchange, exchange_from_json, request_key
 
 
@@ -64,7 +64,7 @@ def read_exchanges(folder: Path) -> list[tuple[str, Exchange]]:
     return found
 
 
-def _build(settings: ModelSettings) -> LanguageModel:
+def _build(settings: ProviderSettings) -> LanguageModel:
     if settings.replies is None:
         raise ModelUnreachable("replay: no folder: give a run's folder or one of recorded exchanges")
     return ReplayModel(read_exchanges(settings.replies))

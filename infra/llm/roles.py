@@ -8,7 +8,7 @@ from dataclasses import replace
 from accelopt_core.ports import LanguageModel, Role
 from infra.llm.continuing import ContinuingModel
 from infra.llm.ledger import Ledger
-from infra.llm.provider import ModelSettings
+from infra.llm.provider import ProviderSettings
 from infra.llm.recording import Exchange, RecordingModel
 from infra.llm.registry import build_model
 from infra.llm.replay_model import ReplayModel
@@ -16,7 +16,7 @@ from infra.llm.replay_model import ReplayModel
 
 def models_for_roles(
     provider: str,
-    settings: ModelSettings,
+    settings: ProviderSettings,
     ledger: Ledger,
     record: Callable[[Exchange], None],
     *,

@@ -12,6 +12,7 @@ from infra.records import BadRecord, from_document, to_document
 from infra.runs.earlier_layout import joined_attempt
 from infra.runs.evaluations import evaluation_from
 
+
 def attempt_document(attempt: Attempt, keep: Callable[[Evaluation], str]) -> dict[str, Any]:
     """`keep` stores an evaluation and returns its digest."""
     document = to_document(replace(attempt, evaluation=None, last_check=None))

@@ -9,13 +9,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from accelopt_core.evaluation import Step
+
 _ONLY_MACHINE = "trn2"
 """That layout priced and prompted for this one, whatever its target was."""
 
 
 def renamed_evaluation(document: Mapping[str, Any]) -> dict[str, Any]:
-    """`rival` is `incumbent` now."""
-    return {"incumbent" if key == "rival" else key: value for key, value in document.items()}
+    """`rival` is `incumbent` now, and a step is one of `Step`: any words could stand there."""
+    renamed = {"incumbent" if key == "rival" else key: value for key, value in document.items()}
+    if renamed.get("step") not in (None, *(step.value for step in Step)):
+        renamed["step"] = Step.VERIFY.value
+    return renamed
 
 
 def joined_attempt(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -303,9 +303,10 @@ def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
 def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
-    assert re.search(rf"\.{spec.field}\b", (config.PROJECT / "orchestrator.py").read_text())
+    program = "".join((config.PROJECT / name).read_text() for name in ("orchestrator.py", "infra/assembly.py"))
+    assert re.search(rf"\.{spec.field}\b", program)
 
 
 def test_a_setting_built_by_hand_is_checked_like_one_that_is_read() -> None:
     with pytest.raises(SettingsError, match="rounds: 0 must be at least 1"):
-        config.Run(rounds=0)
+        config.RunSettings(rounds=0)

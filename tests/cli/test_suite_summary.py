@@ -30,7 +30,7 @@ def test_error(broken): pass
 
 
 def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from pathlib import Path; from infra.suite_summary import run_suite\n"
+    code = "import sys; from pathlib import Path; from test_agent import run_suite\n"
     code += "sys.exit(run_suite(Path(sys.argv[1]), sys.argv[2:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-x", "COLUMNS": "100"}
     environment.pop("PYTEST_ADDOPTS", None)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from accelopt_core.candidate import Candidate, Plan, source_hash
+from accelopt_core.candidate import Attempt, Candidate, Plan, source_hash
 from accelopt_core.evaluation import (
+    ROUND_STEPS,
     Bottleneck,
     Bounds,
     CheckFailure,
     CompileFailed,
     Evaluation,
-    HotLine,
     Implausible,
     Incorrect,
     IncumbentTiming,
@@ -26,7 +26,7 @@ from accelopt_core.evaluation import (
     Step,
 )
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, PlanMade, RoundEnded, StepBegan
-from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Outcome, Past
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
@@ -48,6 +48,7 @@ from accelopt_core.proposer import (
 from accelopt_core.task import ShapePreset, Task
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.idea_bans import BanRule
+from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
 
 TASK = Task("copy", "", (ShapePreset("full", ()),))
@@ -75,7 +76,7 @@ class Script:
     events: list[Event] = field(default_factory=list)
     requests: list[EvaluationRequest] = field(default_factory=list)
     finals: list[EvaluationRequest] = field(default_factory=list)
-    tries: list[Try] = field(default_factory=list)
+    filed: list[Attempt] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
     contexts: list[RoundContext] = field(default_factory=list)
@@ -135,12 +136,13 @@ class Script:
     def reflect(self, context: RoundContext, plan: Plan, candidate: Candidate | None, result: Evaluation | None,
                 decision: Decision) -> Reflexion:  # fmt: skip
         self.reviewed.append(context)
-        return Reflexion(context.round, plan.title, plan.technique, 5.0, None, decision.verdict.value, True, "learned",
+        outcome = Outcome.IMPROVED if decision.improved else Outcome.NO_IMPROVEMENT
+        return Reflexion(context.round, plan.title, plan.technique, 5.0, None, outcome, True, "learned",
                          avoid=(f"avoid {context.round}",))  # fmt: skip
 
     # Journal, Budget, RunObserver
-    def attempt(self, entry: Try) -> None:
-        self.tries.append(entry)
+    def attempt(self, attempt: Attempt) -> None:
+        self.filed.append(attempt)
 
     def best(self, candidate: Candidate, result: Measured) -> None:
         self.bests.append(candidate.id)
@@ -163,7 +165,7 @@ class Script:
         if isinstance(event, StepBegan) and event.round != BASELINE_ROUND and event.step is self.interrupt_at:
             self.interrupted = True
 
-    def run(self, past: Past | None = None, **settings: object) -> Outcome:
+    def run(self, past: Past | None = None, **settings: object) -> RunResult:
         proposer = Proposer("script", self, self, self, self)
         wanted = replace(LoopSettings(rounds=1), **settings)
         return Loop(TASK, "kernel = 0", self, proposer, self, self, self, wanted, lambda: self.interrupted, past).run()
@@ -216,7 +218,7 @@ class WideScript(Script):
 def test_a_winning_round_goes_through_the_nine_steps_in_order() -> None:
     script = Script([measured(100), measured(80)])
     outcome = script.run()
-    assert script.steps(1) == list(Step)
+    assert script.steps(1) == list(ROUND_STEPS)
     assert outcome.best.id == "r001t1" and outcome.best_result.latency_us == 80
     assert script.bests[0] == "input" and "r001t1" in script.bests
 
@@ -244,7 +246,7 @@ def test_the_next_round_knows_the_reflexion_the_history_and_the_new_parent() -> 
 def test_the_guard_decides(latency_us: float, outcome: str) -> None:
     script = Script([measured(100), measured(latency_us)])
     script.run()
-    assert script.tries[-1].attempt.outcome == outcome
+    assert script.filed[-1].outcome == outcome
 
 
 @pytest.mark.parametrize("fault", [BROKEN, WRONG], ids=["broken", "wrong"])
@@ -254,14 +256,14 @@ def test_a_faulty_kernel_is_repaired_with_the_message_fed_back(fault: Evaluation
     assert outcome.best.id == "r001t3"
     assert [len(f) for f in script.feedbacks] == [0, 1, 2]
     assert script.feedbacks[1][0].source == "kernel = 1"
-    assert [t.attempt.outcome for t in script.tries] == [fault.kind, fault.kind, "improved"]
+    assert [t.outcome for t in script.filed] == [fault.kind, fault.kind, "improved"]
 
 
 def test_repairs_end_after_three_and_the_round_still_reflects() -> None:
     script = Script([measured(100), BROKEN])
     script.run()
-    assert script.written == 4 and len(script.tries) == 4
-    assert script.tries[-1].reflexion is not None and script.tries[-1].decision is not None
+    assert script.written == 4 and len(script.filed) == 4
+    assert script.filed[-1].reflexion is not None and script.filed[-1].decision is not None
     assert Step.SUMMARIZE not in script.steps(1) and Step.REFLECT in script.steps(1)
 
 
@@ -281,7 +283,7 @@ def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:
 def test_an_executor_that_cannot_repair_ends_the_round() -> None:
     script = Script([measured(100), BROKEN], replies=["kernel = 1", CannotRepair("nothing better")])
     script.run()
-    assert [t.attempt.outcome for t in script.tries] == ["compile_failed"]
+    assert [t.outcome for t in script.filed] == ["compile_failed"]
 
 
 def test_a_slow_candidate_need_not_be_verified_at_full_shape() -> None:
@@ -299,7 +301,7 @@ def test_every_evaluation_has_fresh_secret_seeds() -> None:
 
 def test_it_stops_after_rounds_without_improvement() -> None:
     outcome = (script := Script([measured(100)])).run(rounds=50, patience=5)
-    assert len({t.round for t in script.tries}) == 5
+    assert len({t.round for t in script.filed}) == 5
     assert outcome.ending is Ending.FINISHED and "5 rounds without improvement" in outcome.reason
 
 
@@ -327,7 +329,7 @@ def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:
     assert [[c.id for c, _ in context.measured] for context in script.contexts] == [
         ["input"], ["input", "r001t1"], ["input", "r001t1"], ["input", "r001t1", "r003t1"]
     ]  # fmt: skip
-    assert [t.attempt.parent_id for t in script.tries] == ["input", "r001t1", "input", "r003t1"]
+    assert [t.parent_id for t in script.filed] == ["input", "r001t1", "input", "r003t1"]
     assert outcome.best.parent_id == "r003t1"
     written = script.written_for
     assert [(c.parent.id, c.parent_result.latency_us) for c in written][2:] == [("input", 100), ("r003t1", 90)]
@@ -338,8 +340,8 @@ def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:
 def test_a_plan_that_starts_from_a_kernel_that_is_none_is_unusable() -> None:
     script = Script([measured(100), measured(80)], parents={1: "r009t1"})
     script.run(rounds=1)
-    assert script.written == 0 and script.tries[0].attempt.outcome == "no_plan"
-    assert "'r009t1'" in script.tries[0].attempt.summary and "input" in script.tries[0].attempt.summary
+    assert script.written == 0 and script.filed[0].outcome == "no_plan"
+    assert "'r009t1'" in script.filed[0].summary and "input" in script.filed[0].summary
 
 
 def test_a_budget_that_runs_out_stops_it_between_steps_and_keeps_the_best() -> None:
@@ -357,16 +359,16 @@ def test_a_budget_that_a_call_would_break_stops_it() -> None:
 def test_an_interrupt_finishes_the_step_and_loses_nothing(step: Step) -> None:
     script = Script([measured(100), measured(80)], interrupt_at=step)
     outcome = script.run(rounds=50)
-    assert len({t.round for t in script.tries}) <= 1
+    assert len({t.round for t in script.filed}) <= 1
     if step in (Step.DECIDE, Step.REFLECT):
-        assert outcome.best.id == "r001t1" and script.tries[0].attempt.outcome == "improved"
+        assert outcome.best.id == "r001t1" and script.filed[0].outcome == "improved"
     assert outcome.ending is (Ending.INTERRUPTED)
 
 
 def test_a_model_that_fails_twice_in_a_row_ends_the_run() -> None:
     script = Script([measured(100)], plans=[ModelUnreachable("no route") for _ in range(9)])
     outcome = script.run(rounds=50)
-    assert outcome.ending is Ending.FAILED and len(script.tries) == 2
+    assert outcome.ending is Ending.FAILED and len(script.filed) == 2
 
 
 @pytest.mark.parametrize("fault", [BROKEN, WRONG])
@@ -411,7 +413,7 @@ def test_an_idea_that_failed_three_times_is_banned_in_the_next_round_and_an_erro
 
 def outcomes(script: Script) -> list[tuple[str | None, str]]:
     """(the kernel a round started from, what came of it)"""
-    return [(t.attempt.parent_id, t.attempt.outcome) for t in script.tries]
+    return [(t.parent_id, t.outcome) for t in script.filed]
 
 
 DETOURS = DivergenceGuard(max_exploration=2)
@@ -460,14 +462,14 @@ def test_an_interrupted_detour_goes_on_from_the_same_kernel_with_the_same_count(
         first = Script(latencies)
         first.run(rounds=cut, guard=guard, patience=9)
         second = Script(latencies[1 + cut :])
-        second.run(Past(measured(100), tuple(first.tries)), rounds=5, guard=guard, patience=9)
-        assert [t.attempt.parent_id for t in first.tries + second.tries] == [t.attempt.parent_id for t in whole.tries]
+        second.run(Past(measured(100), tuple(first.filed)), rounds=5, guard=guard, patience=9)
+        assert [t.parent_id for t in first.filed + second.filed] == [t.parent_id for t in whole.filed]
 
 
 @pytest.mark.parametrize(("limit", "rounds"), [(1, 1), (3, 3)])
 def test_how_often_a_model_may_fail_is_a_setting(limit: int, rounds: int) -> None:
     script = Script([measured(100)], plans=[ModelUnreachable("no route") for _ in range(9)])
-    assert script.run(rounds=50, model_failures=limit).ending is Ending.FAILED and len(script.tries) == rounds
+    assert script.run(rounds=50, model_failures=limit).ending is Ending.FAILED and len(script.filed) == rounds
 
 
 def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
@@ -477,14 +479,7 @@ def test_when_an_idea_is_banned_and_an_error_told_are_settings() -> None:
     assert [[error.times for error in context.recurring] for context in script.contexts] == [[], [], [2], [3]]
 
 
-def test_a_hot_line_is_quoted_for_whoever_reads_of_it() -> None:
-    hot = replace(measured(80), profile=Profile({}, BOUNDS, (HotLine(2, "dma", 5.0, 4), HotLine(9, "pe", 1.0, 1))))
-    script = Script([measured(100), hot], replies=["kernel = 1\n    loaded = 2\n"])
-    script.run(rounds=2)
-    assert [line.text for line in script.contexts[1].parent_result.profile.hot_lines] == ["loaded = 2", ""]
-
-
-# --- a incumbent, timed beside the candidate ----------------
+# --- an incumbent, timed beside the candidate ----------------
 
 
 def beside(latency_us: float, incumbent_us: float, noise: float = 0.0, source: str = "kernel = 0") -> Measured:
@@ -506,7 +501,7 @@ def beside(latency_us: float, incumbent_us: float, noise: float = 0.0, source: s
 def test_what_the_best_took_beside_the_candidate_decides(result: Measured, outcome: str) -> None:
     script = Script([measured(100), result])
     script.run()
-    assert script.tries[0].attempt.outcome == outcome
+    assert script.filed[0].outcome == outcome
 
 
 def test_every_candidate_is_timed_beside_the_best_and_the_winner_beside_the_input() -> None:
@@ -529,7 +524,7 @@ def test_a_gain_is_a_gain_over_the_parent_as_it_was_timed_beside_the_candidate()
 def test_a_winner_that_is_no_faster_beside_the_input_is_dropped() -> None:
     script = Script([measured(100), measured(80), measured(60)], final={"r002t1": beside(60, 60.3)})
     outcome = script.run(rounds=2)
-    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.tries[-1].attempt.summary
+    assert outcome.best.id == "r001t1" and "beside the input kernel" in script.filed[-1].summary
 
 
 def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
@@ -543,8 +538,8 @@ def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
 def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
     first = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG})
     first.run(rounds=2)
-    assert first.tries[-1].last_check == WRONG and first.tries[-1].attempt.outcome == "incorrect"
-    kept = {(t.round, t.number): t for t in first.tries}  # of a try that is written again the last line counts
+    assert first.filed[-1].last_check == WRONG and first.filed[-1].outcome == "incorrect"
+    kept = {(t.round, t.number): t for t in first.filed}  # of a try that is written again the last line counts
     second = Script([measured(75)])
     outcome = second.run(Past(measured(100), tuple(kept.values())), rounds=3)
     (context,) = second.contexts
@@ -575,7 +570,7 @@ def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> 
         [], ["idea 1"], ["idea 1", "idea 2"]
     ]  # fmt: skip
     assert script.most_at_once == 3
-    assert [(t.lane, t.lanes, t.plan.id, t.candidate.id, t.attempt.outcome) for t in script.tries] == [
+    assert [(t.lane, t.lanes, t.plan.id, t.candidate.id, t.outcome) for t in script.filed] == [
         ("a", 3, "p1a", "r001at1", "improved"),
         ("b", 3, "p1b", "r001bt1", "improved"),
         ("c", 3, "p1c", "r001ct1", "no_improvement"),
@@ -595,7 +590,7 @@ def test_a_lane_repairs_its_own_kernel_and_the_history_is_in_the_lanes_order() -
     script = WideScript({"a": [BROKEN, measured(90)], "b": measured(95)})
     script.run(rounds=2, width=2)
     history = script.contexts[2].history
-    assert [(a.candidate_id, a.outcome) for a in history] == [
+    assert [(a.id, a.outcome) for a in history] == [
         ("r001at1", "compile_failed"), ("r001at2", "improved"), ("r001bt1", "no_improvement")
     ]  # fmt: skip
 
@@ -603,19 +598,19 @@ def test_a_lane_repairs_its_own_kernel_and_the_history_is_in_the_lanes_order() -
 def test_a_plan_that_is_made_twice_is_tried_once() -> None:
     script = WideScript({"a": measured(90)}, ideas=["same", "same"])
     script.run(rounds=1, width=2)
-    assert [(t.candidate.id, t.lanes) for t in script.tries] == [("r001at1", 1)]
+    assert [(t.candidate.id, t.lanes) for t in script.filed] == [("r001at1", 1)]
 
 
 def test_a_lane_without_a_plan_leaves_the_others_alone() -> None:
     script = WideScript({"b": measured(90)}, ideas=[UnusablePlan("gibberish"), "idea"])
     outcome = script.run(rounds=1, width=2)
-    assert [(t.lane, t.attempt.outcome) for t in script.tries] == [("a", "no_plan"), ("b", "improved")]
+    assert [(t.lane, t.outcome) for t in script.filed] == [("a", "no_plan"), ("b", "improved")]
     assert outcome.best.id == "r001bt1"
 
 
 def test_a_round_counts_as_the_models_failure_only_when_every_lane_does() -> None:
     failing = WideScript({}, ideas=[ModelUnreachable("no route")] * 4)
-    assert failing.run(rounds=9, width=2).ending is Ending.FAILED and len(failing.tries) == 2
+    assert failing.run(rounds=9, width=2).ending is Ending.FAILED and len(failing.filed) == 2
     mixed = WideScript({"a": measured(90)}, ideas=["one", ModelUnreachable("no route")] * 3)
     assert mixed.run(rounds=3, width=2).ending is Ending.FINISHED
 
@@ -634,20 +629,20 @@ def test_what_stops_one_lane_ends_the_run_and_what_the_others_earned_is_kept(
     else:
         assert script.run(rounds=3, width=2).ending is ending
     assert "r001at1" in script.bests
-    assert all(t.decision is None for t in script.tries), "a round that was stopped is gone through again"
+    assert all(t.decision is None for t in script.filed), "a round that was stopped is gone through again"
 
 
 def test_an_interrupt_stops_every_lane_between_two_steps() -> None:
     script = WideScript({"a": [BROKEN, measured(90)], "b": [BROKEN, measured(90)]})
     script.interrupt_after = 3
     assert script.run(rounds=9, width=2).ending is Ending.INTERRUPTED
-    assert len(script.requests) == 3 and [t.attempt.outcome for t in script.tries] == ["compile_failed"] * 2
+    assert len(script.requests) == 3 and [t.outcome for t in script.filed] == ["compile_failed"] * 2
 
 
 def test_a_round_that_was_cut_between_two_decisions_is_gone_through_again() -> None:
     first = WideScript({"a": measured(90), "b": measured(80)})
     first.run(rounds=1, width=2)
-    half = [first.tries[0], replace(first.tries[1], decision=None)]
+    half = [first.filed[0], replace(first.filed[1], decision=None)]
     second = WideScript({"a": measured(90), "b": measured(80)})
     second.run(Past(measured(100), tuple(half)), rounds=1, width=2)
     assert [c.round for c in second.contexts] == [1, 1] and second.contexts[0].history == ()

@@ -15,10 +15,10 @@ from accelopt_core.judging.verification import (
     check_output,
     relative_l2,
 )
-from accelopt_core.task import ShapePreset, Task
+from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, TensorArgument
 
-REFERENCE = """
+SOURCE = """
 import numpy as np
 
 M, N = 8, 4
@@ -37,7 +37,7 @@ def transform_nki_outputs(result, reference):
 """
 
 
-def task(source: str = REFERENCE, **values: int) -> Task:
+def task(source: str = SOURCE, **values: int) -> Task:
     return Task("scale", source, (ShapePreset("full", tuple(values.items())),))
 
 
@@ -47,7 +47,7 @@ def reference(**values: int) -> Reference:
 
 
 def check(got: np.ndarray, expected: np.ndarray, tolerance: float = 2e-5):
-    return check_output(got, expected, seed=7, preset="full", output=0, tolerance=tolerance)
+    return check_output(got, expected, seed=7, preset="full", output=0, tolerance=tolerance, distribution=REFERENCE)
 
 
 def test_relative_l2_is_the_distance_over_the_norm() -> None:
@@ -126,7 +126,7 @@ def test_a_compiler_learns_shapes_and_constants_but_no_contents() -> None:
         ("def get_inputs(: pass", "cannot be loaded"),
         ("raise KeyError('x')", "cannot be loaded"),
         ("M = 8\nN = 4\ndef get_inputs(): return []", "lacks forward"),
-        (REFERENCE.replace("M, N = 8, 4", "N = 4"), "no shape constant M"),
+        (SOURCE.replace("M, N = 8, 4", "N = 4"), "no shape constant M"),
     ],
 )
 def test_a_reference_that_breaks_the_protocol_is_refused_in_one_line(source: str, said: str) -> None:
@@ -137,7 +137,7 @@ def test_a_reference_that_breaks_the_protocol_is_refused_in_one_line(source: str
 
 
 def test_a_reference_that_fails_says_which_function_and_shape() -> None:
-    broken = task(REFERENCE.replace("return x * scale", "return 1 / 0"), M=8)
+    broken = task(SOURCE.replace("return x * scale", "return 1 / 0"), M=8)
     ref = Reference(broken, broken.full)
     with pytest.raises(BadReference, match=r"forward\(\) .* M8: ZeroDivisionError"):
         ref.expected(ref.inputs(0))
@@ -145,18 +145,18 @@ def test_a_reference_that_fails_says_which_function_and_shape() -> None:
 
 def test_expected_outputs_are_computed_once_per_seed(tmp_path: Path) -> None:
     counting = task(
-        REFERENCE + "\ncalls = []\nplain = forward\ndef forward(*a):\n    calls.append(1)\n    return plain(*a)\n"
+        SOURCE + "\ncalls = []\nplain = forward\ndef forward(*a):\n    calls.append(1)\n    return plain(*a)\n"
     )
     ref = Reference(counting, counting.full)
     cache = ReferenceCache(tmp_path)
-    first = cache.expected(ref, 0, ref.inputs(0))
-    again = cache.expected(ref, 0, ref.inputs(0))
-    cache.expected(ref, 21, ref.inputs(21))
+    first = cache.expected(ref, 0, ref.inputs(0), REFERENCE)
+    again = cache.expected(ref, 0, ref.inputs(0), REFERENCE)
+    cache.expected(ref, 21, ref.inputs(21), REFERENCE)
     assert len(ref._module.calls) == 2
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
 
 def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
     ref = reference()
-    ReferenceCache(tmp_path, budget_bytes=10).expected(ref, 0, ref.inputs(0))
+    ReferenceCache(tmp_path, budget_bytes=10).expected(ref, 0, ref.inputs(0), REFERENCE)
     assert not list(tmp_path.iterdir())

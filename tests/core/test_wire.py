@@ -22,6 +22,7 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Step,
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
@@ -41,8 +42,8 @@ OUTCOMES: list[Evaluation] = [
     CompileFailed("no such name", 3),
     Incorrect(CheckFailure(0, "small", 1, "outputs differ", 0.5, 2e-5, (1, 2), 1.0, 2.0)),
     Implausible("too fast", 0.5),
-    TimedOut("compile", 300.0),
-    Crashed("run", "index 9 is out of bounds", None),
+    TimedOut(Step.COMPILE, 300.0),
+    Crashed(Step.RUN, "index 9 is out of bounds", None),
     MEASURED,
     BESIDE_AN_INCUMBENT,
 ]

@@ -30,12 +30,12 @@ class Ran:
     def document(self, name: str) -> dict:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
 
-    def tries(self) -> list[dict]:
+    def attempts(self) -> list[dict]:
         lines = (self.folder / "experiments.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     def outcomes(self) -> list[str]:
-        return [entry["attempt"]["outcome"] for entry in self.tries()]
+        return [attempt["outcome"] for attempt in self.attempts()]
 
     def events(self) -> list[dict]:
         lines = (self.folder / "run.log").read_text(encoding="utf-8").splitlines()
@@ -46,8 +46,11 @@ class Ran:
 
     @property
     def speedup(self) -> float:
-        baseline, best = (self.document(name)["result"]["latency_us"] for name in ("baseline.json", "best.json"))
-        return baseline / best
+        return self.latency_us("baseline.json") / self.latency_us("best.json")
+
+    def latency_us(self, name: str) -> float:
+        """Of `baseline.json` or `best.json`."""
+        return self.document(f"evaluations/{self.document(name)['evaluation']}.json")["latency_us"]
 
 
 def orchestrate(

@@ -105,7 +105,7 @@ def test_two_hosts_of_two_cores_try_four_candidates_of_a_round_at_once(sshd: Ssh
     ran = orchestrate(*words, folder=tmp_path)
     assert ran.status == 0, ran.errors + ran.output
     assert ran.document("config.json")["run"]["width"] == 4
-    assert len([entry for entry in ran.tries() if entry["round"] == 1]) > 1 and ran.speedup > 1.3
+    assert len([entry for entry in ran.attempts() if entry["round"] == 1]) > 1 and ran.speedup > 1.3
     log = json.dumps(ran.events())
     assert all(f"to {host}" in log for host in hosts), "both were given something to do"
     assert processes_mentioning(str(tmp_path / "host")) == []

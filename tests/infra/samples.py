@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import (
+    ROUND_STEPS,
     Bottleneck,
     Bounds,
     CheckFailure,
@@ -32,6 +33,7 @@ from accelopt_core.loop.events import (
 from accelopt_core.ports import TargetInfo, Usage
 from infra.runs.run_folder import Manifest
 from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
 
 TARGET = TargetInfo("simulated trn2", "nki_sim-1", True, "trn2")
@@ -54,17 +56,18 @@ def manifest(run_id: str, **changes: object) -> Manifest:
     return Manifest(**(values | changes))  # type: ignore[arg-type]  # the fields by name
 
 
-def attempted(round: int, evaluation: Evaluation, best_us: float, *, source: str = "x = 1\n", number: int = 1) -> Try:
+def attempted(
+    round: int, evaluation: Evaluation, best_us: float, *, source: str = "x = 1\n", number: int = 1
+) -> Attempt:
     us = evaluation.latency_us if isinstance(evaluation, Measured) else None
     decision = DivergenceGuard().decide(us, best_us)
     candidate = Candidate(f"r{round:03d}t{number}", source, "input", PLAN.id)
-    outcome = decision.verdict.value if us is not None else evaluation.kind
-    attempt = Attempt(
-        round, candidate.id, candidate.content_hash, "input", PLAN.technique, PLAN.title, outcome, us,
-        explain(evaluation),
-    )  # fmt: skip
+    outcome = Outcome(decision.verdict.value if us is not None else evaluation.kind)
     reflexion = Reflexion(round, PLAN.title, PLAN.technique, 100.0, None, outcome, True, "lesson", ("a",), ("b",))
-    return Try(round, number, PLAN, candidate, evaluation, attempt, decision, reflexion)
+    return Attempt(
+        round, number, "input", PLAN, candidate, evaluation, outcome, explain(evaluation), decision=decision,
+        reflexion=reflexion,
+    )  # fmt: skip
 
 
 def run_events(rounds: int = 3, *, simulated: bool = True, source: str = "declared") -> Iterator[Event]:
@@ -84,12 +87,12 @@ def run_events(rounds: int = 3, *, simulated: bool = True, source: str = "declar
         entry = attempted(number, results[(number - 1) % 3], best)
         assert entry.decision is not None and entry.plan is not None
         yield RoundStarted(number, "input", best)
-        for step in Step:
+        for step in ROUND_STEPS:
             yield StepBegan(number, step)
             if step is Step.PLAN:
                 yield PlanMade(number, entry.plan)
                 yield StepNote(number, step, entry.plan.title)
-        if entry.decision.improved and entry.attempt.latency_us is not None:
-            best = entry.attempt.latency_us
+        if entry.decision.improved and entry.latency_us is not None:
+            best = entry.latency_us
         yield BudgetUpdate(Usage(1000 * number, 100 * number), 0.25 * number, 0, 7.0 * number)
-        yield RoundEnded(entry.attempt, entry.decision, entry.evaluation)
+        yield RoundEnded(entry, entry.decision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Step,
     TimedOut,
 )
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, TargetInfo
@@ -177,7 +177,7 @@ def test_a_fault_of_the_kernel_holds_against_every_incumbent_and_in_other_runs(
     assert evaluate(elsewhere, WITH_INCUMBENT) == fault and other.evaluated == 0
 
 
-@pytest.mark.parametrize("fault", [TimedOut("run", 1.0), Crashed("run", "signal 9")])
+@pytest.mark.parametrize("fault", [TimedOut(Step.RUN, 1.0), Crashed(Step.RUN, "signal 9")])
 def test_what_may_be_the_machines_fault_is_tried_again_by_another_run(remember: Remember, fault: Evaluation) -> None:
     evaluate(remember(result=fault)[1], REQUEST)
     other, elsewhere = remember(run="two", replay=True)
@@ -200,16 +200,27 @@ def test_an_unverified_latency_serves_only_where_it_would_stay_unverified(rememb
         assert target.evaluated == times
 
 
-def test_a_record_of_before_there_were_rivals_is_read_and_a_damaged_one_is_named(
-    remember: Remember, tmp_path: Path
-) -> None:
+def test_an_evaluation_is_stored_once_whoever_names_it(remember: Remember, tmp_path: Path) -> None:
+    _, remembering = remember()
+    evaluate(remembering, REQUEST)
+    evaluate(remembering, replace(REQUEST, candidate=replace(REQUEST.candidate, source="def kernel(): return 9\n")))
+    assert len(list(tmp_path.glob("one/requests/*.json"))) == 2
+    assert len(list(tmp_path.glob("one/evaluations/*.json"))) == 1, "both came to the same"
+
+
+@pytest.mark.parametrize("kind", ["requests", "evaluations"])
+def test_a_damaged_record_is_named(remember: Remember, tmp_path: Path, kind: str) -> None:
     evaluate(remember()[1], REQUEST)
-    (path,) = tmp_path.glob("one/evaluated/*.json")
-    document = json.loads(path.read_text())
-    del document["evaluation"]["incumbent"]
-    path.write_text(json.dumps(document))
-    target, remembering = remember()
-    assert isinstance(evaluate(remembering, REQUEST), Measured) and target.evaluated == 0
-    path.write_text(path.read_text().replace('"latency_us": 100.0', '"latency_us": -1'))
-    with pytest.raises(JournalDamaged, match="delete it to measure again"):
-        evaluate(remembering, REQUEST)
+    (path,) = tmp_path.glob(f"one/{kind}/*.json")
+    _, remembering = remember()
+    text = path.read_text()
+    for damaged in (
+        text[:40],
+        "[]",
+        text.replace('"latency_us": 100.0', '"latency_us": -1').replace('"seconds"', '"hours"'),
+    ):
+        if damaged == text:
+            continue
+        path.write_text(damaged)
+        with pytest.raises(JournalDamaged, match=f"{path.name}.*(delete it|repair it)"):
+            evaluate(remembering, REQUEST)

@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Crashed, Evaluation
+from accelopt_core.evaluation import Crashed, Evaluation, Step
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import CompileError, TensorArgument, ToolchainMissing
@@ -97,7 +97,7 @@ def _evaluate(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Eval
 
 def test_a_judge_that_is_killed_is_a_crash_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = _evaluate("os.kill(os.getpid(), 9)\n", monkeypatch, tmp_path)
-    assert result == Crashed("benchmark", "the judge was killed by signal 9: out of memory, or the candidate did it")
+    assert result == Crashed(Step.BENCHMARK, "the judge was killed by signal 9: out of memory, or the candidate did it")
 
 
 def test_a_judge_that_fails_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from accelopt_core.evaluation import (
     Implausible,
     Incorrect,
     Measured,
+    Step,
     TimedOut,
 )
+from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
-from accelopt_core.kernel_wrapper import judge, kernel_result
+from accelopt_core.kernel_wrapper import kernel_result
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, Target, TargetInfo
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
@@ -67,7 +69,8 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     server.trust()
     server.start()
     target = SshTarget(
-        server.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=server.settings,
+        server.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable,
+        settings=server.settings,
         root=str(tmp_path_factory.mktemp("far")),
     )  # fmt: skip
     yield target
@@ -164,14 +167,14 @@ FAILURE = CheckFailure(0, "full", 0, "outputs differ")
     ("evaluation", "flags", "key"),
     [
         (CompileFailed("no"), (False, False, False), "compilation_error"),
-        (TimedOut("compile", 300.0), (False, False, False), "compilation_error"),
-        (Crashed("compile and verify", "the judge was killed by signal 9"), (False, False, False), "compilation_error"),
-        (Crashed("run", "NRT_EXEC_OOB"), (True, False, False), "correctness_error"),
-        (TimedOut("run", 600.0), (True, False, False), "correctness_error"),
+        (TimedOut(Step.COMPILE, 300.0), (False, False, False), "compilation_error"),
+        (Crashed(Step.VERIFY, "the judge was killed by signal 9"), (False, False, False), "compilation_error"),
+        (Crashed(Step.RUN, "NRT_EXEC_OOB"), (True, False, False), "correctness_error"),
+        (TimedOut(Step.RUN, 600.0), (True, False, False), "correctness_error"),
         (Incorrect(FAILURE), (True, True, False), "correctness_error"),
         (Implausible("every element is 0"), (True, True, False), "correctness_error"),
         (Implausible("too fast", 0.1), (True, True, False), "benchmarking_error"),
-        (TimedOut("read the profile", 600.0), (True, True, False), "benchmarking_error"),
+        (TimedOut(Step.READ_PROFILE, 600.0), (True, True, False), "benchmarking_error"),
     ],
 )
 def test_every_outcome_has_its_flags_and_its_word(

@@ -7,10 +7,11 @@ import pytest
 from accelopt_core.candidate import Attempt
 from infra.runs.lineage import Lineage
 from infra.terminal.family_tree import path_line, tree_lines
+from tests.attempts import attempted
 
 
 def attempt(name: str, parent: str, us: float | None, outcome: str) -> Attempt:
-    return Attempt(int(name[1:4]), name, name, parent, "t", "t", outcome, us, "")
+    return attempted(int(name[1:4]), outcome, name=name, parent=parent, technique="t", latency_us=us)
 
 
 ATTEMPTS = (

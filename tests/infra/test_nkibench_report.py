@@ -12,13 +12,15 @@ import pytest
 from benchmarks import nkibench
 from benchmarks.nkibench import BEGIN, END, Depth, NoBlock, main, measure, picture, with_block
 from infra.records import from_document
-from infra.runs.suite import Ranking, SuiteRow, SuiteTable, markdown
+from infra.runs.suite import Ranking, SuiteRow, SuiteTable
 from infra.tasks.seed_index import load_seed
+from infra.terminal.suite_table import markdown
 from nki_sim.machine import TRN2
 
 TABLE = SuiteTable(
     "simulated trn2",
     True,
+    "",
     "the peaks",
     (
         SuiteRow("matmul", "M4096", 10.0, "matmul", Ranking(40.0, 25.0, {"tensor": 60.0})),

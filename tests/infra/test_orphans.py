@@ -21,11 +21,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends
 ENDLESS_KERNEL = """
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import EvaluationRequest
-from infra.seed_index import load_task
+from infra.tasks.seed_index import load_task
 from infra.targets import LocalTarget
 
 source = "import nki\\n@nki.jit\\ndef kernel(x):\\n    while True:\\n        pass\\n"
-LocalTarget("simulator", "trn2").evaluate(EvaluationRequest(load_task("silu"), Candidate("input", source)), lambda step, detail: None)
+request = EvaluationRequest(load_task("silu"), Candidate("input", source))
+LocalTarget("simulator", "trn2").evaluate(request, lambda step, detail: None)
 """
 
 ENDLESS_CHECKS = """

@@ -1,4 +1,4 @@
-"""The crystal ball: what it prices, how often, for how long, and what is left of it afterwards."""
+"""The predictor: what it prices, how often, for how long, and what is left of it afterwards."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, IncumbentTiming, TimedOut
+from accelopt_core.evaluation import Implausible, IncumbentTiming, Step, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.in_place import KernelChanged, write_back
@@ -25,7 +25,7 @@ AFTER = BEFORE.replace("= 7\n", "= 70\n").replace("= 150\n", "= 151\n")
 def finished_run(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a", after: str = AFTER) -> RunFolder:
     folder = RunFolder.create(checkpoints, manifest(run_id), {})
     folder.best(Candidate("input", BEFORE), measured(500.0))
-    folder.attempt(attempted(1, TimedOut("compile", 300.0), 500.0, number=1))
+    folder.attempt(attempted(1, TimedOut(Step.COMPILE, 300.0), 500.0, number=1))
     entry = attempted(1, measured(250.0), 500.0, source=after, number=2)
     folder.attempt(entry)
     assert entry.candidate is not None
@@ -153,7 +153,7 @@ def test_a_kernel_that_was_edited_meanwhile_is_left_alone(tmp_path: Path, edited
 def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
     first = attempted(1, measured(400.0), 500.0)
     second = attempted(2, measured(300.0), 400.0)
-    second = replace(second, attempt=replace(second.attempt, parent_id="r001t1"))
+    second = replace(second, parent_id="r001t1")
     console = Console(width=100, file=io.StringIO())
     print_rounds(console, [first, second])
     lines = console.file.getvalue().splitlines()
@@ -173,7 +173,7 @@ def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_pa
 
 def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
-    entry = folder.tries()[-2]
+    entry = folder.attempts()[-2]
     folder.attempt(replace(entry, last_check=Implausible("too good at the last")))
     report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
     assert "input  500.0 µs" in report and "─ r001t2  250.0 µs  * best" in report

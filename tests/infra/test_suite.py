@@ -14,17 +14,8 @@ from accelopt_core.evaluation import Bounds, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
-from infra.runs.suite import (
-    SuiteTable,
-    geometric_mean,
-    latest_suite,
-    markdown,
-    peaks_of,
-    print_suite,
-    run_of,
-    standing_of,
-    table_of_runs,
-)
+from infra.runs.suite import SuiteTable, geometric_mean, latest_suite, ranking_of, run_of, table_of_runs
+from infra.terminal.suite_table import markdown, print_suite
 
 TASKS = ("matmul", "silu", "mamba")
 CHECKS = ("small (M256): 7 seeds, worst relative L2 1e-7 <= 2e-05", "full (M4096): 2 seeds, worst ...")
@@ -55,7 +46,7 @@ def test_every_task_has_a_row_or_a_reason(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
     a_run(tmp_path, "silu", None)
 
-    table = table_of_runs(tmp_path, "s1", TASKS, "peaks")
+    table = table_of_runs(tmp_path, "s1", TASKS)
 
     (row,) = table.rows
     assert (row.task, row.before.percent_of_peak, row.limiter) == ("matmul", 25.0, "matmul")
@@ -66,7 +57,7 @@ def test_every_task_has_a_row_or_a_reason(tmp_path):
 def test_a_kernel_beyond_the_yardstick_counts_as_100_in_the_mean_and_the_table_says_so(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 8.0)
 
-    table = table_of_runs(tmp_path, "s1", ["matmul"], "")
+    table = table_of_runs(tmp_path, "s1", ["matmul"])
 
     assert table.rows[0].after is not None and table.rows[0].after.percent_of_peak == 125.0
     assert table.after_percent == pytest.approx(100.0)
@@ -77,7 +68,7 @@ def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 10.0)
     a_run(tmp_path, "silu", 40.0)
 
-    table = table_of_runs(tmp_path, "s1", TASKS, "")
+    table = table_of_runs(tmp_path, "s1", TASKS)
 
     assert table.rows[1].after is None
     assert table.before_percent == pytest.approx(25.0)
@@ -86,7 +77,7 @@ def test_a_task_that_nothing_made_faster_counts_with_its_input_kernel(tmp_path):
 
 def test_a_suite_that_has_not_measured_anything_is_refused_by_name(tmp_path):
     with pytest.raises(RunNotFound, match="s1"):
-        table_of_runs(tmp_path, "s1", TASKS, "")
+        table_of_runs(tmp_path, "s1", TASKS)
 
 
 def test_the_latest_suite_is_found_among_other_runs(tmp_path):
@@ -100,14 +91,14 @@ def test_the_latest_suite_is_found_among_other_runs(tmp_path):
 
 def test_a_table_survives_its_json(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
-    table = table_of_runs(tmp_path, "s1", TASKS, "peaks")
+    table = table_of_runs(tmp_path, "s1", TASKS)
 
     assert from_document(SuiteTable, to_document(table), "here") == table
 
 
 def test_both_tables_say_simulated_where_verified_and_what_the_peak_is(tmp_path):
     a_run(tmp_path, "matmul", 40.0, 20.0)
-    table = table_of_runs(tmp_path, "s1", TASKS, peaks_of("trn2"))
+    table = table_of_runs(tmp_path, "s1", TASKS)
     out = io.StringIO()
 
     print_suite(Console(file=out, width=60), table)
@@ -123,6 +114,6 @@ def test_geometric_mean(values, mean):
 
 
 def test_an_unverified_shape_is_not_claimed():
-    assert standing_of(measured(20.0, CHECKS[:1])).verified == ("small",)
-    assert standing_of(measured(20.0, ())).verified == ()
-    assert standing_of(measured(20.0)).engine_percent == {"tensor": pytest.approx(50.0)}
+    assert ranking_of(measured(20.0, CHECKS[:1])).verified == ("small",)
+    assert ranking_of(measured(20.0, ())).verified == ()
+    assert ranking_of(measured(20.0)).engine_percent == {"tensor": pytest.approx(50.0)}

@@ -10,10 +10,11 @@ from accelopt_core.candidate import Attempt
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.error_patterns import error_pattern, recurring_errors, same_in_a_row
 from ka_extensions.idea_bans import BanRule
+from tests.attempts import attempted
 
 
 def attempt(round: int, technique: str, outcome: str, summary: str = "") -> Attempt:
-    return Attempt(round, f"r{round}", f"h{round}", "input", technique, technique, outcome, None, summary)
+    return attempted(round, outcome, technique=technique, summary=summary)
 
 
 def history(*outcomes: tuple[str, str]) -> list[Attempt]:
@@ -33,7 +34,7 @@ SLOWER, GOOD = "no_improvement", "improved"
         (history(("a", SLOWER), ("a", SLOWER), ("a", SLOWER)), 9, []),
         (history(("a", SLOWER), ("b", GOOD), ("a", SLOWER), ("b", SLOWER), ("a", SLOWER)), 6, ["a"]),
         (history(("a", SLOWER), ("a", SLOWER), ("a", GOOD), ("a", SLOWER)), 5, []),
-        (history(("a", MODEL_FAILED), ("a", MODEL_FAILED), ("a", MODEL_FAILED)), 4, []),
+        (history(("a", "model_failed"), ("a", "model_failed"), ("a", "model_failed")), 4, []),
         (history(("", "no_plan"), ("", "no_plan"), ("", "no_plan")), 4, []),
     ],
     ids=["two are not enough", "three are", "for five rounds", "and no longer", "others in between", "a win clears it",
@@ -84,7 +85,7 @@ def test_an_error_of_long_ago_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("outcomes", "count"),
-    [([], 0), ([MODEL_FAILED], 1), ([MODEL_FAILED, SLOWER], 0), ([SLOWER, MODEL_FAILED, MODEL_FAILED], 2)],
+    [([], 0), (["model_failed"], 1), (["model_failed", SLOWER], 0), ([SLOWER, "model_failed", "model_failed"], 2)],
 )
 def test_model_failures_in_a_row_are_counted_by_round(outcomes: list[str], count: int) -> None:
     past = AttemptHistory(history(*[("a", outcome) for outcome in outcomes]))
@@ -103,7 +104,7 @@ def test_two_lanes_with_one_idea_are_one_failure_and_one_win_clears_it() -> None
 
 
 def test_a_round_failed_the_model_only_when_every_lane_did() -> None:
-    failed, mixed = lane(1, "a", "x", MODEL_FAILED), [lane(2, "a", "x", MODEL_FAILED), lane(2, "b", "x", SLOWER)]
+    failed, mixed = lane(1, "a", "x", "model_failed"), [lane(2, "a", "x", "model_failed"), lane(2, "b", "x", SLOWER)]
     assert AttemptHistory([failed]).model_failures_in_a_row() == 1
     assert AttemptHistory([failed, *mixed]).model_failures_in_a_row() == 0
 

@@ -6,15 +6,17 @@ import pytest
 
 from accelopt_core.candidate import Attempt
 from ka_extensions.attempt_history import AttemptHistory
+from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion, ReflexionWindow
+from tests.attempts import attempted
 
 
-def attempt(round: int, outcome: str = "no_improvement", content_hash: str = "h") -> Attempt:
-    return Attempt(round, f"r{round}", content_hash, "input", "hoist", "hoist x", outcome, 1.0, "")
+def attempt(round: int, outcome: str = "no_improvement") -> Attempt:
+    return attempted(round, outcome, technique="hoist", latency_us=1.0)
 
 
 def reflexion(round: int, avoid: tuple[str, ...] = (), build_on: tuple[str, ...] = ()) -> Reflexion:
-    return Reflexion(round, "t", "hoist", 10.0, 5.0, "improved", True, "l", avoid, build_on)
+    return Reflexion(round, "t", "hoist", 10.0, 5.0, Outcome.IMPROVED, True, "l", avoid, build_on)
 
 
 def test_rounds_without_improvement_counts_rounds_and_not_tries() -> None:
@@ -26,11 +28,6 @@ def test_an_improvement_starts_the_count_again() -> None:
     history = AttemptHistory([attempt(1), attempt(2), attempt(3, "improved")])
     assert history.rounds_without_improvement() == 0
     assert AttemptHistory().rounds_without_improvement() == 0
-
-
-def test_code_seen_before_is_recognised() -> None:
-    history = AttemptHistory([attempt(1, content_hash="a"), attempt(2, content_hash="b")])
-    assert history.seen("b") == history.attempts[1] and history.seen("c") is None
 
 
 def test_the_window_keeps_the_newest_and_forgets_the_oldest() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from accelopt_core.candidate import Attempt, Candidate, Plan, source_hash
+from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Bottleneck, Bounds, Gap, HotLine, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from accelopt_core.task import ShapePreset, Task
 from ka_extensions.reflexion import Reflexion
+from tests.attempts import attempted
 
 KERNEL = '''"""Scale every row."""
 
@@ -118,9 +119,10 @@ REJECTION = Experience(
 
 def context(**changes: object) -> RoundContext:
     history = (
-        Attempt(1, "c1", "0" * 16, "c0", "widen-dma-rows", "Load two tiles", "incorrect", None, "wrong: seed 0"),
-        Attempt(2, "c2", source_hash(BETTER + "\nX = 1\n"), "c0", "exact-tiles", "Use 2048 columns", "no_improvement",
-                401.0, "401.0 µs is not below 396.0 µs"),
+        attempted(1, "incorrect", name="c1", parent="c0", technique="widen-dma-rows",
+                  title="Load two tiles", summary="wrong: seed 0"),
+        attempted(2, "no_improvement", name="c2", source=BETTER + "\nX = 1\n", parent="c0", technique="exact-tiles",
+                  title="Use 2048 columns", latency_us=401.0, summary="401.0 µs is not below 396.0 µs"),
     )  # fmt: skip
     base = RoundContext(
         round=4,

@@ -15,7 +15,7 @@ import pytest
 import config
 from accelopt_core.ports import Message, ModelError, ModelReply, ModelRequest, Role, Usage
 from infra.llm.prices import load_prices
-from infra.llm.provider import SHIPPED_DEFAULTS, ModelSettings, Provider
+from infra.llm.provider import SHIPPED_DEFAULTS, Provider, ProviderSettings
 from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import FILES, PROVIDERS, build_model, provider_from_environment, settings_from_environment
 from infra.settings_reader import SettingsError, Spec, specs
@@ -24,7 +24,7 @@ from infra.toml_files import read_toml
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("claude",)
 """What providers start; a stand-in for each is on the PATH where a provider is given all it needs."""
-SETTINGS = {spec.field: spec for spec in specs(config.Model)}
+SETTINGS = {spec.field: spec for spec in specs(config.GROUPS["model"])}
 DEFAULTS = read_toml(SHIPPED_DEFAULTS)
 NAMED = "some-model"
 
@@ -65,11 +65,11 @@ def suitable(spec: Spec, folder: Path) -> str:
     return str(folder) if spec.kind is Path else sys.executable
 
 
-def all_it_needs(provider: Provider, folder: Path) -> ModelSettings:
+def all_it_needs(provider: Provider, folder: Path) -> ProviderSettings:
     """As the command line and an environment with a key make it; no model is named."""
     flags = [word for need in provider.needs for word in (SETTINGS[need].flag, suitable(SETTINGS[need], folder))]
     chosen = config.read(["--provider", provider.name, *flags], {}, folder).settings.model
-    told = ModelSettings(**{need: getattr(chosen, need) for need in provider.needs})
+    told = ProviderSettings(**{need: getattr(chosen, need) for need in provider.needs})
     return settings_from_environment(provider.name, told, {f"{prefix(provider)}_API_KEY": "a-key-0123456789"})
 
 
@@ -110,7 +110,7 @@ def test_the_command_line_offers_each_in_the_order_of_the_registry() -> None:
 
 @EVERY
 def test_what_it_needs_are_settings_that_it_is_told(provider: Provider) -> None:
-    told = {item.name for item in fields(ModelSettings)}
+    told = {item.name for item in fields(ProviderSettings)}
     assert set(provider.needs) <= set(SETTINGS) & told
     for need in provider.needs:
         assert SETTINGS[need].optional and SETTINGS[need].default is None
@@ -132,7 +132,7 @@ def test_without_what_it_needs_the_command_line_is_refused(provider: Provider, f
 @EVERY
 def test_without_what_it_needs_it_is_built_or_refuses_in_one_line(provider: Provider, bare: None) -> None:
     try:
-        model = build_model(provider.name, ModelSettings())
+        model = build_model(provider.name, ProviderSettings())
     except ModelError as error:
         assert re.fullmatch(rf"{provider.name}(:\S+)?: no [^\n:]+: [^\n]+", str(error))
         assert ": no key" not in str(error) or f"set {prefix(provider)}_API_KEY" in str(error)
@@ -175,7 +175,7 @@ def test_what_offers_it_is_enough_for_it(provider: Provider, bare: None) -> None
     for variable in provider.offered_by:
         environment = {variable: "http://127.0.0.1:9/v1" if variable.endswith("_URL") else "a-key-0123456789"}
         assert provider_from_environment(environment) == provider.name
-        build_model(provider.name, settings_from_environment(provider.name, ModelSettings(NAMED), environment))
+        build_model(provider.name, settings_from_environment(provider.name, ProviderSettings(NAMED), environment))
 
 
 # --- its tests ------------------------------------------------------------------------------------------

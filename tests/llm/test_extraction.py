@@ -11,6 +11,7 @@ from accelopt_core.candidate import Attempt, source_hash
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.model.extraction import check_kernel, extract_kernel
 from accelopt_core.proposer import UnusableReply
+from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL
 
 SNIPPET = "nisa.dma_copy(dst=s, src=scale)"
@@ -136,7 +137,9 @@ def test_ambiguous_edits_are_refused() -> None:
 
 
 def attempt(source: str) -> Attempt:
-    return Attempt(3, "c3", source_hash(source), "c0", "t", "Try it", "incorrect", None, "wrong")
+    return attempted(
+        3, "incorrect", name="c3", source=source, parent="c0", technique="t", title="Try it", summary="wrong"
+    )
 
 
 REFUSED = {

@@ -12,15 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue.menu import Menu
+from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.menu import CatalogueMenu
+from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import Role
 from accelopt_core.proposer import CannotRepair, Feedback, Proposer, UnusablePlan, UnusableReply
 from accelopt_core.transforms.registry import TRANSFORMS
-from infra.llm.registry import ModelSettings, build_model
+from infra.llm.provider import ProviderSettings
+from infra.llm.registry import build_model
 from infra.prediction.price_book import BadPriceBook, PriceBookFile
 from ka_extensions.idea_bans import Ban
+from nki_sim.machine import machine
+from tests.attempts import attempted
 from tests.llm.scenes import KERNEL, context
 from tests.llm.wire_server import Script, SeenRequest, WireServer
 from tests.transforms.running import predictor, priced_by, random, run
@@ -38,13 +43,18 @@ OWN = {
 }
 
 
+TRN2_FACTS = machine_facts(machine("trn2"))
+
+
 @contextmanager
-def stage(script: Script, menu: Menu | None) -> Iterator[tuple[Proposer, list[SeenRequest]]]:
+def stage(script: Script, menu: CatalogueMenu | None) -> Iterator[tuple[Proposer, list[SeenRequest]]]:
     with WireServer(script) as server:
-        model = build_model("anthropic", ModelSettings("test-model", server.url, "test-key", 20.0))
+        model = build_model("anthropic", ProviderSettings("test-model", server.url, "test-key", 20.0))
         today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
         yield (
-            proposer_from_model({role: model for role in Role}, lambda source: "API", "", today, menu=menu),
+            proposer_from_model(
+                {role: model for role in Role}, lambda source: "API", "", PromptSettings(TRN2_FACTS), today, menu
+            ),
             server.requests,
         )
 
@@ -54,23 +64,23 @@ def fresh(**changes):
 
 
 def test_the_menu_names_tools_with_what_they_do_and_gain_best_first() -> None:
-    offers = Menu(PRICE).offers(fresh())
+    offers = CatalogueMenu(PRICE).offers(fresh())
 
-    gains = [site.predicted_gain_us for site in offers.sites]
+    gains = [offer.gain_us for offer in offers.offers]
     assert gains == sorted(gains, reverse=True) and gains[-1] > 0
-    assert ("hoist-invariant-load", "s/i") in [(site.transform, site.key) for site in offers.sites]
-    with stage([json.dumps(OWN)], Menu(PRICE)) as (proposer, requests):
+    assert ("hoist-invariant-load", "s/i") in [(offer.tool, offer.site) for offer in offers.offers]
+    with stage([json.dumps(OWN)], CatalogueMenu(PRICE)) as (proposer, requests):
         proposer.planner.plan(fresh())
     prompt = requests[0].last_user_message
-    for site in offers.sites:
-        assert f"| {site.transform} | {site.key} | {site.what}" in prompt
+    for offer in offers.offers:
+        assert f"| {offer.tool} | {offer.site} | {offer.change}" in prompt
     assert "- hoist-invariant-load: " in prompt
     assert "a plan of your own may gain more than any line of it" in prompt
     assert '"tool": "tool name"' in requests[0].last_user_message
 
 
 def test_a_model_picks_a_tool_and_the_kernel_is_made_without_asking_it_again() -> None:
-    with stage([json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+    with stage([json.dumps(HOIST)], CatalogueMenu(PRICE)) as (proposer, requests):
         plan = proposer.planner.plan(fresh())
         source = proposer.executor.execute(fresh(), plan, ())
 
@@ -83,7 +93,7 @@ def test_a_model_picks_a_tool_and_the_kernel_is_made_without_asking_it_again() -
 
 
 def test_a_model_may_ignore_the_menu() -> None:
-    with stage([json.dumps(OWN)], Menu(PRICE)) as (proposer, _):
+    with stage([json.dumps(OWN)], CatalogueMenu(PRICE)) as (proposer, _):
         plan = proposer.planner.plan(fresh())
 
     assert (plan.technique, plan.details) == ("hoist-by-hand", "above the loop")
@@ -101,35 +111,35 @@ def test_a_model_may_ignore_the_menu() -> None:
     ],
 )
 def test_a_tool_or_site_that_is_not_there_is_asked_for_again_once(answer, complaint) -> None:
-    with stage([json.dumps(answer), json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+    with stage([json.dumps(answer), json.dumps(HOIST)], CatalogueMenu(PRICE)) as (proposer, requests):
         assert proposer.planner.plan(fresh()).technique == "hoist-invariant-load"
         assert len(requests) == 2
         assert complaint in requests[1].last_user_message
 
-    with stage([json.dumps(answer), json.dumps(answer)], Menu(PRICE)) as (proposer, requests):
+    with stage([json.dumps(answer), json.dumps(answer)], CatalogueMenu(PRICE)) as (proposer, requests):
         with pytest.raises(UnusablePlan, match="answered twice"):
             proposer.planner.plan(fresh())
         assert len(requests) == 2
 
 
 def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
-    menu = Menu(PRICE)
+    menu = CatalogueMenu(PRICE)
     with stage([json.dumps(HOIST)], menu) as (proposer, _):
         made = proposer.executor.execute(fresh(), proposer.planner.plan(fresh()), ())
-    tried = Attempt(1, "r001t1", Candidate("c", made).content_hash, "base", "t", "x", "no_improvement", 1.0, "")
+    tried = attempted(1, "no_improvement", source=made, parent="base", technique="t", title="x", latency_us=1.0)
     ban = Ban("hoist-invariant-load", 1, 9, "it failed three times")
     with stage([json.dumps(HOIST)], menu) as (proposer, _):
         beside = proposer.planner.plan(fresh())
 
     for situation in (replace(context(), history=(tried,)), fresh(banned=(ban,)), fresh(planned=(beside,))):
-        assert "s/i" not in [site.key for site in menu.offers(situation).sites]
+        assert "s/i" not in [offer.site for offer in menu.offers(situation).offers]
         with stage([json.dumps(HOIST), json.dumps(OWN)], menu) as (proposer, requests):
             assert proposer.planner.plan(situation).technique == "hoist-by-hand"
             assert len(requests) == 2
 
 
 def test_a_tool_s_kernel_that_was_refused_ends_the_round_without_a_model_call() -> None:
-    with stage([json.dumps(HOIST)], Menu(PRICE)) as (proposer, requests):
+    with stage([json.dumps(HOIST)], CatalogueMenu(PRICE)) as (proposer, requests):
         plan = proposer.planner.plan(fresh())
 
         with pytest.raises(CannotRepair, match="no second version of this change: SBUF is full"):
@@ -160,7 +170,7 @@ def test_without_a_menu_nothing_is_offered_and_a_tool_is_no_tool() -> None:
     ],
 )
 def test_where_there_can_be_no_menu_the_prompt_says_why(source, price, note) -> None:
-    menu = Menu(priced_by(lambda text: price))
+    menu = CatalogueMenu(priced_by(lambda text: price))
     with stage([json.dumps(OWN)], menu) as (proposer, requests):
         proposer.planner.plan(fresh(parent=Candidate("p", source)))
 
@@ -172,20 +182,20 @@ def test_what_the_time_does_not_suffice_for_is_not_offered_and_counted() -> None
         known = PRICE(sources)
         return {text: known[text] for text in sources} if limit_s > 5 else dict(list(known.items())[:1])
 
-    everything, some = Menu(hurried, 10.0).offers(fresh()), Menu(hurried, 5.0).offers(fresh())
+    everything, some = CatalogueMenu(hurried, 10.0).offers(fresh()), CatalogueMenu(hurried, 5.0).offers(fresh())
 
     assert everything.not_priced == 0
-    assert some.not_priced > 0 and len(some.sites) <= 1
+    assert some.not_priced > 0 and len(some.offers) <= 1
 
 
 def test_a_resumed_run_shows_the_same_menu_and_prices_nothing_again(tmp_path: Path) -> None:
     def never(sources, limit_s=np.inf):
         raise AssertionError("this was priced before")
 
-    first = Menu(PRICE, book=PriceBookFile([tmp_path])).offers(fresh())
+    first = CatalogueMenu(PRICE, book=PriceBookFile([tmp_path])).offers(fresh())
 
-    again = Menu(never, book=PriceBookFile([tmp_path])).offers(fresh())
-    replayed = Menu(never, book=PriceBookFile([tmp_path / "other", tmp_path])).offers(fresh())
+    again = CatalogueMenu(never, book=PriceBookFile([tmp_path])).offers(fresh())
+    replayed = CatalogueMenu(never, book=PriceBookFile([tmp_path / "other", tmp_path])).offers(fresh())
 
     assert first == again == replayed
 

@@ -29,7 +29,7 @@ from infra.llm.continuing import ContinuingModel, joined
 from infra.llm.ledger import Ledger
 from infra.llm.mailbox_model import MailboxModel
 from infra.llm.prices import load_prices
-from infra.llm.provider import ModelSettings
+from infra.llm.provider import ProviderSettings
 from infra.llm.recording import BadRecording, Exchange, RecordingModel, exchange_from_json, exchange_to_json
 from infra.llm.registry import build_model
 from infra.llm.replay_model import NotRecorded, ReplayModel, read_exchanges
@@ -114,7 +114,7 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("command", ["no-such-program-anywhere --fast", "'unbalanced", ""])
 def test_a_command_that_cannot_run_is_said_before_the_first_round(command: str) -> None:
     with pytest.raises(ModelUnreachable):
-        build_model("command", ModelSettings(model_command=command))
+        build_model("command", ProviderSettings(model_command=command))
 
 
 # --- the claude command ---------------------------------------------------------------------------------
@@ -237,14 +237,14 @@ def record(folder: Path, replies: list[str | Says]) -> None:
         (folder / f"{len(list(folder.iterdir())):05d}-x.json").write_text(exchange_to_json(exchange))
 
     with WireServer(replies) as server:
-        model = RecordingModel(build_model("anthropic", ModelSettings("m", server.url, "k", 20.0)), keep)
+        model = RecordingModel(build_model("anthropic", ProviderSettings("m", server.url, "k", 20.0)), keep)
         for _ in replies:
             model.complete(REQUEST)
 
 
 def test_a_recorded_run_is_replayed_in_order_and_then_says_it_is_over(tmp_path: Path) -> None:
     record(tmp_path / "run" / "exchanges", ["first", "second"])
-    model = build_model("replay", ModelSettings(replies=tmp_path / "run"))
+    model = build_model("replay", ProviderSettings(replies=tmp_path / "run"))
     assert [model.complete(REQUEST).text for _ in range(2)] == ["first", "second"]
     with pytest.raises(NotRecorded, match="no recorded reply to this planner request"):
         model.complete(REQUEST)
@@ -253,7 +253,7 @@ def test_a_recorded_run_is_replayed_in_order_and_then_says_it_is_over(tmp_path: 
 def test_what_was_paid_for_is_not_asked_again_and_the_rest_goes_to_the_live_model(tmp_path: Path) -> None:
     record(tmp_path, ["recorded"])
     with WireServer(["live"]) as server:
-        live = build_model("anthropic", ModelSettings("m", server.url, "k", 20.0))
+        live = build_model("anthropic", ProviderSettings("m", server.url, "k", 20.0))
         model = ReplayModel(read_exchanges(tmp_path), live=live)
         assert [model.complete(REQUEST).text for _ in range(2)] == ["recorded", "live"]
         assert len(server.requests) == 1
@@ -261,10 +261,10 @@ def test_what_was_paid_for_is_not_asked_again_and_the_rest_goes_to_the_live_mode
 
 def test_a_folder_without_recordings_or_with_a_damaged_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotRecorded, match="no recorded exchanges"):
-        build_model("replay", ModelSettings(replies=tmp_path))
+        build_model("replay", ProviderSettings(replies=tmp_path))
     (tmp_path / "00001-planner.json").write_text('{"key": ')
     with pytest.raises(BadRecording, match="00001-planner.json"):
-        build_model("replay", ModelSettings(replies=tmp_path))
+        build_model("replay", ProviderSettings(replies=tmp_path))
 
 
 # --- cut replies ----------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_cut_reply_is_continued_over_the_wire() -> None:
         Says(WHOLE[2 * third :], output_tokens=10),
     ]
     with WireServer(script) as server:
-        model = ContinuingModel(build_model("openai", ModelSettings("m", server.openai_url, None, 20.0)))
+        model = ContinuingModel(build_model("openai", ProviderSettings("m", server.openai_url, None, 20.0)))
         reply = model.complete(REQUEST)
         roles = [message["role"] for message in server.requests[-1].body["messages"]]
     assert reply.text == WHOLE and not reply.truncated
@@ -313,7 +313,7 @@ def test_a_cut_reply_is_continued_over_the_wire() -> None:
 
 def test_a_reply_without_end_stays_marked_as_cut() -> None:
     with WireServer(lambda body: Says("more and more, " * 3, stop="max_tokens")) as server:
-        model = ContinuingModel(build_model("anthropic", ModelSettings("m", server.url, "k", 20.0)), most=2)
+        model = ContinuingModel(build_model("anthropic", ProviderSettings("m", server.url, "k", 20.0)), most=2)
         assert model.complete(REQUEST).truncated
         assert len(server.requests) == 3
 
@@ -325,7 +325,7 @@ def test_a_resumed_run_pays_only_for_what_it_had_not_asked_yet(tmp_path: Path) -
     asks = [ModelRequest(role, "s", (Message("user", f"{role.value}?"),)) for role in Role]
     kept: list[Exchange] = []
     with WireServer(lambda body: f"{body['model']} says hi") as server:
-        settings = ModelSettings("claude-opus-5-5", server.url, "k", 20.0)
+        settings = ProviderSettings("claude-opus-5-5", server.url, "k", 20.0)
         others = {Role.SUMMARIZER: "claude-haiku-4-5"}
         first = Ledger(load_prices())
         models = models_for_roles("anthropic", settings, first, kept.append, role_models=others)

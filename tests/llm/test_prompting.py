@@ -12,8 +12,8 @@ import pytest
 
 import accelopt_core.model.prompting as prompting
 from accelopt_core.evaluation import HotLine, Idle, Measured, microseconds
-from accelopt_core.loop.lane import quoting
-from accelopt_core.machine_facts import TRN2, machine_facts
+from accelopt_core.judging.quoting import quoting
+from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.planner import planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
@@ -27,15 +27,17 @@ from accelopt_core.model.prompting import (
     shortened,
     top,
 )
-from nki_sim.machine import MACHINES
+from nki_sim.machine import MACHINES, machine
 from tests.llm.scenes import KERNEL, PLAN, PROFILE, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
+TRN2 = machine_facts(machine("trn2"))
+
 
 def test_templates_are_found_from_any_directory(tmp_path: Path) -> None:
     root = PROMPTS.parent
-    code = "from accelopt_core.prompting import prompts_version; print(prompts_version())"
+    code = "from accelopt_core.model.prompting import prompts_version; print(prompts_version())"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(root)}, capture_output=True, text=True
     )

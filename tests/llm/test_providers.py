@@ -22,7 +22,7 @@ from accelopt_core.ports import (
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
-from infra.llm.provider import ModelSettings, NoDefaultModel, UnknownProvider, default_model
+from infra.llm.provider import NoDefaultModel, ProviderSettings, UnknownProvider, default_model
 from infra.llm.registry import PROVIDERS, build_model, provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience, RetryPolicy
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
@@ -52,7 +52,7 @@ def connect(
     provider: str, server: WireServer, clock: Clockwork, timeout_s: float = 20.0, **policy: int
 ) -> LanguageModel:
     url = server.url if provider == "anthropic" else server.openai_url
-    return build_model(provider, ModelSettings("test-model", url, KEY, timeout_s, clock.patience(**policy)))
+    return build_model(provider, ProviderSettings("test-model", url, KEY, timeout_s, clock.patience(**policy)))
 
 
 @BOTH
@@ -96,7 +96,7 @@ def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
 
 def test_openai_gets_the_system_text_as_a_message_and_needs_no_key_for_a_local_server() -> None:
     with WireServer(["fine"]) as server:
-        settings = ModelSettings("test-model", server.openai_url, None, 20.0, Clockwork().patience())
+        settings = ProviderSettings("test-model", server.openai_url, None, 20.0, Clockwork().patience())
         build_model("openai", settings).complete(REQUEST)
     body = server.requests[0].body
 
@@ -214,7 +214,7 @@ def test_nothing_listens_there() -> None:
     with WireServer([]) as server:
         url = server.url
     for provider in ("anthropic", "openai"):
-        model = build_model(provider, ModelSettings("m", url, KEY, 5.0, Clockwork().patience(attempts=2)))
+        model = build_model(provider, ProviderSettings("m", url, KEY, 5.0, Clockwork().patience(attempts=2)))
         with pytest.raises(ModelUnreachable, match="check the network"):
             model.complete(REQUEST)
 
@@ -311,7 +311,7 @@ def test_the_other_name_of_the_length_limit_is_tried_once_and_remembered() -> No
 )
 def test_a_local_server_is_asked_which_model_it_serves(served: list[str], outcome: str) -> None:
     with WireServer([], models=served) as server:
-        settings = ModelSettings(base_url=server.openai_url)
+        settings = ProviderSettings(base_url=server.openai_url)
         if len(served) == 1:
             assert build_model("openai", settings).name == outcome
         else:
@@ -337,12 +337,12 @@ def test_the_environment_chooses_the_provider(environment: dict[str, str], provi
 
 def test_flags_come_before_the_environment_and_that_before_the_defaults() -> None:
     environment = {"OPENAI_API_KEY": "k", "OPENAI_MODEL": "from-environment", "OPENAI_BASE_URL": "http://e/v1"}
-    assert settings_from_environment("openai", ModelSettings(), environment) == ModelSettings(
+    assert settings_from_environment("openai", ProviderSettings(), environment) == ProviderSettings(
         "from-environment", "http://e/v1", "k"
     )
-    told = ModelSettings("flag", "http://f/v1", timeout_s=7.0)
+    told = ProviderSettings("flag", "http://f/v1", timeout_s=7.0)
     assert settings_from_environment("openai", told, environment) == replace(told, api_key="k")
-    settings = settings_from_environment("anthropic", ModelSettings(), {"ANTHROPIC_API_KEY": "k"})
+    settings = settings_from_environment("anthropic", ProviderSettings(), {"ANTHROPIC_API_KEY": "k"})
     assert build_model("anthropic", settings).name == f"anthropic:{default_model('anthropic')}"
     with pytest.raises(NoDefaultModel, match="mailbox: no default model: name one with --model"):
         default_model("mailbox")
@@ -351,8 +351,8 @@ def test_flags_come_before_the_environment_and_that_before_the_defaults() -> Non
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: build_model("anthropic", ModelSettings()),
-        lambda: build_model("openai", ModelSettings()),
+        lambda: build_model("anthropic", ProviderSettings()),
+        lambda: build_model("openai", ProviderSettings()),
     ],
 )
 def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], LanguageModel]) -> None:
@@ -362,6 +362,6 @@ def test_no_key_is_an_error_that_names_the_variable(build: Callable[[], Language
 
 def test_an_unknown_provider_is_answered_with_the_list() -> None:
     with pytest.raises(UnknownProvider) as raised:
-        build_model("skynet", ModelSettings())
+        build_model("skynet", ProviderSettings())
     for provider in PROVIDERS:
         assert provider in str(raised.value)

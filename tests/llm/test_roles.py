@@ -12,14 +12,18 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Bottleneck, CompileFailed
+from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import ModelContextOverflow, Role
 from accelopt_core.proposer import Feedback, Proposer, UnusablePlan, UnusableReply
-from infra.llm.registry import ModelSettings, build_model
+from infra.llm.provider import ProviderSettings
+from infra.llm.registry import build_model
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.error_patterns import RecurringError
 from ka_extensions.idea_bans import Ban
+from nki_sim.machine import machine
+from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
 from tests.llm.wire_server import HttpFault, Says, Script, SeenRequest, WireServer
 
@@ -33,6 +37,7 @@ GOOD_PLAN = json.dumps(
         "details": "above the loop",
     }
 )
+TRN2_FACTS = machine_facts(machine("trn2"))
 API = "nisa.dma_copy(dst, src): moves a tile"
 INSTRUCTIONS = "- nisa.dma_copy(dst, src, engine): moves"
 
@@ -50,15 +55,15 @@ class Stage:
 @contextmanager
 def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[Stage]:
     with WireServer(script) as server:
-        model = build_model("anthropic", ModelSettings("test-model", server.url, "test-key", 20.0))
+        model = build_model("anthropic", ProviderSettings("test-model", server.url, "test-key", 20.0))
         yield Stage(
             server,
             proposer_from_model(
                 {role: model for role in Role},
                 lambda source: API,
                 INSTRUCTIONS,
+                settings or PromptSettings(TRN2_FACTS),
                 lambda: datetime.date(2026, 3, 1),
-                settings or PromptSettings(),
             ),
         )
 
@@ -279,7 +284,15 @@ def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> 
 
 def long_run() -> tuple[Attempt, ...]:
     return tuple(
-        Attempt(n, f"c{n}", f"{n:016x}", "c0", "widen-dma-rows", f"Idea {n}", "incorrect", None, "wrong " * 100)
+        attempted(
+            n,
+            "incorrect",
+            name=f"c{n}",
+            parent="c0",
+            technique="widen-dma-rows",
+            title=f"Idea {n}",
+            summary="wrong " * 100,
+        )
         for n in range(200)
     )
 
@@ -293,7 +306,7 @@ def test_a_long_history_is_cut_and_the_prompt_says_so() -> None:
 
 
 def test_details_go_before_the_prompt_exceeds_its_limit() -> None:
-    settings = PromptSettings(longest=18_000)
+    settings = PromptSettings(TRN2_FACTS, longest=18_000)
     with stage([GOOD_PLAN], settings) as given:
         given.proposer.planner.plan(context(history=long_run()))
     seen = given.requests[0]
@@ -315,11 +328,14 @@ def test_a_model_with_a_short_context_gets_a_shorter_prompt() -> None:
 
 def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
     huge = Candidate("c0", KERNEL + "# filler\n" * 5_000)
-    with stage([], PromptSettings(longest=20_000)) as given, pytest.raises(ModelContextOverflow, match="20,000"):
+    with (
+        stage([], PromptSettings(TRN2_FACTS, longest=20_000)) as given,
+        pytest.raises(ModelContextOverflow, match="20,000"),
+    ):
         given.proposer.planner.plan(context(parent=huge))
     assert given.requests == []
 
 
 def test_every_role_needs_a_model() -> None:
     with pytest.raises(ValueError, match="no model for the planner, executor, summarizer, reflexion role"):
-        proposer_from_model({}, lambda source: API, INSTRUCTIONS)
+        proposer_from_model({}, lambda source: API, INSTRUCTIONS, PromptSettings(TRN2_FACTS))

@@ -5,7 +5,7 @@ list of answers, taken in order, or a function from the request's JSON to an ans
 `Says`, one of the faults below, or plain text. When a list runs out the server says so with a 400.
 
     with WireServer(["first reply", HttpFault(529, "overloaded_error"), "second reply"]) as server:
-        model = build_model("anthropic", ModelSettings(base_url=server.url, api_key="test"))
+        model = build_model("anthropic", ProviderSettings(base_url=server.url, api_key="test"))
 """
 
 from __future__ import annotations

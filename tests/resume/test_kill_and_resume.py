@@ -37,7 +37,7 @@ def state(world: World) -> dict[str, Any]:
         "best": best,
         "baseline": baseline,
         "best_kernel": run.best_kernel.read_text(encoding="utf-8"),
-        "tries": run.tries(),
+        "tries": run.attempts(),
         "memory": memory.experiences,
         "ledger": run.model_calls(),
         "exchanges": [key for key, _ in run.exchanges()],
@@ -57,7 +57,7 @@ def undisturbed(server: WireServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str, Any], Any, Any]) -> None:
     final, requests, evaluations = undisturbed
-    outcomes = [entry.attempt.outcome for entry in final["tries"]]
+    outcomes = [entry.outcome for entry in final["tries"]]
     assert outcomes == ["incorrect", "improved", "no_kernel", "reverted", "improved"]
     assert final["best"].result.latency_us == 100.0 and final["ending"][0] == "finished"
     assert set(requests.values()) == {1} and set(evaluations.values()) == {1}

@@ -20,8 +20,8 @@ from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from infra.llm.ledger import Ledger
 from infra.llm.prices import load_prices
+from infra.llm.provider import ProviderSettings
 from infra.llm.recording import exchange_to_json
-from infra.llm.registry import ModelSettings
 from infra.llm.retry import Patience, RetryPolicy
 from infra.llm.roles import models_for_roles
 from infra.runs.evaluation_store import EvaluationStore
@@ -151,7 +151,7 @@ def soak(folder_path: Path, rounds: int, width: int) -> Soak:
 
     with no_children_left(), WireServer(misbehaving) as server:
         patience = Patience(RetryPolicy(attempts=6), sleep=waits.append, dice=lambda: 0.5)
-        settings = ModelSettings("claude-opus-5-5", server.url, "key", timeout_s=3.0, patience=patience)
+        settings = ProviderSettings("claude-opus-5-5", server.url, "key", timeout_s=3.0, patience=patience)
         models = models_for_roles(
             "anthropic", settings, ledger,
             lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
@@ -183,7 +183,7 @@ def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path) -> None:
     assert outcome.best.source.strip() == worth(WINS_US[188]).strip()
     assert [end.attempt.round for end in watcher.rounds] == list(range(1, ROUNDS + 1))
     assert [end.attempt.round for end in watcher.rounds if end.decision.improved] == list(WINS_US)
-    assert folder.tries()[-1].round == ROUNDS
+    assert folder.attempts()[-1].round == ROUNDS
 
     # Every kind of hostility was met with a verdict, and none got a latency.
     hostile = ran.judge.hostile
@@ -212,7 +212,7 @@ def test_rounds_of_three_candidates_each_with_a_misbehaving_model(tmp_path: Path
     assert sorted({(a.round, a.lane) for a in ended}) == [(a.round, a.lane) for a in ended], "told once, in order"
     assert {a.round for a in ended} == set(range(1, rounds + 1))
     assert {a.lane for a in ended} == {"a", "b", "c"}
-    decided = [entry for entry in ran.folder.tries() if entry.decision is not None]
+    decided = [entry for entry in ran.folder.attempts() if entry.decision is not None]
     assert len(decided) == len(ended), "the journal has each lane's decision"
     ran.the_books_balance()
     assert ran.new_files <= 8, "connections the client library keeps alive, one for each of three at once"

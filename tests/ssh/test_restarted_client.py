@@ -34,11 +34,11 @@ say("benchmark", "over"); finish(VERDICT)
 CLIENT = """
 import sys
 from pathlib import Path
-from infra import ssh_target
+from infra.targets import over_ssh
 from infra.ssh.config import SshSettings
-from infra.ssh_target import SshTarget
+from infra.targets.over_ssh import SshTarget
 from tests.ssh.test_target import REQUEST
-ssh_target.files_to_ship = lambda: {{"infra/judging/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
+over_ssh.files_to_ship = lambda: {{"infra/judging/judge.py": Path({judge!r}), "infra/__init__.py": Path({empty!r})}}
 target = SshTarget({destination!r}, machine="trn2", remote_simulator=True, remote_python=sys.executable,
                    settings=SshSettings(config_file=Path({config!r})), root={root!r})
 target.remember_in(Path({records!r}))
@@ -64,8 +64,8 @@ class Scene:
             )
         )  # fmt: skip
         self.target = SshTarget(
-            sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable, settings=sshd.settings,
-            root=str(work),
+            sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable,
+            settings=sshd.settings, root=str(work),
         )  # fmt: skip
         self.said: list[str] = []
 

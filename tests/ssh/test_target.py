@@ -221,7 +221,7 @@ def test_a_judge_that_hangs_is_ended_with_all_it_started(make: Make, monkeypatch
             f"subprocess.run(['sleep', '{marker}'])"
         )
     )
-    assert got == TimedOut("benchmark", 1.5)
+    assert got == TimedOut(Step.BENCHMARK, 1.5)
     assert not processes_mentioning(f"sleep {marker}")
 
 

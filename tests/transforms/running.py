@@ -49,8 +49,7 @@ def sites(transform: Transform, source: str) -> dict[str, Site]:
 
 
 def applied(transform: Transform, source: str, key: str) -> str:
-    site = Site(transform.name, key, key, 0, "", "")
-    return transform.apply(cst.parse_module(source), site).code
+    return transform.apply(cst.parse_module(source), key).code
 
 
 def ones(*shape: int) -> np.ndarray:
@@ -80,5 +79,5 @@ def predictor(*arrays):
 
 
 def priced_by(price):
-    """The crystal ball that the catalogue is handed: asks a function about one source after the other."""
+    """The predictor that the catalogue is handed: asks a function about one source after the other."""
     return lambda sources, limit_s=0.0: {source: price(source) for source in sources}

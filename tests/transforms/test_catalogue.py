@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
-from accelopt_core.catalogue.proposer import bottleneck_of, catalogue_proposer
+from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bottleneck, Bounds, CompileFailed, Measured, Profile
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
 from accelopt_core.transforms.registry import TRANSFORMS
 from infra.tasks.seed_index import load_seed
 from ka_extensions.divergence_guard import DivergenceGuard
+from tests.attempts import attempted
 from tests.transforms.running import predictor, priced_by, random, run
 
 TODAY = lambda: datetime.date(2026, 11, 20)  # noqa: E731  # a clock, not a function worth a name
@@ -41,7 +42,10 @@ def context_for(source: str, latency_us: float = 1000.0, **changes) -> RoundCont
 
 
 def attempt(candidate: Candidate, title: str = "x", parent_id: str = "base") -> Attempt:
-    return Attempt(1, candidate.id, candidate.content_hash, parent_id, "t", title, "no_improvement", 1.0, "")
+    return attempted(
+        1, "no_improvement", name=candidate.id, source=candidate.source, parent=parent_id, technique="t", title=title,
+        latency_us=1.0,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +220,7 @@ def test_a_failure_is_a_lesson_too(catalogue):
     ],
 )
 def test_the_bottleneck_is_the_busiest_engine_if_any_is_busy(fields, expected):
-    assert bottleneck_of(measured(1000.0, **fields).profile, 1000.0) is expected
+    assert measured(1000.0, **fields).bottleneck is expected
 
 
 def test_names_are_unique_and_every_transform_describes_itself():

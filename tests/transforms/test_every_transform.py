@@ -18,7 +18,7 @@ from hypothesis import is_hypothesis_test
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.look_ahead import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.catalogue.rewrites import steps_in
+from accelopt_core.catalogue.rewrites import rewrites_in
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.proposer import NothingToPlan, RoundContext
@@ -266,7 +266,7 @@ def test_the_gain_that_is_planned_is_the_one_that_is_judged_within_a_quarter(tra
     plan = proposer.planner.plan(context)
     after = judged(contract.task, proposer.executor.execute(context, plan, ()))
 
-    assert transform.name in [step.transform for step in steps_in(plan.details)]
+    assert transform.name in [step.transform for step in rewrites_in(plan.details)]
     gain_us = before.latency_us - after.latency_us
     assert plan.expected_gain_us > 0
     assert gain_us == pytest.approx(plan.expected_gain_us, rel=AGREEMENT)

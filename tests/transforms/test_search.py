@@ -20,6 +20,7 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
 from infra.tasks.seed_index import load_seed
+from tests.attempts import attempted
 from tests.transforms.running import priced_by
 
 TASK = load_seed("matmul").task()
@@ -43,13 +44,13 @@ class Walk:
             for letter in self.edges.get(word(module.code), "")
         )
 
-    def apply(self, module: cst.Module, site: Site) -> cst.Module:
+    def apply(self, module: cst.Module, key: str) -> cst.Module:
         here = word(module.code)
-        if site.key not in self.edges.get(here, ""):
-            raise SiteGone(f"{site.key} is not open at {here}")
-        if site.key == "!":
+        if key not in self.edges.get(here, ""):
+            raise SiteGone(f"{key} is not open at {here}")
+        if key == "!":
             raise IllegalSite("never")
-        return cst.parse_module(node(here + site.key))
+        return cst.parse_module(node(here + key))
 
 
 def word(source: str) -> str:
@@ -170,8 +171,8 @@ def test_faster_than_where_it_starts_is_not_enough_it_must_beat_the_best():
 
 def test_what_was_tried_is_not_planned_again_by_code_or_by_name():
     game = Game({"": "b", "b": "cd"}, {"": 100.0, "b": 104.0, "bc": 80.0, "bd": 90.0})
-    by_code = Attempt(1, "r001", Candidate("x", node("bc")).content_hash, "?", "walk", "?", "incorrect", None, "")
-    by_name = Attempt(1, "r001", "0" * 16, "input", "walk", "go b, then go c", "incorrect", None, "")
+    by_code = attempted(1, "incorrect", parent="?", technique="walk", title="?", source=node("bc"))
+    by_name = attempted(1, "incorrect", technique="walk", title="go b, then go c")
 
     assert game.plan("", history=(by_code,)).title == "go b, then go d"
     assert game.plan("", history=(by_name,)).title == "go b, then go d"
@@ -190,7 +191,7 @@ def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
     "blocked", [{"b": None, "bc": 1.0}, {"b": 151.0, "bc": 1.0}, {"b": 104.0, "bc": None}, {"b": 104.0, "bc": 99.5}]
 )
 def test_not_through_what_does_not_compile_or_is_far_slower_nor_to_a_gain_within_the_noise(blocked):
-    game = Game({"": "b", "b": "c"}, {"": 100.0, **blocked}, detour=1.5)
+    game = Game({"": "b", "b": "c"}, {"": 100.0, **blocked}, explore_within=1.5)
 
     with pytest.raises(NothingToPlan):
         game.plan("")
