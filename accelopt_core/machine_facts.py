@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from nki_sim.machine import Machine
 
-_SPOKEN = {"trn1": "Trainium1", "trn2": "Trainium2", "trn3": "Trainium3"}
-
 
 @dataclass(frozen=True)
 class MachineFacts:
@@ -56,6 +54,11 @@ class MachineFacts:
     vector_copy_speedup: float
     """Of fp32 copies and tensor_scalar that stay in SBUF."""
     vector_ready_us: float
+    tensor_tensor_cycles: float
+    """Of the Vector engine, for each element of an instruction that reads two tensors."""
+    vector_gpsimd_take_turns: bool
+    """Always, and not only in Vector's performance modes."""
+    vector_scalar_share_psum: bool
     scalar_fixed_cycles: int
     scalar_ready_us: float
     scalar_function_ready_us: float
@@ -70,12 +73,14 @@ class MachineFacts:
     """Below this share of the window it is cold."""
     pe_cold_factor: float
     """How many times slower the Tensor engine is while cold."""
+    priced_from: str
+    """What the times below rest on, to stand behind `by the machine model,`."""
 
 
 def machine_facts(machine: Machine) -> MachineFacts:
     row_bytes = machine.dma_row_ns * machine.dma_engine_bytes_per_ns
     return MachineFacts(
-        name=_SPOKEN.get(machine.name, machine.name),
+        name=machine.product,
         partitions=machine.partitions,
         sbuf_bytes_per_partition=machine.sbuf_partition_bytes,
         psum_banks=machine.psum_banks,
@@ -102,6 +107,9 @@ def machine_facts(machine: Machine) -> MachineFacts:
         vector_fixed_cycles=round(machine.vector_issue_cycles),
         vector_copy_speedup=machine.vector_perf_copy_32bit,
         vector_ready_us=round(machine.vector_latency_ns / 1e3, 2),
+        tensor_tensor_cycles=machine.rates["tensor_tensor"].per_element,
+        vector_gpsimd_take_turns=machine.vector_gpsimd_share_port == "always",
+        vector_scalar_share_psum=machine.vector_scalar_share_psum,
         scalar_fixed_cycles=round(machine.scalar_issue_cycles),
         scalar_ready_us=round(machine.scalar_latency_ns / 1e3, 2),
         scalar_function_ready_us=round(machine.scalar_function_latency_ns / 1e3, 2),
@@ -113,6 +121,7 @@ def machine_facts(machine: Machine) -> MachineFacts:
         pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
         pe_busy_percent=round(100 * machine.throttle_utilization),
         pe_cold_factor=machine.throttle_factor,
+        priced_from="fitted to published measurements" if machine.calibrated else machine.calibration,
     )
 
 

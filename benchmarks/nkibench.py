@@ -134,7 +134,7 @@ def measure(seeds: Sequence[Seed], preset: str, depth: Depth) -> SuiteTable:
         for check in result.checks:
             print(f"{'':24}  {check}", file=sys.stderr)
     return SuiteTable(
-        f"simulated {MACHINE}", True, "", peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
+        f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
     )  # fmt: skip
 
 

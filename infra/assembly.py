@@ -326,20 +326,20 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
 
 
 EXPLORATION_STEPS = 2
-"""Steps of a detour with a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
+"""With a language model, unless the user says otherwise: one over a slower kernel, one that pays."""
 
 
 def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
     target, verification, guard = settings.target, settings.verification, settings.guard
-    detour = guard.max_exploration
-    if detour is None:
-        detour = 0 if provider == "catalogue" else EXPLORATION_STEPS
+    exploration = guard.max_exploration
+    if exploration is None:
+        exploration = 0 if provider == "catalogue" else EXPLORATION_STEPS
     return LoopSettings(
         rounds=settings.run.rounds,
         patience=settings.run.patience,
         max_repairs=guard.max_repairs,
         width=settings.run.width or 1,
-        guard=DivergenceGuard(guard.revert_above, guard.noise, detour),
+        guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
         bans=BanRule(guard.ban_after, guard.ban_rounds),
         recurring_after=guard.recurring_after,
         model_failures=guard.model_failures,

@@ -21,7 +21,7 @@ from nki_sim import gantt, lint, perfetto, program_file
 from nki_sim.capacity import peak
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
-from nki_sim.machine import machine
+from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:  # the reader of our output has gone
         return 1
-    except Exception as error:  # a wall: whatever the kernel's own Python raises is reported at its line
+    except Exception as error:  # whatever the kernel's own Python raises is reported at its line
         line, file = where(error)
         print(f"{file}:{line}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -97,6 +97,11 @@ def _kernel_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="NAME=VALUE", help="constant arguments (Python literals)"
+    )
+    parser.add_argument(
+        "--machine",
+        choices=MACHINES,
+        help=f"which to simulate (default NEURON_PLATFORM_TARGET_OVERRIDE, else {DEFAULT_MACHINE})",
     )
     parser.add_argument("--lnc", type=int, default=None, help="cores of the launch grid, as kernel[lnc]")
     parser.add_argument("--seed", type=int, default=0, help="of the random arrays (default %(default)s)")
@@ -178,7 +183,7 @@ def _constants(options: argparse.Namespace) -> dict[str, Any]:
 def _run(options: argparse.Namespace) -> int:
     kernel, arrays = _load(options), _arrays(options)
     start = time.perf_counter()
-    result = nki_sim.simulate(kernel)(*arrays, **_constants(options))
+    result = nki_sim.simulate(kernel, options.machine)(*arrays, **_constants(options))
     seconds = time.perf_counter() - start
     outputs = result if isinstance(result, tuple) else () if result is None else (result,)
     for number, output in enumerate(outputs):
@@ -211,9 +216,9 @@ def _check(options: argparse.Namespace) -> int:
 def _traced(options: argparse.Namespace) -> Program:
     kernel = _load(options)
     if getattr(options, "problem", None) is not None:
-        return nki_sim.trace(kernel, *_problem_specs(options.problem), **_constants(options))
+        return nki_sim.trace(kernel, *_problem_specs(options.problem), machine=options.machine, **_constants(options))
     tensors: list[Any] = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
-    return nki_sim.trace(kernel, *tensors, **_constants(options))
+    return nki_sim.trace(kernel, *tensors, machine=options.machine, **_constants(options))
 
 
 def _trace(options: argparse.Namespace) -> int:

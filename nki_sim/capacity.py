@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.errors import CapacityExceeded, NkiValidationError
-from nki_sim.machine import machine
+from nki_sim.machine import ISA, machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Program
 
@@ -91,7 +91,7 @@ def peak(program: Program, region: MemoryRegion, *, in_order: bool = True) -> Pe
     row = int(np.argmax(live))
     there = mine[np.where(held_throughout, (first <= row) & (last >= row), np.isin(mine, buffers[rows == row]))]
     held = sorted((program.allocations[n] for n in there), key=lambda a: (-a.partition_bytes, a.id))
-    return Peak(region, float(live[row]) / 4, limit, row, tuple(held))
+    return Peak(region, float(live[row]) / ISA.quadrants, limit, row, tuple(held))
 
 
 def _touches(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -169,12 +169,14 @@ def _check_addresses(program: Program, region: MemoryRegion, placed: list[Alloca
         if len(allocation.address) != 2:
             raise NkiValidationError(f"address={allocation.address}: it is (partition, byte in the partition)")
         partition, byte = allocation.address
-        if partition + allocation.partitions > 128 or byte + allocation.partition_bytes > limit:
+        if partition + allocation.partitions > ISA.partitions or byte + allocation.partition_bytes > limit:
             raise CapacityExceeded(
                 f"{allocation.describe()} at address={allocation.address} ends outside the {limit:,} usable bytes of "
-                f"128 partitions of {region.value}"
+                f"{ISA.partitions} partitions of {region.value}"
             )
 
 
 def _quarters(partitions: int) -> int:
-    return 1 if partitions <= 32 else 2 if partitions <= 64 else 4
+    """One, two or all of them: three adjacent ones cannot be had."""
+    quarters = -(-partitions // ISA.quadrant_partitions)
+    return quarters if quarters <= 2 else ISA.quadrants

@@ -57,10 +57,6 @@ class Transfer:
     row_bytes: int
     nbytes: int
 
-    @property
-    def engines(self) -> int:
-        return self.last_engine - self.first_engine + 1
-
 
 @dataclass(frozen=True)
 class ArrayTile:
@@ -343,7 +339,7 @@ def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine)
     if not on_chip:
         engines = machine.dma_engines
         if rows < engines:
-            rows = max(rows, min(engines, nbytes // 512))
+            rows = max(rows, min(engines, nbytes // machine.dma_cut_bytes))
         used = min(rows, engines)
         return 0, used - 1, ceil(rows / used), rows
     widest = max(on_chip, key=lambda operand: operand.partitions)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from nki_sim.errors import NkiValidationError
+from nki_sim.machine import SIMULATED_VERSION
 
 
 class DType(str):
@@ -16,12 +17,12 @@ class DType(str):
     numpy: np.dtype[Any]
     itemsize: int
     is_float: bool
-    generation: str
-    """The first generation that has it: trn2 (also trn1) or trn3."""
+    since: int
+    """The first NeuronCore version that has it (NKI API pages): 2, the first with NKI, or 4."""
 
-    def __new__(cls, name: str, storage: Any, is_float: bool, generation: str = "trn2") -> DType:
+    def __new__(cls, name: str, storage: Any, is_float: bool, since: int = 2) -> DType:
         self = super().__new__(cls, name)
-        self.generation = generation
+        self.since = since
         self.numpy = np.dtype(storage)
         self.itemsize = self.numpy.itemsize
         self.is_float = is_float
@@ -50,10 +51,10 @@ float8_e4m3 = DType("float8_e4m3", ml_dtypes.float8_e4m3, True)
 float8_e4m3fn = DType("float8_e4m3fn", ml_dtypes.float8_e4m3fn, True)
 float8_e5m2 = DType("float8_e5m2", ml_dtypes.float8_e5m2, True)
 # NeuronCore-v4 only: they can be named (kernels keep tables of them) but not allocated. Packed types as raw words.
-float8_e8m0fnu = DType("float8_e8m0fnu", np.uint8, False, "trn3")
-float8_e5m2_x4 = DType("float8_e5m2_x4", np.uint32, False, "trn3")
-float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", np.uint32, False, "trn3")
-float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", np.uint16, False, "trn3")
+float8_e8m0fnu = DType("float8_e8m0fnu", np.uint8, False, since=4)
+float8_e5m2_x4 = DType("float8_e5m2_x4", np.uint32, False, since=4)
+float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", np.uint32, False, since=4)
+float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", np.uint16, False, since=4)
 
 ALL: dict[str, DType] = {
     dtype: dtype
@@ -78,7 +79,7 @@ ALL: dict[str, DType] = {
         float4_e2m1fn_x4,
     )
 }
-_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL.values() if dtype != "tfloat32" and dtype.generation == "trn2"}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL.values() if dtype != "tfloat32" and dtype.since <= SIMULATED_VERSION}
 
 
 def as_dtype(value: Any) -> DType:

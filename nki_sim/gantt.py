@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nki_sim.machine import machine
 from nki_sim.profile import Measurement, resource_numbers
 from nki_sim.schedule import RESOURCES, Timeline
 
@@ -11,18 +12,16 @@ _SHADES = " ░▒▓█"
 _ASCII_SHADES = " .:+#"
 
 
-def gantt(
-    timeline: Timeline, width: int = 72, from_us: float = 0.0, to_us: float | None = None, ascii_only: bool = False
-) -> str:
-    """Lines of `width` slices between two times; a shade is the share of the slice the resource is busy."""
+def gantt(timeline: Timeline, width: int = 72, ascii_only: bool = False) -> str:
+    """Lines of `width` slices of time; a shade is the share of the slice the resource is busy."""
     program = timeline.shown
-    end_us = float(timeline.end_ns.max()) / 1e3 if to_us is None and len(program) else (to_us or 0.0)
-    if end_us <= from_us:
+    end_us = float(timeline.end_ns.max()) / 1e3 if len(program) else 0.0
+    if end_us <= 0:
         return "nothing happens\n"
     shades = _ASCII_SHADES if ascii_only else _SHADES
-    edges = np.linspace(from_us * 1e3, end_us * 1e3, width + 1)
+    edges = np.linspace(0.0, end_us * 1e3, width + 1)
     resources = resource_numbers(timeline)[program.template_ids]
-    lines = [f"{'':10}{from_us:,.1f} us{f'{end_us:,.1f} us':>{width - len(f'{from_us:,.1f} us')}}"]
+    lines = [f"{'':10}0.0 us{f'{end_us:,.1f} us':>{width - len('0.0 us')}}"]
     for number, name in enumerate(RESOURCES):
         chosen = resources == number
         if not chosen.any():
@@ -50,12 +49,18 @@ def _busy(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.diff(done) / np.diff(edges)
 
 
-def report(measured: Measurement, source: dict[int, str] | None = None, lines: int = 12) -> str:
-    """The measurement for a terminal: three times, engines, what they wait for, the expensive lines."""
+_LINES_SHOWN = 12
+
+
+def report(measured: Measurement, source: dict[int, str]) -> str:
+    """For a terminal: three times and how far to trust them, engines, what they wait for, the expensive lines."""
     text = [
         f"{measured.latency_us:,.1f} us on simulated {measured.machine}"
         f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})"
     ]
+    core = machine(measured.machine)
+    if not core.calibrated:
+        text.append(core.calibration)
     if not measured.exact:
         text.append(
             f"loops extrapolated, within {measured.error_percent:.2f} %; exact timing looks at every instruction"
@@ -76,7 +81,7 @@ def report(measured: Measurement, source: dict[int, str] | None = None, lines: i
         text += ["", "idle, waiting"]
         text += [f"{stall.engine:<8}{stall.us:>10,.1f} us for {stall.waiting_on}" for stall in waits]
     text += ["", "line      engine      active us  instructions"]
-    for cost in measured.lines[:lines]:
-        code = (source or {}).get(cost.line, "")
+    for cost in measured.lines[:_LINES_SHOWN]:
+        code = source.get(cost.line, "")
         text.append(f"{cost.line:<10}{cost.engine:<10}{cost.active_us:>11,.1f}{cost.instructions:>14,}  {code[:60]}")
     return "\n".join(text) + "\n"

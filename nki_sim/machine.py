@@ -1,14 +1,16 @@
 """Trainium generations as data: every hardware number, once, with where it comes from.
 
-A `Machine` holds plain floats, so that the cost model and the scheduler read them at full speed; beside
-each number stands a `Source`. To ask "what if", copy a machine: `dataclasses.replace(TRN2, dma_engines=32)`.
+`ISA` is what instructions are checked against, alike on every generation; a `Machine` is one generation. Both
+hold plain numbers, so that the cost model and the scheduler read them at full speed; beside each number stands
+a `Source`. A generation is one table and one line at the end of this file; no other file knows one by name. To
+ask "what if", copy a machine: `dataclasses.replace(TRN2, dma_engines=32)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 Confidence = Literal["documented", "measured", "fitted", "prior"]
 """documented: AWS says so; measured: someone with hardware did; fitted: chosen to match calibration rows;
@@ -34,15 +36,88 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class InstructionSet:
+    """What every generation accepts. A trace is checked by it, once, whichever machine times it later.
+
+    NeuronCore-v4 also multiplies moving tiles that span all of PSUM (nc_matmul API page): not modelled.
+    """
+
+    partitions: int
+    """Of SBUF and of PSUM; lanes of every compute engine."""
+    quadrant_partitions: int
+    """Where an access may start, and what one shuffle works within."""
+    access_pattern_free_dims: int
+    """Dimensions of an access pattern besides the partition."""
+    psum_banks: int
+    psum_bank_bytes: int
+    """Per partition; what one matmul may write."""
+    psum_align_bytes: int
+    sbuf_align_bytes: int
+    tensor_rows: int
+    """Of the array: the contraction K of one matmul."""
+    tensor_columns: int
+    tensor_tile_sizes: tuple[int, ...]
+    """Rows or columns of a part of the array that a tiled matmul takes."""
+    stationary_fmax: int
+    moving_fmax: int
+    vector_transpose_fmax: int
+    """Rows and columns."""
+    bn_stats_fmax: int
+    search_fmin: int
+    search_fmax: int
+    """*_fmin, *_fmax: elements per partition; search is max8, nc_find_index8 and nc_match_replace8."""
+    gpsimd_core_partitions: int
+    """Partitions connected to one of GpSimd's cores."""
+    local_gather_indices: int
+    """At most, of one group of partitions."""
+    local_gather_run_sizes: tuple[int, ...]
+    """Elements that one index may fetch."""
+    topk_fmin: int
+    topk_fmax: int
+    topk_results: int
+    """At most."""
+    dma_compute_sources: int
+    """At most."""
+    dma_transpose_columns: int
+    """At most, with hardware descriptors."""
+    dma_transpose_item_bytes: int
+    """With hardware descriptors."""
+    logical_core_cores: int
+    """NeuronCores in one logical core (LNC), at most."""
+    sources: Mapping[str, Source] = field(repr=False, compare=False)
+    """By field name."""
+
+    @property
+    def quadrants(self) -> int:
+        return self.partitions // self.quadrant_partitions
+
+
+@dataclass(frozen=True)
 class Machine:
     """One physical NeuronCore of one generation. Times in ns, rates in bytes/ns (= GB/s), clocks in GHz."""
 
     name: str
+    product: str
+    """As AWS spells it, e.g. Trainium2."""
+    calibration: str
+    """How far to trust a latency of this machine: one line, at most 110 characters, shown beside the latency."""
+
+    # which it is
+    neuron_core_version: int
+    """3 for NeuronCore-v3; what instructions and dtypes are counted by."""
+    targets: tuple[str, ...]
+    """Its names in NEURON_PLATFORM_TARGET_OVERRIDE."""
+    cores_per_device: int
+    """Physical NeuronCores of a chip, which is what LNC=1 counts."""
+    device_hbm_bytes: int
+    """Of a chip, all cores together."""
 
     # memories
     partitions: int
     sbuf_partition_bytes: int
     """What a kernel may use of a partition of SBUF."""
+    sbuf_physical_partition_bytes: int
+    """All of it, the compiler's share included."""
     psum_banks: int
     psum_bank_bytes: int
     """Per partition."""
@@ -109,6 +184,8 @@ class Machine:
     """Share of that rate which long streams of mixed reads and writes keep up."""
     dma_row_ns: float
     """Per contiguous run that an engine moves."""
+    dma_cut_bytes: int
+    """Between HBM tensors, rows are not cut shorter to be dealt to more engines."""
     dma_start_ns: float
     """From issue to the first byte."""
     dma_spread_ns: float
@@ -133,6 +210,11 @@ class Machine:
     """Elementwise opcodes by name; `opcode@engine` wins over `opcode`."""
     sources: Mapping[str, Source] = field(repr=False, compare=False)
     """By field name; for rates, `rates`."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Does any number rest on a measurement of this generation?"""
+        return any(source.confidence in ("measured", "fitted") for source in self.sources.values())
 
     def clock_ghz(self, engine: str) -> float:
         return {
@@ -226,20 +308,61 @@ _RATES_TRN1 = {
 
 # --- constants, each with its source --------------------------------------------------------------
 
-_ARCH2 = "Trainium2 architecture guide"
-_TABLE = ("NKI isa pages of SDK v2.26.1, last published cycle formulas", "documented")
+Table = Mapping[str, tuple[object, str, Confidence]]
+"""Field name to value, source and confidence."""
 
-_TRN2: dict[str, tuple[object, str, Confidence]] = {
-    "partitions": (128, _ARCH2, "documented"),
-    "sbuf_partition_bytes": (212_984, "nkipy HardwareConstants.h: 224 KiB less the compiler's share", "documented"),
-    "psum_banks": (8, _ARCH2, "documented"),
-    "psum_bank_bytes": (2048, _ARCH2, "documented"),
+_ARCH1 = "Trainium architecture guide"
+_ARCH2 = "Trainium2 architecture guide"
+_ARCH3 = "Trainium3 architecture guide"
+_PAGES = "NKI isa pages of SDK 2.32"
+_TILE_SIZE = "NKI language guide, tile_size"
+_TABLE = ("NKI isa pages of SDK v2.26.1, last published cycle formulas", "documented")
+_SBUF = "nkipy HardwareConstants.h: physical size less the compiler's share"
+_TARGETS = "nki.jit API page, NEURON_PLATFORM_TARGET_OVERRIDE"
+
+_EVERY: Table = {
+    # of the instruction set and of every machine
+    "partitions": (128, _ARCH1 + ", unchanged since", "documented"),
+    "psum_banks": (8, _ARCH1 + ", unchanged since", "documented"),
+    "psum_bank_bytes": (2048, _ARCH1 + ", unchanged since", "documented"),
+    "tensor_rows": (128, _ARCH1 + ", unchanged since", "documented"),
+    "tensor_columns": (128, _ARCH1 + ", unchanged since", "documented"),
+    "stationary_fmax": (128, _TILE_SIZE, "documented"),
+    "moving_fmax": (512, _TILE_SIZE + "; all that v2 and v3 accept", "documented"),
+}
+
+_ISA: Table = {
+    **_EVERY,
+    "quadrant_partitions": (32, "NKI language guide, start partitions; nc_stream_shuffle", "documented"),
+    "access_pattern_free_dims": (4, "NKI language guide", "documented"),
+    "psum_align_bytes": (4, _TILE_SIZE, "documented"),
+    "sbuf_align_bytes": (1, _TILE_SIZE, "documented"),
+    "tensor_tile_sizes": ((32, 64, 128), _PAGES + ", nc_matmul, tiling mode", "documented"),
+    "vector_transpose_fmax": (32, _PAGES + ", nc_transpose", "documented"),
+    "bn_stats_fmax": (512, _TILE_SIZE, "documented"),
+    "search_fmin": (8, _PAGES + ", max8", "documented"),
+    "search_fmax": (16_384, _PAGES + ", max8", "documented"),
+    "gpsimd_core_partitions": (16, _ARCH1 + ": eight cores of 16 lanes", "documented"),
+    "local_gather_indices": (4096, _PAGES + ", local_gather", "documented"),
+    "local_gather_run_sizes": ((1, 2, 4, 8, 16, 32), _PAGES + ", local_gather", "documented"),
+    "topk_fmin": (8, _PAGES + ", topk", "documented"),
+    "topk_fmax": (65_535, _PAGES + ", topk", "documented"),
+    "topk_results": (32_767, _PAGES + ", topk", "documented"),
+    "dma_compute_sources": (16, _PAGES + ", dma_compute", "documented"),
+    "dma_transpose_columns": (128, _PAGES + ", dma_transpose", "documented"),
+    "dma_transpose_item_bytes": (2, _PAGES + ", dma_transpose", "documented"),
+    "logical_core_cores": (2, "Logical NeuronCore configuration: LNC is 1 or 2", "documented"),
+}
+
+_TRN2_OWN: Table = {
+    "neuron_core_version": (3, _ARCH2, "documented"),
+    "targets": (("trn2", "gen3"), _TARGETS, "documented"),
+    "cores_per_device": (8, "Neuron documentation, trainium2.rst", "documented"),
+    "device_hbm_bytes": (96 << 30, _ARCH2 + ": 96 GiB", "documented"),
+    "sbuf_partition_bytes": (212_984, _SBUF, "documented"),
+    "sbuf_physical_partition_bytes": (224 << 10, _ARCH2 + ": 224 KiB", "documented"),
     "hbm_bytes_per_ns": (716.0, "profiler MBU of the matmul tutorial (C01: 272 GB/s = 38.06 %)", "measured"),
     "tensor_clock_ghz": (2.4, _ARCH2, "documented"),
-    "tensor_rows": (128, _ARCH2, "documented"),
-    "tensor_columns": (128, _ARCH2, "documented"),
-    "stationary_fmax": (128, "NKI language guide, tile_size", "documented"),
-    "moving_fmax": (512, "NKI language guide, tile_size", "documented"),
     "tensor_min_cycles": (64, _TABLE[0], "documented"),
     "tensor_fp32_passes": (4, _ARCH2 + "; M17: 859 ns for 512 columns", "documented"),
     "tensor_fp32_transpose_passes": (2, _ARCH2 + ", transpose mode; M26: 271 ns for 128 columns", "documented"),
@@ -274,6 +397,7 @@ _TRN2: dict[str, tuple[object, str, Confidence]] = {
     "dma_engine_bytes_per_ns": (27.2, "profiler metadata dma_ddr_bandwidth, 435 GB/s over 16; M27", "documented"),
     "dma_sustained": (0.955, "C06-C18: centre of the AdamW sweep", "fitted"),
     "dma_row_ns": (7.0, "M27: 8 ns for 4 bytes, 157 ns for 4096", "fitted"),
+    "dma_cut_bytes": (512, "least efficient row of older DMA guides", "prior"),
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
@@ -288,10 +412,26 @@ _TRN2: dict[str, tuple[object, str, Confidence]] = {
     "rates": (_RATES_V2_26, _TABLE[0] + "; tensor_tensor and scalar_tensor_tensor at N per C06-C18", "documented"),
 }
 
-_ARCH1 = "Trainium architecture guide"
-_TRN1: dict[str, tuple[object, str, Confidence]] = {
-    **_TRN2,
-    "sbuf_partition_bytes": (180_224, "nkipy HardwareConstants.h", "documented"),
+_TRN2: Table = {**_EVERY, **_TRN2_OWN}
+
+
+def _as_on_trn2() -> Table:
+    """For another generation: what was measured or fitted there is a guess here."""
+    return {
+        key: (value, f"as on trn2: {text}", confidence if confidence == "documented" else "prior")
+        for key, (value, text, confidence) in _TRN2_OWN.items()
+    }
+
+
+_TRN1: Table = {
+    **_EVERY,
+    **_as_on_trn2(),
+    "neuron_core_version": (2, _ARCH1, "documented"),
+    "targets": (("trn1", "inf2", "gen2"), _TARGETS, "documented"),
+    "cores_per_device": (2, "Neuron documentation, trainium.rst", "documented"),
+    "device_hbm_bytes": (32 << 30, "Neuron documentation, trainium.rst: 32 GiB", "documented"),
+    "sbuf_partition_bytes": (180_224, _SBUF, "documented"),
+    "sbuf_physical_partition_bytes": (192 << 10, _ARCH1 + ": 192 KiB", "documented"),
     "hbm_bytes_per_ns": (410.0, _ARCH1 + ": 820 GB/s for two cores", "documented"),
     "tensor_clock_ghz": (2.8, _ARCH1, "documented"),
     "vector_clock_ghz": (1.12, _ARCH1, "documented"),
@@ -310,10 +450,15 @@ _TRN1: dict[str, tuple[object, str, Confidence]] = {
     "rates": (_RATES_TRN1, _TABLE[0], "documented"),
 }
 
-_ARCH3 = "Trainium3 architecture guide"
-_TRN3: dict[str, tuple[object, str, Confidence]] = {
-    **_TRN2,
-    "sbuf_partition_bytes": (245_752, "nkipy HardwareConstants.h", "documented"),
+_TRN3: Table = {
+    **_EVERY,
+    **_as_on_trn2(),
+    "neuron_core_version": (4, _ARCH3, "documented"),
+    "targets": (("trn3", "gen4"), _TARGETS, "documented"),
+    "cores_per_device": (8, "Neuron documentation, trainium3.rst", "documented"),
+    "device_hbm_bytes": (144 << 30, _ARCH3 + ": 144 GiB", "documented"),
+    "sbuf_partition_bytes": (245_752, _SBUF, "documented"),
+    "sbuf_physical_partition_bytes": (256 << 10, _ARCH3 + ": 32 MiB over 128 partitions", "documented"),
     "hbm_bytes_per_ns": (1175.0, _ARCH3 + ": 4.7 TB/s for eight cores, two per stack", "documented"),
     "vector_clock_ghz": (1.2, _ARCH3, "documented"),
     "dma_engine_bytes_per_ns": (33.0, "NKI DMA bandwidth guide", "documented"),
@@ -321,20 +466,49 @@ _TRN3: dict[str, tuple[object, str, Confidence]] = {
 }
 
 
-def _machine(name: str, table: Mapping[str, tuple[object, str, Confidence]]) -> Machine:
-    wanted = {f.name for f in fields(Machine)} - {"name", "sources"}
+def _filled(kind: type[Any], table: Table, **named: str) -> Any:
+    """An object of `kind` with the table's values and sources. Raises ValueError for a field left out or unknown."""
+    wanted = {f.name for f in fields(kind)} - {"sources", *named}
     if wanted != set(table):
-        raise ValueError(f"machine {name}: constants {sorted(wanted ^ set(table))} are missing or unknown")
+        raise ValueError(f"{kind.__name__} {named}: {sorted(wanted ^ set(table))} are missing or unknown")
     sources = {key: Source(text, confidence) for key, (_, text, confidence) in table.items()}
-    values = {key: value for key, (value, _, _) in table.items()}
-    return Machine(name=name, sources=sources, **values)  # type: ignore[arg-type]  # names checked above
+    return kind(**named, sources=sources, **{key: value for key, (value, _, _) in table.items()})
 
 
-TRN1 = _machine("trn1", _TRN1)
-TRN2 = _machine("trn2", _TRN2)
-TRN3 = _machine("trn3", _TRN3)
+ISA: InstructionSet = _filled(InstructionSet, _ISA)
+
+TRN1: Machine = _filled(
+    Machine,
+    _TRN1,
+    name="trn1",
+    product="Trainium1",
+    calibration="not calibrated: no measured trn1 latency went into it; documented rates, the rest as on trn2",
+)
+TRN2: Machine = _filled(
+    Machine,
+    _TRN2,
+    name="trn2",
+    product="Trainium2",
+    calibration="calibrated: fitted to published trn2 measurements, 18 whole kernels and 27 micro rows",
+)
+TRN3: Machine = _filled(
+    Machine,
+    _TRN3,
+    name="trn3",
+    product="Trainium3",
+    calibration="not calibrated: no measured trn3 latency went into it; documented rates, the rest as on trn2",
+)
 
 MACHINES: Mapping[str, Machine] = {machine.name: machine for machine in (TRN1, TRN2, TRN3)}
+"""Oldest first."""
+DEFAULT_MACHINE = "trn2"
+"""What kernels are traced for when nobody says otherwise."""
+TARGETS: Mapping[str, str] = {target: machine.name for machine in MACHINES.values() for target in machine.targets}
+"""Name in NEURON_PLATFORM_TARGET_OVERRIDE to machine."""
+
+SIMULATED_VERSION = 3
+"""The newest NeuronCore whose instructions and dtypes are simulated. A newer machine runs those, at its own rates;
+what only it has can be named, not run."""
 
 
 def machine(name: str) -> Machine:
@@ -342,3 +516,9 @@ def machine(name: str) -> Machine:
     if name not in MACHINES:
         raise KeyError(f"no machine {name!r}: one of {', '.join(MACHINES)}")
     return MACHINES[name]
+
+
+def first_with(neuron_core_version: int) -> str:
+    """For messages: the oldest machine of at least that version, e.g. `trn3 (NeuronCore-v4)`."""
+    found = next(each for each in MACHINES.values() if each.neuron_core_version >= neuron_core_version)
+    return f"{found.name} (NeuronCore-v{found.neuron_core_version})"

@@ -16,8 +16,7 @@ import numpy as np
 
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiValidationError, NotSupported
-
-MAX_PARTITIONS = 128
+from nki_sim.machine import ISA, SIMULATED_VERSION, first_with
 
 
 class MemoryRegion(Enum):
@@ -191,8 +190,8 @@ def poison(raw: np.ndarray, dtype: DType) -> None:
 
 
 def check_allocation(region: MemoryRegion, shape: tuple[int, ...], dtype: DType) -> None:
-    if dtype.generation != "trn2":
-        raise NotSupported(f"dtype {dtype} needs {dtype.generation} (NeuronCore-v4); this is a trn2 simulator")
+    if dtype.since > SIMULATED_VERSION:
+        raise NotSupported(f"dtype {dtype} needs {first_with(dtype.since)}, which this simulator does not model")
     if not shape or any(type(n) is not int or n <= 0 for n in shape):
         raise NkiValidationError(f"tensor shape {shape} must be a non-empty tuple of positive integers")
     if region.on_chip:
@@ -201,8 +200,8 @@ def check_allocation(region: MemoryRegion, shape: tuple[int, ...], dtype: DType)
                 f"a {region.value} tensor needs a partition and a free dimension, not shape {shape}: "
                 f"use ({shape[0]}, 1) for a column or (1, {shape[0]}) for a row"
             )
-        if shape[0] > MAX_PARTITIONS:
+        if shape[0] > ISA.partitions:
             raise NkiValidationError(
-                f"a {region.value} tensor of shape {shape} has {shape[0]} partitions, more than {MAX_PARTITIONS}: "
+                f"a {region.value} tensor of shape {shape} has {shape[0]} partitions, more than {ISA.partitions}: "
                 f"tile the first dimension"
             )

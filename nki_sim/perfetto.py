@@ -7,18 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from nki_sim.machine import machine
 from nki_sim.program import Program
-from nki_sim.schedule import RESOURCES, Timeline, schedule
+from nki_sim.schedule import RESOURCES, Timeline
 
 MOST_EVENTS = 200_000
 """Viewers become slow beyond that; the file then says how many instructions it leaves out."""
-
-
-def write(program: Program, machine_name: str, path: Path | str) -> None:
-    """Schedule a program and write its timeline. Raises OSError when the file cannot be written."""
-    with open(path, "w", encoding="utf-8") as file:
-        write_timeline(schedule(program, machine(machine_name)), file)
 
 
 def write_timeline(timeline: Timeline, file: TextIO, most_events: int = MOST_EVENTS) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nki_sim.cost import Cost
-from nki_sim.machine import Machine, machine
+from nki_sim.machine import machine
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, schedule
 
@@ -355,13 +355,3 @@ def _idle_before(timeline: Timeline, resources: np.ndarray, number: int) -> tupl
 
 def _who(number: int) -> str:
     return "order" if number < 0 else RESOURCES[number] if number < len(ENGINES) else "dma"
-
-
-def describe_machine(core: Machine) -> str:
-    """One line of peak rates, for prompts and reports."""
-    return (
-        f"{core.name}: matmul {core.matmul_bf16_flops_per_ns / 1e3:.1f} TFLOP/s bf16, "
-        f"{core.matmul_fp32_flops_per_ns / 1e3:.2f} fp32; vector pool {core.vector_pool_ops_per_ns:.1f} Gop/s; "
-        f"DMA {core.dma_bytes_per_ns:.0f} GB/s over {core.dma_engines} engines; "
-        f"SBUF {core.sbuf_partition_bytes:,} B and PSUM {core.psum_banks} x {core.psum_bank_bytes:,} B per partition"
-    )

@@ -198,7 +198,7 @@ class Loop:
 class Program:
     kernel_name: str
     machine: str
-    """Target generation it was traced for: trn1, trn2 or trn3."""
+    """What it was traced for, a key of `nki_sim.machine.MACHINES`."""
     templates: tuple[Template, ...]
     allocations: tuple[Allocation, ...]
     template_ids: np.ndarray

@@ -20,18 +20,16 @@ import numpy as np
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.machine import ISA, MACHINES
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
 FORMAT_VERSION = 3
 MAGIC = b"NKIPROG\n"
-MAX_HBM_BYTES = 96 << 30
-"""All a program's HBM buffers together; the HBM of a Trainium2 chip (SDK trainium2 architecture guide)."""
 MAX_BUFFERS = 1 << 24
 MAX_RANK = 16
 _ARRAYS = {"template_ids": "<i4", "operand_starts": "<i8", "operand_data": "<i8"}
-_MACHINES = ("trn1", "trn2", "trn3")
 _INT_LIMIT = 1 << 48
 
 
@@ -103,19 +101,23 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
     version = reader.integer("version")
     if version != FORMAT_VERSION:
         raise ProgramFormatError(f"format version {version}, not {FORMAT_VERSION}: dump it again with this simulator")
+    name = reader.text("machine")
+    if name not in MACHINES:
+        raise ProgramFormatError(f"machine {name!r}: one of {', '.join(MACHINES)}")
+    hbm_bytes = MACHINES[name].device_hbm_bytes
     arrays = _arrays(reader, data, start + length)
-    allocations = tuple(_allocation(reader, i, entry) for i, entry in enumerate(reader.list("allocations")))
+    allocations = tuple(_allocation(i, entry, hbm_bytes) for i, entry in enumerate(reader.list("allocations")))
     if len(allocations) > MAX_BUFFERS:
         raise ProgramFormatError(f"{len(allocations)} buffers, more than {MAX_BUFFERS}")
     off_chip = sum(a.nbytes for a in allocations if not a.region.on_chip)
-    if off_chip > MAX_HBM_BYTES:
-        raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {MAX_HBM_BYTES}")
+    if off_chip > hbm_bytes:
+        raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {hbm_bytes}")
     templates = tuple(_template(entry) for entry in reader.list("templates"))
     constants = _constants(arrays, allocations)
     count = len(arrays["template_ids"])
     program = Program(
         kernel_name=reader.text("kernel_name"),
-        machine=reader.text("machine"),
+        machine=name,
         templates=templates,
         allocations=allocations,
         template_ids=arrays["template_ids"],
@@ -130,8 +132,6 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
         loops=_loops(reader.list("loops"), count, allocations),
         peers=tuple(_peers(arrays, may_have_peers)),
     )
-    if program.machine not in _MACHINES:
-        raise ProgramFormatError(f"machine {program.machine!r}: one of {', '.join(_MACHINES)}")
     if not program.returns_tuple and len(program.outputs) > 1:
         raise ProgramFormatError(f"{len(program.outputs)} outputs, but it returns no tuple")
     numbers = [ref.allocation for ref in program.inputs]
@@ -147,7 +147,8 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
 
 def _peers(arrays: dict[str, np.ndarray], allowed: bool) -> Iterator[Program]:
     numbers = [name for name in arrays if name.startswith("peer ")]
-    if numbers != [f"peer {i}" for i in range(len(numbers))] or len(numbers) > (1 if allowed else 0):
+    most = ISA.logical_core_cores - 1 if allowed else 0
+    if numbers != [f"peer {i}" for i in range(len(numbers))] or len(numbers) > most:
         raise ProgramFormatError("a program has at most one peer, which has none")
     for name in numbers:
         yield _loads(arrays[name].tobytes(), may_have_peers=False)
@@ -369,7 +370,7 @@ def _allocation_to_json(a: Allocation) -> list[Any]:
     return [a.region.name, list(a.shape), str(a.dtype), a.name, a.line, a.allocated_at, address]
 
 
-def _allocation(reader: _Reader, number: int, entry: Any) -> Allocation:
+def _allocation(number: int, entry: Any, hbm_bytes: int) -> Allocation:
     what = f"buffer {number}"
     region_name, shape, dtype_name, name, line, at, address = _fields(
         entry, (str, list, str, str, int, int, (list, type(None))), what
@@ -380,7 +381,7 @@ def _allocation(reader: _Reader, number: int, entry: Any) -> Allocation:
     if address is not None and any(type(n) is not int or not 0 <= n < _INT_LIMIT for n in address):
         raise ProgramFormatError(f"{what}: bad address")
     dtype = _dtype(dtype_name, what)
-    if prod(shape) * dtype.itemsize > MAX_HBM_BYTES:
+    if prod(shape) * dtype.itemsize > hbm_bytes:
         raise ProgramFormatError(f"{what}: larger than the device's memory")
     try:
         layout(region, tuple(shape), dtype)
@@ -455,7 +456,7 @@ def _template(entry: Any) -> Template:
         opcode.check(template)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
-    except Exception as error:  # a wall: a check that trips over a forged template has found it forged
+    except Exception as error:  # a check that trips over a forged template has found it forged
         raise ProgramFormatError(f"{what}: operands or attributes are not those of {name} ({error!r})") from None
     return template
 

@@ -1,24 +1,28 @@
-"""The API text that a language model reads, generated from what the simulator implements.
+"""The API text that a language model reads, for one machine, generated from what the simulator implements.
 
 So the text and the simulator cannot disagree: names and signatures are inspected, sentences are the
-functions' own docstrings, sizes come from `nl.tile_size`.
+functions' own docstrings, sizes come from `nl.tile_size`. What the machine does not have is left out; what it
+has beyond the simulator is named, and said not to be simulated.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from nki_sim.lint.findings import LATEST, VERSIONS
+from nki_sim.isa.generations import MODES_SINCE, SINCE
+from nki_sim.lint import LATEST, VERSIONS, check_source
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.name_rules import signature_text
-from nki_sim.lint.rules import check_source
+from nki_sim.machine import SIMULATED_VERSION, Machine
+from nki_sim.machine import machine as known_machine
 from nki_sim.nki import isa, language
 from nki_sim.nki.language.ops import OP_TOKENS, OPS, tile_function
-from nki_sim.nki.language.tile_size import TileSize, tile_size
+from nki_sim.nki.language.tile_size import TileSize
 from nki_sim.tensor import NkiTensor
 
 _COMMON = (
@@ -42,15 +46,17 @@ _NEVER_PLANNED = ("core_", "get_", "rand_", "register_", "rng", "sendrecv", "seq
 _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
 
 
-def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
+def api_reference(kernel_source: str, machine: str, nki_version: str = LATEST) -> str:
     """Markdown for one kernel: the calls it makes and the common ones in full, one line for each of the rest.
 
-    Raises ValueError for an NKI version that the linter does not know.
+    `machine`: a key of `nki_sim.machine.MACHINES`. Raises KeyError for an unknown one, and ValueError for an NKI
+    version that the linter does not know.
     """
+    core = known_machine(machine)
     if nki_version not in VERSIONS:
         raise ValueError(f"NKI version {nki_version!r}: one of {', '.join(VERSIONS)}")
     used = _used_names(kernel_source)
-    functions = _isa_functions()
+    functions = _isa_functions(core)
     full = [name for name in functions if name in _COMMON or f"nki.isa.{name}" in used]
     rest = [name for name in functions if name not in full]
     parts = [
@@ -58,18 +64,18 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
         "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return nothing; "
         "`nl` functions return a new tile. Names that are not in here do not exist.",
         "## Sizes",
-        _sizes(),
+        _sizes(core),
         "## nisa instructions in full",
-        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name])}" for name in full],
+        *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in full],
         "## Other nisa instructions",
-        _one_line_each({name: functions[name] for name in rest}),
+        _one_line_each({name: functions[name] for name in rest}, core),
         "## nisa enums",
-        _enum_members(),
+        _enum_members(core),
         "## nl",
-        _language(used),
+        _language(used, core),
         "## Views of a tensor (no data moves)",
         "\n".join(
-            f"- `t.{name}{_signature(getattr(NkiTensor, name))}` {_first_line(getattr(NkiTensor, name))}".rstrip()
+            f"- `t.{name}{_signature(getattr(NkiTensor, name))}` {_first_line(getattr(NkiTensor, name), core)}".rstrip()
             for name in _METHODS
         ),
     ]
@@ -82,18 +88,31 @@ def api_reference(kernel_source: str, nki_version: str = LATEST) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def instruction_list() -> str:
-    """Markdown: every instruction in one line, for who plans a kernel of one core and does not write it."""
-    planned = {name: each for name, each in _isa_functions().items() if not name.startswith(_NEVER_PLANNED)}
-    return f"{_one_line_each(planned)}\n\nValues of their options:\n{_enum_members()}"
+def instruction_list(machine: str) -> str:
+    """Markdown: every instruction in one line, for who plans a kernel of one core and does not write it.
+
+    `machine` as for `api_reference`.
+    """
+    core = known_machine(machine)
+    planned = {name: each for name, each in _isa_functions(core).items() if not name.startswith(_NEVER_PLANNED)}
+    return f"{_one_line_each(planned, core)}\n\nValues of their options:\n{_enum_members(core)}"
 
 
-def _one_line_each(functions: Mapping[str, Callable[..., Any]]) -> str:
-    return "\n".join(f"- `nisa.{name}{_signature(each)}` {_first_line(each)}" for name, each in functions.items())
+def _one_line_each(functions: Mapping[str, Callable[..., Any]], core: Machine) -> str:
+    return "\n".join(f"- `nisa.{name}{_signature(each)}` {_first_line(each, core)}" for name, each in functions.items())
 
 
-def _enum_members() -> str:
-    return "\n".join(f"- `nisa.{name}`: {', '.join(kind.__members__)}" for name, kind in _enums().items())
+def _enum_members(core: Machine) -> str:
+    absent = _absent_modes(core)
+    return "\n".join(
+        f"- `nisa.{name}`: {', '.join(member for member in kind.__members__ if (name, member) not in absent)}"
+        for name, kind in _enums().items()
+    )
+
+
+def _absent_modes(core: Machine) -> set[tuple[str, str]]:
+    """(enum, member) of what the machine does not have."""
+    return {mode for mode, since in MODES_SINCE.items() if since > core.neuron_core_version}
 
 
 def _used_names(kernel_source: str) -> set[str]:
@@ -104,15 +123,12 @@ def _used_names(kernel_source: str) -> set[str]:
     return {source.dotted(node) for node in ast.walk(source.tree) if isinstance(node, ast.Attribute)}
 
 
-def _isa_functions() -> dict[str, Callable[..., Any]]:
-    """Instructions that run on trn2, by name."""
-    from nki_sim.isa import generations
-
+def _isa_functions(core: Machine) -> dict[str, Callable[..., Any]]:
+    """Instructions that the machine has, by name."""
     return {
         name: getattr(isa, name)
         for name in sorted(isa.__all__)
-        if inspect.isfunction(getattr(isa, name))
-        and (getattr(isa, name).__module__ != generations.__name__ or name.startswith("get_"))
+        if inspect.isfunction(getattr(isa, name)) and SINCE.get(name, 0) <= core.neuron_core_version
     }
 
 
@@ -122,30 +138,45 @@ def _enums() -> dict[str, type[Enum]]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
+    """Nothing for what is not simulated: its arguments are not known here."""
+    if SINCE.get(function.__name__, 0) > SIMULATED_VERSION:
+        return ""
     signature = inspect.signature(function)
     shown = [p for name, p in signature.parameters.items() if name not in ("self", "name")]
     return signature_text(signature.replace(parameters=shown))
 
 
-def _text(function: Callable[..., Any]) -> str:
-    return inspect.cleandoc(function.__doc__ or "")
+def _text(function: Callable[..., Any], core: Machine) -> str:
+    """The docstring without its sentences about modes that the machine does not have."""
+    text = inspect.cleandoc(function.__doc__ or "")
+    for _, mode in _absent_modes(core):
+        text = re.sub(rf"\s*(?:[^.]|\.(?=\S))*\b{mode}\b(?:[^.]|\.(?=\S))*\.", "", text)
+    return text
 
 
-def _first_line(function: Callable[..., Any]) -> str:
-    return _text(function).partition("\n")[0]
+def _first_line(function: Callable[..., Any], core: Machine) -> str:
+    return _text(function, core).partition("\n")[0]
 
 
-def _sizes() -> str:
+def _sizes(core: Machine) -> str:
+    sizes = TileSize(core)
     names = [name for name in dir(TileSize) if not name.startswith("_")]
-    return "\n".join(f"- `nl.tile_size.{name}` = {getattr(tile_size, name)}" for name in sorted(names))
+    return "\n".join(f"- `nl.tile_size.{name}` = {getattr(sizes, name)}" for name in sorted(names))
 
 
-def _language(used: set[str]) -> str:
+def _dtypes(names: list[str], core: Machine) -> list[str]:
+    has = [n for n in names if getattr(language, n).since <= core.neuron_core_version and n != "bool_"]
+    beyond = [n for n in has if getattr(language, n).since > SIMULATED_VERSION]
+    lines = [f"- dtypes: {', '.join(n for n in has if n not in beyond)}"]
+    return lines + ([f"- dtypes that are not simulated: {', '.join(beyond)}"] if beyond else [])
+
+
+def _language(used: set[str], core: Machine) -> str:
     names = [name for name in dir(language) if not name.startswith("_")]
     dtypes = [name for name in names if isinstance(getattr(language, name, None), language.DType)]
     buffers = [name for name in names if isinstance(getattr(language, name, None), language.MemoryRegion)]
     lines = [
-        f"- dtypes: {', '.join(d for d in dtypes if getattr(language, d).generation == 'trn2' and d != 'bool_')}",
+        *_dtypes(dtypes, core),
         f"- buffers: {', '.join(buffers)}",
         f"- op tokens for `op=`, `op0=`, ...: {', '.join(sorted(OP_TOKENS))}",
     ]
@@ -153,13 +184,13 @@ def _language(used: set[str]) -> str:
         function = getattr(language, name, None)
         if not inspect.isfunction(function) or name.startswith("annotations"):
             continue
-        text = _text(function) if f"nki.language.{name}" in used else _first_line(function)
+        text = _text(function, core) if f"nki.language.{name}" in used else _first_line(function, core)
         lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(text.split())}".rstrip())
     called = sorted(name for name in OPS if f"nki.language.{name}" in used or name not in OP_TOKENS)
     for name in called:
         function = tile_function(name)
         if function is not None:
-            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function).split())}".rstrip())
+            lines.append(f"- `nl.{name}{_signature(function)}` {' '.join(_text(function, core).split())}".rstrip())
     others = sorted(name for name in OPS if name not in called and tile_function(name) is not None)
     lines.append(f"- op tokens that can be called as well, for a new tile, with one tile or two: {', '.join(others)}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.machine import Machine
+from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Operand, Program
 
@@ -236,7 +236,7 @@ def _gate_rotating(
     gates: dict[int, tuple[int, ...]],
 ) -> None:
     """Room is handed on in the order in which it fell free. Room is counted in quarters of the partitions."""
-    fresh = 4 * capacity
+    fresh = ISA.quadrants * capacity
     dead: deque[tuple[int, int]] = deque()
     """(buffer that left the room, its share), oldest first."""
     sizes: dict[int, int] = {}
@@ -252,7 +252,8 @@ def _gate_rotating(
         shape = allocation.shape, allocation.dtype
         need = needs.get(shape, 0)
         if not need:
-            need = needs[shape] = allocation.partition_bytes * min(4, -(-allocation.partitions // 32))
+            quarters = min(ISA.quadrants, -(-allocation.partitions // ISA.quadrant_partitions))
+            need = needs[shape] = allocation.partition_bytes * quarters
         sizes[buffer] = need
         if need <= fresh:
             fresh -= need

@@ -25,6 +25,7 @@ from nki_sim.tensor import NkiTensor, whole
 def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: Any) -> Program:
     """The kernel as a Program, without computing a number. Tensor arguments: TensorSpec or arrays.
 
+    `machine`: a key of `nki_sim.machine.MACHINES`; without it, `session.target_machine`.
     With LNC 2 (`kernel[2]`) the result is core 0's program and core 1's is its only peer. Raises
     NkiValidationError when a rule is broken, CapacityExceeded when on-chip memory is too small.
     """
@@ -54,18 +55,18 @@ def _with_peers(program: Program, peers: Sequence[Program]) -> Program:
     return Program(**{**fields, "peers": tuple(peers)})
 
 
-def simulate(kernel: Any) -> Callable[..., Any]:
+def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
     """A callable that runs the kernel on NumPy arrays (or torch tensors) and returns the same kind.
 
-    Arrays that the kernel modifies are updated in place.
+    Arrays that the kernel modifies are updated in place. `machine`: as for `trace`.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         function, cores, schedule = _parts(kernel)
         meeting = _Meeting(cores) if cores is not None and cores > 1 else None
         shared = SharedMemory(cores) if cores is not None and cores > 1 else None
-        machine = target_machine()
-        tracers = [Tracer(machine, True, core, cores, shared, meeting) for core in range(cores or 1)]
+        on = machine or target_machine()
+        tracers = [Tracer(on, True, core, cores, shared, meeting) for core in range(cores or 1)]
         results: list[Any] = [None] * len(tracers)
         if meeting is None:
             results[0] = _call(tracers[0], function, arguments, keywords, schedule)
@@ -248,7 +249,7 @@ class _Meeting:
         try:
             if self._failure is None:
                 job()
-        except BaseException as error:  # a wall: it is raised again in the caller's thread
+        except BaseException as error:  # it is raised again in the caller's thread
             self._failure = self._failure or error
         with self._turn:
             self._finished.add(core)

@@ -15,6 +15,7 @@ import numpy as np
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, exchange, execute_one
+from nki_sim.machine import DEFAULT_MACHINE, TARGETS
 from nki_sim.memory import Allocation, MemoryRegion, Storage, layout
 from nki_sim.opcodes import Opcode
 from nki_sim.program import Edge, Engine, Loop, Operand, Program, Template, TensorRef
@@ -23,23 +24,13 @@ from nki_sim.tensor import NkiTensor
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _active = threading.local()
 
-GENERATIONS = {
-    "trn1": "trn1",
-    "inf2": "trn1",
-    "gen2": "trn1",
-    "trn2": "trn2",
-    "gen3": "trn2",
-    "trn3": "trn3",
-    "gen4": "trn3",
-}
-
 
 def target_machine() -> str:
-    """The generation kernels are simulated for: NEURON_PLATFORM_TARGET_OVERRIDE, else trn2."""
-    name = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
-    if name not in GENERATIONS:
-        raise NkiError(f"NEURON_PLATFORM_TARGET_OVERRIDE={name}: one of {', '.join(GENERATIONS)}")
-    return GENERATIONS[name]
+    """The generation kernels are simulated for: NEURON_PLATFORM_TARGET_OVERRIDE, else `DEFAULT_MACHINE`."""
+    name = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", DEFAULT_MACHINE)
+    if name not in TARGETS:
+        raise NkiError(f"NEURON_PLATFORM_TARGET_OVERRIDE={name}: one of {', '.join(TARGETS)}")
+    return TARGETS[name]
 
 
 class Instruction:

@@ -18,6 +18,7 @@ import numpy as np
 
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
+from nki_sim.machine import first_with
 from nki_sim.memory import MemoryRegion, Storage, layout
 
 Pattern = tuple[tuple[int, int], ...]
@@ -117,6 +118,7 @@ class NkiTensor:
         return self.offset // self._partition_stride_elements if self.storage.on_chip else 0
 
     def is_contiguous(self) -> bool:
+        """For kernels (NKI API); on chip, within a partition."""
         expected = 1
         free = self.pattern[1:] if self.storage.on_chip else self.pattern
         for stride, size in reversed(free):
@@ -129,6 +131,7 @@ class NkiTensor:
         return [[stride, size] for stride, size in self.pattern]
 
     def is_indirect(self) -> bool:
+        """For kernels (NKI API)."""
         return self.indirection is not None
 
     def __repr__(self) -> str:
@@ -479,8 +482,8 @@ class NkiTensor:
     reinterpret_cast = view
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
-        """Tensor indirection, of trn3."""
-        raise NotSupported(f"indirect on {self!r} needs trn3 (NeuronCore-v4): on trn2 gather with nisa.nc_n_gather")
+        """Tensor indirection, of NeuronCore-v4."""
+        raise NotSupported(f"indirect on {self!r} needs {first_with(4)}: gather with nisa.nc_n_gather")
 
     def _dim(self, dim: int) -> int:
         found = dim + self.ndim if dim < 0 else dim

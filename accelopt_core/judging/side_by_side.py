@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from accelopt_core.judging.orphans import end_with_parent
 from accelopt_core.toolchain import RunError
-from infra.isolation.processes import end_with_parent
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")

@@ -102,15 +102,11 @@ def _is_in(source: str, code: str) -> bool:
     return bool(lines) and sum(line in have for line in lines) >= _NEARLY_ALL * len(lines)
 
 
-def read_plan(reply: str, *, plan_id: str, longest_gain_us: float) -> Plan:
-    """The plan that a reply holds. Raises MalformedAnswer with the complaint for the model.
+def described_plan(answer: Mapping[str, Any], plan_id: str, longest_gain_us: float) -> Plan:
+    """The plan in a model's own words. Raises MalformedAnswer with the complaint for the model.
 
     `longest_gain_us`: the current latency, which no plan can gain.
     """
-    return _described_plan(read_object(reply, required="title"), plan_id, longest_gain_us)
-
-
-def _described_plan(answer: Mapping[str, Any], plan_id: str, longest_gain_us: float) -> Plan:
     gain_us = microseconds_field(answer, "expected_gain_us")
     if gain_us >= longest_gain_us:
         raise MalformedAnswer(
@@ -138,7 +134,7 @@ def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Pl
         if menu is not None and answer.get("tool") not in (None, ""):
             plan = menu.tool_plan(answer, context, plan_id)
         else:
-            plan = _described_plan(answer, plan_id, latency_us)
+            plan = described_plan(answer, plan_id, latency_us)
         if plan.technique in banned:
             ban = banned[plan.technique]
             raise MalformedAnswer(

@@ -1,28 +1,16 @@
-"""Processes that depend on each other: none outlives the one it works for, and none is lost sight of. Linux only.
+"""Processes of this one: hidden from others, and none of its descendants lost sight of. Linux only.
 
-Standard library only: it is shipped. Elsewhere an orphan ends at its time limit, or when it next writes to its parent.
+Standard library only: it is shipped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from pathlib import Path
 
-from infra.isolation.linux import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, call, libc
-
-
-def end_with_parent(parent: int) -> None:
-    """From here on this process is killed as soon as the thread that started it is gone; at once if it is already.
-
-    `parent` is the process id that the starting process knows itself by.
-    """
-    if sys.platform == "linux":
-        libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+from infra.isolation.linux import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, call, libc
 
 
 def hide_this_process() -> None:

@@ -20,11 +20,11 @@ from pathlib import Path
 try:
     from accelopt_core.evaluation import Step
     from accelopt_core.judging.judge import judge
+    from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
     from accelopt_core.ports import TargetMisconfigured, TaskFault
     from accelopt_core.toolchain import ToolchainMissing
     from infra.isolation import report, sandbox
-    from infra.isolation.processes import end_with_parent
     from infra.judging import wire
     from infra.judging.toolchains import open_toolchain
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do

@@ -19,10 +19,11 @@ def main() -> int:
     sys.path.insert(0, job["tree"])
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
     # All that `_trace` needs of ours: once isolated, only the simulator's files are left to import from.
-    from infra.isolation import linux, namespaces, processes, report, sandbox, system_calls  # noqa: F401
+    from accelopt_core.judging.orphans import end_with_parent
+    from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
     from infra.judging import integrity  # noqa: F401
 
-    processes.end_with_parent(job["parent"])
+    end_with_parent(job["parent"])
     tree, source = Path(job["tree"]), Path(job["source"])
     text = source.read_text(encoding="utf-8")
     mounts = namespaces.Mounts((tree / "nki_sim",), source.parent)

@@ -1,4 +1,4 @@
-"""Which NeuronCore this process works on, and when it may measure. Shipped; standard library only."""
+"""Which NeuronCore this process works on, and when it may measure. Shipped."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from accelopt_core.toolchain import ToolchainMissing
 from infra.neuron.leases import Lease, LeaseFolder, Told
+from nki_sim.machine import MACHINES
 
 CORES_VARIABLE = "NKI_OPTIMIZER_CORES"
 """Cores this process may use, by commas; without it, any of the machine."""
 WAIT_VARIABLE = "NKI_OPTIMIZER_CORE_WAIT_S"
 RUNTIME_VARIABLE = "NEURON_RT_VISIBLE_CORES"
 """The Neuron runtime's own; a user who sets it has chosen, and no core is leased."""
-
-CORES_PER_DEVICE = {"trn1": 2, "trn2": 8, "trn3": 8}
-"""Physical NeuronCores of a chip, which is what LNC=1 counts (AWS Neuron documentation, architecture pages
-trainium.rst: two NeuronCore-v2, trainium2.rst: eight NeuronCore-v3, trainium3.rst: eight NeuronCore-v4)."""
 
 PATIENCE_S = 1800.0
 TIMING = "timing"
@@ -82,11 +79,12 @@ class CoreShare:
 def share_of_this_host(machine: str, devices: int, told: Told = lambda line: None) -> CoreShare:
     """As the environment has it. Raises ToolchainMissing for cores that this machine has not.
 
-    machine: trn1, trn2 or trn3; devices: how many the driver shows.
+    machine: a key of `nki_sim.machine.MACHINES`; devices: how many the driver shows.
     """
-    if machine not in CORES_PER_DEVICE:
-        raise ToolchainMissing(f"{machine} is not known here, only {', '.join(CORES_PER_DEVICE)}: upgrade")
-    there = range(devices * CORES_PER_DEVICE[machine])
+    if machine not in MACHINES:
+        raise ToolchainMissing(f"{machine} is not known here, only {', '.join(MACHINES)}: upgrade")
+    per_device = MACHINES[machine].cores_per_device
+    there = range(devices * per_device)
     wanted = os.environ.get(CORES_VARIABLE, "")
     chosen = None if wanted else os.environ.get(RUNTIME_VARIABLE) or None
     try:
@@ -98,6 +96,6 @@ def share_of_this_host(machine: str, devices: int, told: Told = lambda line: Non
     if beyond:
         raise ToolchainMissing(
             f"core {', '.join(beyond)}: this machine has {len(there)}, 0 to {len(there) - 1} "
-            f"({devices} devices of {CORES_PER_DEVICE[machine]}); choose others with --cores"
+            f"({devices} devices of {per_device}); choose others with --cores"
         )
     return CoreShare(cores, chosen=chosen, patience_s=patience_s, told=told)

@@ -46,15 +46,15 @@ class SuiteRow:
 class SuiteTable:
     machine: str
     simulated: bool
-    caveat: str
-    """As `Measured.caveat`."""
     peaks: str
     """The rates that percent of peak refers to."""
     rows: tuple[SuiteRow, ...]
     missing: dict[str, str]
     """Tasks without a row, with the reason."""
     seconds: float = 0.0
-    """Wall time it took to get here."""
+    """Of all runs together, each from its beginning to its end."""
+    caveat: str = ""
+    """As `Measured.caveat`."""
 
     @property
     def before_percent(self) -> float:
@@ -153,4 +153,4 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Sui
         )  # fmt: skip
     if of is None:
         raise RunNotFound(f"no run of suite {suite_id} in {checkpoints} has measured anything yet")
-    return SuiteTable(of.machine, of.simulated, of.caveat, peaks, tuple(rows), missing, seconds)
+    return SuiteTable(of.machine, of.simulated, peaks, tuple(rows), missing, seconds, of.caveat)

@@ -72,11 +72,6 @@ def read_reference(source: str, where: str) -> Declared:
         raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from error
 
 
-def shape_constants(source: str, where: str = "reference") -> dict[str, int]:
-    """The constants that presets may override. Raises TaskInvalid."""
-    return _constants(_parsed(source, where))
-
-
 class _Unreadable(Exception):
     def __init__(self, node: ast.stmt | None, message: str) -> None:
         super().__init__(message)

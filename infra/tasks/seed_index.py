@@ -61,10 +61,6 @@ def seed_index(folder: Path = SEEDS) -> tuple[Seed, ...]:
         raise TaskInvalid(f"{path}: {error}: restore the file from the repository") from error
 
 
-def load_task(name: str, folder: Path = SEEDS) -> Task:
-    return load_seed(name, folder).task()
-
-
 def load_seed(name: str, folder: Path = SEEDS) -> Seed:
     """Raises TaskNotFound with the names there are."""
     seeds = seed_index(folder)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from nki_sim.dtypes import DType, float32
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 from nki_sim.session import current
 from nki_sim.tensor import NkiTensor
@@ -18,7 +19,7 @@ from nki_sim.tensor import NkiTensor
 def lanes(engine: Engine, data: NkiTensor) -> NkiTensor:
     """The accumulator registers [partitions, 1] of the lanes that process `data`."""
     start = data.partition_start
-    stop = min(start + data.pattern[0][1], MAX_PARTITIONS)
+    stop = min(start + data.pattern[0][1], ISA.partitions)
     cache = current().cache
     key = (engine, start, stop)
     view = cache.get(key)
@@ -34,7 +35,7 @@ def state(engine: Engine, name: str, words: int, dtype: DType, contents: np.ndar
     tensor = tracer.cache.get(key)
     if tensor is None:
         label = f"{engine.name} {name}"
-        tensor = tracer.allocate((MAX_PARTITIONS, words), dtype, MemoryRegion.register, label, contents)
+        tensor = tracer.allocate((ISA.partitions, words), dtype, MemoryRegion.register, label, contents)
         if contents is not None:
             tracer.constants[tensor.storage.allocation.id] = contents.copy()
         tracer.cache[key] = tensor

@@ -11,13 +11,13 @@ from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.constants import dge_mode as _dge_mode
 from nki_sim.isa.constants import oob_mode as _oob_mode
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Operand, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
 
-MAX_SOURCES = 16
 _TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 
 
@@ -34,9 +34,9 @@ def _no_psum(template: Template, *operands: Operand) -> None:
                 f"{template.opcode} cannot touch PSUM ({operand.role} {list(operand.shape)}): move it through SBUF "
                 "with nisa.tensor_copy"
             )
-        if operand.region.on_chip and operand.partition_start + operand.partitions > MAX_PARTITIONS:
+        if operand.region.on_chip and operand.partition_start + operand.partitions > ISA.partitions:
             raise NkiValidationError(
-                f"{template.opcode}: {operand.role} {list(operand.shape)} needs more than {MAX_PARTITIONS} partitions: "
+                f"{template.opcode}: {operand.role} {list(operand.shape)} needs more than {ISA.partitions} partitions: "
                 "tile the first dimension"
             )
 
@@ -130,9 +130,10 @@ def _check_transpose(template: Template) -> None:
     if src.indirection is not None and src.region.on_chip:
         raise NkiValidationError("dma_transpose: an indirect src must be in HBM")
     if attrs.dge_mode is _dge_mode.hwdge:
-        if src.dtype.itemsize != 2 or src.shape[-1] > 128:
+        item, columns = ISA.dma_transpose_item_bytes, ISA.dma_transpose_columns
+        if src.dtype.itemsize != item or src.shape[-1] > columns:
             raise NkiValidationError(
-                f"dma_transpose with hwdge needs a 2-byte dtype and src.shape[-1] <= 128, got {src.dtype} "
+                f"dma_transpose with hwdge needs a {item}-byte dtype and src.shape[-1] <= {columns}, got {src.dtype} "
                 f"{list(src.shape)}: leave dge_mode unset or use nc_transpose"
             )
 
@@ -184,8 +185,8 @@ def _check_compute(template: Template) -> None:
     rules.engine(template, (Engine.dma,))
     if attrs.reduce_op != "add":
         raise NkiValidationError(f"dma_compute only adds: reduce_op must be nl.add, not nl.{attrs.reduce_op}")
-    if not 1 <= attrs.sources <= MAX_SOURCES:
-        raise NkiValidationError(f"dma_compute takes 1 to {MAX_SOURCES} srcs, got {attrs.sources}")
+    if not 1 <= attrs.sources <= ISA.dma_compute_sources:
+        raise NkiValidationError(f"dma_compute takes 1 to {ISA.dma_compute_sources} srcs, got {attrs.sources}")
     sources = [rules.get(template, f"srcs[{i}]") for i in range(attrs.sources)]
     _no_psum(template, dst, *sources)
     for source in sources:

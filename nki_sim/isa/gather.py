@@ -10,14 +10,15 @@ import numpy as np
 from nki_sim import dtypes
 from nki_sim.errors import NkiValidationError, OutOfBounds
 from nki_sim.isa import ops, rules
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
 
-QUADRANT = 32
-"""Partitions that one shuffle works within."""
+QUADRANT = ISA.quadrant_partitions
+"""What one shuffle works within."""
 KEEP = 255
 """Mask value that leaves a partition of dst as it is."""
 
@@ -51,14 +52,14 @@ def _check_shuffle(template: Template) -> None:
             f"nc_stream_shuffle: src {list(src.shape)} and dst {list(dst.shape)} differ in elements per partition"
         )
     active = -(-max(src.partitions, dst.partitions) // QUADRANT) * QUADRANT
-    allowed = (0,) if active > 64 else (0, 64) if active == 64 else (0, 32, 64, 96)
+    allowed = rules.start_partitions(active)
     for operand in (dst, src):
         if operand.partition_start not in allowed:
             raise NkiValidationError(
                 f"nc_stream_shuffle: {operand.role} {list(operand.shape)} starts at partition "
                 f"{operand.partition_start}; {active} active partitions must start at {' or '.join(map(str, allowed))}"
             )
-    if dst.partitions > MAX_PARTITIONS:
+    if dst.partitions > ISA.partitions:
         rules.partitions(template, dst)
     for p, source in enumerate(_sources(mask, dst.partitions)):
         if source != KEEP and source >= src.partitions:
@@ -137,8 +138,7 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
 
 # --- local_gather ---------------------------------------------------------------------------------
 
-_CORE_PARTITIONS = 16
-_MAX_INDICES = 4096
+_CORE_PARTITIONS = ISA.gpsimd_core_partitions
 
 
 class LocalGather(NamedTuple):
@@ -158,13 +158,15 @@ def _check_local_gather(template: Template) -> None:
     if src.partitions != index.partitions or src.partitions % _CORE_PARTITIONS or dst.partitions != src.partitions:
         raise NkiValidationError(
             f"local_gather: src_buffer {list(src.shape)}, index {list(index.shape)} and dst {list(dst.shape)} must "
-            "have the same number of partitions, a multiple of 16"
+            f"have the same number of partitions, a multiple of {_CORE_PARTITIONS}"
         )
-    if attrs.num_elem_per_idx not in (1, 2, 4, 8, 16, 32):
+    *smaller, largest = ISA.local_gather_run_sizes
+    if attrs.num_elem_per_idx not in ISA.local_gather_run_sizes:
         raise NkiValidationError(
-            f"local_gather: num_elem_per_idx {attrs.num_elem_per_idx} must be 1, 2, 4, 8, 16 or 32"
+            f"local_gather: num_elem_per_idx {attrs.num_elem_per_idx} must be "
+            f"{', '.join(map(str, smaller))} or {largest}"
         )
-    limit = min(_MAX_INDICES, index.free_size * _CORE_PARTITIONS)
+    limit = min(ISA.local_gather_indices, index.free_size * _CORE_PARTITIONS)
     if not 1 <= attrs.num_valid_indices <= limit:
         raise NkiValidationError(
             f"local_gather: num_valid_indices {attrs.num_valid_indices} must be 1 to {limit} for index "

@@ -11,6 +11,7 @@ import numpy as np
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
+from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Operand, Template
@@ -19,7 +20,6 @@ from nki_sim.tensor import NkiTensor
 
 AffinePattern = tuple[tuple[int, int], ...]
 _INT32_MAX = 2**31
-_MAX_CHANNEL = 127
 
 
 class Iota(NamedTuple):
@@ -37,9 +37,9 @@ def _pattern(pattern: Sequence[Sequence[int]], what: str) -> AffinePattern:
 
 def _check_pattern(template: Template, dst: Operand, attrs: Any) -> None:
     pattern = attrs.pattern
-    if not 1 <= len(pattern) <= rules.MAX_FREE_DIMS or any(count < 1 for _, count in pattern):
+    if not 1 <= len(pattern) <= ISA.access_pattern_free_dims or any(count < 1 for _, count in pattern):
         raise NkiValidationError(
-            f"{template.opcode}: pattern {pattern} must be 1 to {rules.MAX_FREE_DIMS} pairs [step, count >= 1]"
+            f"{template.opcode}: pattern {pattern} must be 1 to {ISA.access_pattern_free_dims} pairs [step, count >= 1]"
         )
     total = prod(count for _, count in pattern)
     if total != dst.free_size:
@@ -47,7 +47,7 @@ def _check_pattern(template: Template, dst: Operand, attrs: Any) -> None:
             f"{template.opcode}: pattern {pattern} gives {total} elements per partition, dst {list(dst.shape)} has "
             f"{dst.free_size}"
         )
-    reach = abs(attrs.offset) + _MAX_CHANNEL * abs(attrs.channel_multiplier)
+    reach = abs(attrs.offset) + (ISA.partitions - 1) * abs(attrs.channel_multiplier)
     if reach + sum(abs(step) * (count - 1) for step, count in pattern) >= _INT32_MAX:
         raise NkiValidationError(f"{template.opcode}: values of pattern {pattern} and offset leave int32")
 

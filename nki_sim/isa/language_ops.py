@@ -15,6 +15,7 @@ from nki_sim import dtypes
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa import dma, gather, ops, prng, scalar_engine, select, shared, tensor_engine, vector_engine
+from nki_sim.machine import first_with
 from nki_sim.memory import MemoryRegion
 from nki_sim.session import current
 from nki_sim.tensor import NkiTensor
@@ -162,8 +163,8 @@ def _refused(name: str, why: str) -> Callable[..., NkiTensor]:
 divide = _refused("divide", "no engine divides; multiply by nisa.reciprocal (nl.reciprocal)")
 fmod = _refused("fmod", "no engine computes remainders")
 mod = _refused("mod", "no engine computes remainders")
-abs_max = _refused("abs_max", "trn3 (NeuronCore-v4) only")
-abs_min = _refused("abs_min", "trn3 (NeuronCore-v4) only")
+abs_max = _refused("abs_max", f"{first_with(4)} only")
+abs_min = _refused("abs_min", f"{first_with(4)} only")
 
 
 def _scaled(x: NkiTensor, op: str, number: Any, dtype: Any, then: str | None = None, other: Any = None) -> NkiTensor:

@@ -132,7 +132,7 @@ _NOT_ON_HARDWARE = {
     "sum": "the reduction operator is nl.add",
     "mean": "reduce with nl.add, then scale by 1/n",
     "prod": "the reduction operator is nl.multiply",
-    "prelu": "its slope is an argument of activate2 (trn3)",
+    "prelu": "its slope is an argument of activate2 (NeuronCore-v4)",
     "cos": "cos(x) = sin(x + pi/2)",
     "tan": "sin(x) / cos(x) through nisa.reciprocal",
 }

@@ -15,7 +15,8 @@ from nki_sim import dtypes
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.shared import Number
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA, first_with
+from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
@@ -28,12 +29,12 @@ _INTEGERS = (dtypes.int8, dtypes.int16, dtypes.int32, dtypes.uint8, dtypes.uint1
 
 def seeded(seed: int) -> np.ndarray:
     """The generators' state uint32 [128, 6] for a 32-bit seed: splitmix64 over lane and word."""
-    index = np.arange(MAX_PARTITIONS * STATE_WORDS, dtype=np.uint64) + np.uint64(1)
+    index = np.arange(ISA.partitions * STATE_WORDS, dtype=np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
         z = np.uint64(seed & 0xFFFFFFFF) + index * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words: np.ndarray = (z ^ (z >> np.uint64(31))).astype(np.uint32).reshape(MAX_PARTITIONS, STATE_WORDS)
+    words: np.ndarray = (z ^ (z >> np.uint64(31))).astype(np.uint32).reshape(ISA.partitions, STATE_WORDS)
     return words | np.uint32(1)
 
 
@@ -60,7 +61,7 @@ def draw(state: np.ndarray, count: int) -> np.ndarray:
 
 def _lanes_of(tensor: NkiTensor) -> slice:
     start = tensor.partition_start
-    return slice(start, min(start + tensor.shape[0], MAX_PARTITIONS))
+    return slice(start, min(start + tensor.shape[0], ISA.partitions))
 
 
 # --- rng ------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ _SEED = define("set_rng_seed", check=_check_seed, compute=_compute_seed)
 
 def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
     """Seed Vector's generators with the 32-bit value in a [1, 1] tile: the same seed, the same numbers."""
-    state = _generators(Engine.vector, slice(0, MAX_PARTITIONS))
+    state = _generators(Engine.vector, slice(0, ISA.partitions))
     return current().emit(_SEED, Engine.vector, ("state", "src_seeds"), "wr", (state, src_seeds), name=name)
 
 
@@ -185,7 +186,7 @@ _GET_STATE = define("rand_get_state", check=_check_state, compute=_compute_state
 
 def _only_gpsimd(engine: Engine, what: str) -> None:
     if engine is not Engine.gpsimd:
-        raise NotSupported(f"{what} on {engine.name} needs trn3 (NeuronCore-v4): use nisa.engine.gpsimd")
+        raise NotSupported(f"{what} on {engine.name} needs {first_with(4)}: use nisa.engine.gpsimd")
 
 
 def rand_set_state(src_seeds: NkiTensor, engine: Engine = Engine.gpsimd, name: str | None = None) -> Instruction:

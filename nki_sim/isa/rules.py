@@ -10,14 +10,9 @@ from collections.abc import Iterable
 
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiValidationError
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine, Operand, Template
-
-PSUM_BANK_BYTES = 2048
-"""Per partition (Trainium architecture guide)."""
-PSUM_PARTITION_BYTES = 8 * PSUM_BANK_BYTES
-MAX_FREE_DIMS = 4
-"""Dimensions of an access pattern besides the partition (language guide)."""
 
 
 def get(template: Template, role: str) -> Operand:
@@ -45,19 +40,27 @@ def on_chip(template: Template) -> None:
 
 
 def partitions(template: Template, operand: Operand) -> None:
-    """At most 128 partitions, starting where the hardware can: 0 above 64, 0 or 64 above 32, else any quadrant."""
+    """As many partitions as there are, starting where the hardware can."""
     count, start = operand.partitions, operand.partition_start
-    if count > MAX_PARTITIONS or start + count > MAX_PARTITIONS:
+    if count > ISA.partitions or start + count > ISA.partitions:
         raise NkiValidationError(
             f"{template.opcode}: {operand.role} {list(operand.shape)} touches partitions {start} to "
-            f"{start + count - 1}, but there are {MAX_PARTITIONS}: tile the first dimension"
+            f"{start + count - 1}, but there are {ISA.partitions}: tile the first dimension"
         )
-    allowed = (0,) if count > 64 else (0, 64) if count > 32 else (0, 32, 64, 96)
+    allowed = start_partitions(count)
     if start not in allowed:
         raise NkiValidationError(
             f"{template.opcode}: {operand.role} {list(operand.shape)} starts at partition {start}; an access to "
             f"{count} partitions must start at {' or '.join(map(str, allowed))}: move rows with nisa.dma_copy instead"
         )
+
+
+def start_partitions(count: int) -> tuple[int, ...]:
+    """Where an access to so many partitions may start: any quadrant, either half, or 0 if half are too few."""
+    half = ISA.partitions // 2
+    if count > half:
+        return (0,)
+    return tuple(range(0, ISA.partitions, half if count > ISA.quadrant_partitions else ISA.quadrant_partitions))
 
 
 def engine(template: Template, allowed: tuple[Engine, ...]) -> None:
@@ -143,14 +146,14 @@ def region(template: Template, operand: Operand, *allowed: MemoryRegion) -> None
 
 
 def one_bank(template: Template, operand: Operand) -> None:
-    """A matmul result lies within one 2 KiB PSUM bank."""
+    """A matmul result lies within one PSUM bank."""
     low, high = operand.free_span_bytes
     start = operand.free_offset * operand.dtype.itemsize
-    if (start + low) // PSUM_BANK_BYTES != (start + high - 1) // PSUM_BANK_BYTES:
+    if (start + low) // ISA.psum_bank_bytes != (start + high - 1) // ISA.psum_bank_bytes:
         raise NkiValidationError(
             f"{template.opcode}: {operand.role} {list(operand.shape)} {operand.dtype} covers bytes {start + low} to "
-            f"{start + high - 1} of a PSUM partition and crosses a bank of {PSUM_BANK_BYTES} bytes: write at most "
-            f"{PSUM_BANK_BYTES // operand.dtype.itemsize} elements, within one bank"
+            f"{start + high - 1} of a PSUM partition and crosses a bank of {ISA.psum_bank_bytes} bytes: write at most "
+            f"{ISA.psum_bank_bytes // operand.dtype.itemsize} elements, within one bank"
         )
 
 

@@ -11,16 +11,14 @@ from nki_sim import dtypes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
+from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Operand, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
 
-SEARCH_MIN, SEARCH_MAX = 8, 16384
-"""Elements per partition that max8, nc_find_index8 and nc_match_replace8 can search (API pages)."""
-_CORE_PARTITIONS = 16
-"""Partitions connected to one GpSimd core."""
+_CORE_PARTITIONS = ISA.gpsimd_core_partitions
 
 
 def _eight(template: Template, operand: Operand, data: Operand) -> None:
@@ -38,7 +36,7 @@ def _check_max8(template: Template) -> None:
     dst, src = rules.get(template, "dst"), rules.get(template, "src")
     rules.on_chip(template)
     rules.engine(template, (Engine.vector,))
-    rules.free_range(template, src, SEARCH_MIN, SEARCH_MAX)
+    rules.free_range(template, src, ISA.search_fmin, ISA.search_fmax)
     _eight(template, dst, src)
 
 
@@ -83,7 +81,7 @@ def _check_find_index8(template: Template) -> None:
     dst, data, vals = (rules.get(template, role) for role in ("dst", "data", "vals"))
     rules.on_chip(template)
     rules.engine(template, (Engine.vector,))
-    rules.free_range(template, data, SEARCH_MIN, SEARCH_MAX)
+    rules.free_range(template, data, ISA.search_fmin, ISA.search_fmax)
     _eight(template, vals, data)
     _eight(template, dst, data)
     rules.dtype_in(template, dst, (dtypes.uint32, dtypes.uint16))
@@ -116,7 +114,7 @@ def _check_match_replace8(template: Template) -> None:
     dst, data, vals = (rules.get(template, role) for role in ("dst", "data", "vals"))
     rules.on_chip(template)
     rules.engine(template, (Engine.vector,))
-    rules.free_range(template, data, SEARCH_MIN, SEARCH_MAX)
+    rules.free_range(template, data, ISA.search_fmin, ISA.search_fmax)
     rules.same_size(template, dst, data)
     _eight(template, vals, data)
     positions = template.operand("dst_idx")
@@ -232,17 +230,19 @@ def _check_topk(template: Template) -> None:
     rules.dtype_in(template, indices, (dtypes.uint32,))
     rules.same_size(template, values, indices)
     k = values.free_size
-    if not 8 <= n < 65536 or not 1 <= k <= min(n, 32767):
-        raise NkiValidationError(f"topk: needs 8 <= n < 65536 and 1 <= k <= n, got n {n}, k {k}")
+    if not ISA.topk_fmin <= n <= ISA.topk_fmax or not 1 <= k <= min(n, ISA.topk_results):
+        raise NkiValidationError(
+            f"topk: needs {ISA.topk_fmin} <= n <= {ISA.topk_fmax} and 1 <= k <= n, got n {n}, k {k}"
+        )
     if src.partitions % _CORE_PARTITIONS or values.partitions != src.partitions:
         raise NkiValidationError(
-            f"topk: src {list(src.shape)} must have a multiple of 16 partitions, as many as val_dst "
+            f"topk: src {list(src.shape)} must have a multiple of {_CORE_PARTITIONS} partitions, as many as val_dst "
             f"{list(values.shape)}"
         )
     if src.free_size * _CORE_PARTITIONS < n:
         raise NkiValidationError(
-            f"topk: src {list(src.shape)} holds {src.free_size * _CORE_PARTITIONS} elements per 16 partitions, fewer "
-            f"than n {n}"
+            f"topk: src {list(src.shape)} holds {src.free_size * _CORE_PARTITIONS} elements per {_CORE_PARTITIONS} "
+            f"partitions, fewer than n {n}"
         )
 
 

@@ -9,19 +9,18 @@ import numpy as np
 
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, rules
+from nki_sim.machine import ISA
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
-
-BN_STATS_FMAX = 512
 
 
 def _check_stats(template: Template) -> None:
     dst, data = rules.get(template, "dst"), rules.get(template, "data")
     rules.on_chip(template)
     rules.engine(template, (Engine.vector,))
-    rules.free_range(template, data, 1, BN_STATS_FMAX)
+    rules.free_range(template, data, 1, ISA.bn_stats_fmax)
     if dst.partitions != data.partitions or dst.free_size != 6:
         raise NkiValidationError(
             f"bn_stats: dst {list(dst.shape)} must be [{data.partitions}, 6] for data {list(data.shape)}"

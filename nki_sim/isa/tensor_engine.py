@@ -12,17 +12,12 @@ from nki_sim import dtypes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, rules
 from nki_sim.isa.constants import matmul_perf_mode as _perf_mode
+from nki_sim.machine import ISA, first_with
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Operand, Template
 from nki_sim.session import Instruction, current
 from nki_sim.tensor import NkiTensor
-
-ROWS = 128
-"""Rows of the systolic array: the contraction K of one instruction."""
-STATIONARY_FMAX = 128
-MOVING_FMAX = 512
-VECTOR_TRANSPOSE_MAX = 32
 
 _FLOAT32S = (dtypes.float32, dtypes.tfloat32)
 _FLOAT8S = (dtypes.float8_e4m3, dtypes.float8_e5m2)
@@ -62,9 +57,9 @@ def _check_matmul(template: Template) -> None:
         )
     rows = _check_double_row(template, attrs, stationary, moving) if attrs.perf_mode is _perf_mode.double_row else 1
     m, n = stationary.free_size // rows, moving.free_size // rows
-    if m > STATIONARY_FMAX or n > MOVING_FMAX:
+    if m > ISA.stationary_fmax or n > ISA.moving_fmax:
         raise NkiValidationError(
-            f"nc_matmul limits: M {m} <= {STATIONARY_FMAX}, N {n} <= {MOVING_FMAX} (stationary "
+            f"nc_matmul limits: M {m} <= {ISA.stationary_fmax}, N {n} <= {ISA.moving_fmax} (stationary "
             f"{list(stationary.shape)}, moving {list(moving.shape)}): tile the larger dimension"
         )
     if (dst.partitions, dst.free_size) != (m, n):
@@ -82,7 +77,7 @@ def _check_double_row(template: Template, attrs: NcMatmul, stationary: Operand, 
         rules.dtype_in(template, operand, _FLOAT8S)
         if len(operand.shape) < 3 or operand.shape[1] != 2:
             raise NkiValidationError(f"nc_matmul double_row: {operand.role} {list(operand.shape)} must be [K, 2, n]")
-    if attrs.is_transpose or (attrs.tile_size and attrs.tile_size[1] != STATIONARY_FMAX):
+    if attrs.is_transpose or (attrs.tile_size and attrs.tile_size[1] != ISA.tensor_columns):
         raise NkiValidationError("nc_matmul double_row excludes is_transpose and column tiling")
     return 2
 
@@ -95,7 +90,8 @@ def _check_matmul_dtypes(
     for operand in (stationary, moving):
         if operand.dtype == dtypes.float8_e4m3fn:
             raise NkiValidationError(
-                f"nc_matmul: {operand.role} {list(operand.shape)} is float8_e4m3fn (trn3): trn2 multiplies float8_e4m3"
+                f"nc_matmul: {operand.role} {list(operand.shape)} is float8_e4m3fn, whose product needs "
+                f"{first_with(4)} and is not simulated: use float8_e4m3"
             )
         rules.dtype_in(template, operand, _MATMUL_DTYPES)
     if (stationary.dtype in _FLOAT32S) != (moving.dtype in _FLOAT32S):
@@ -115,11 +111,12 @@ def _check_tiling(attrs: NcMatmul, k: int, m: int) -> None:
         raise NkiValidationError(
             f"nc_matmul tiling needs both tile_position and tile_size as (row, column), got {position} and {size}"
         )
+    *smaller, whole = ISA.tensor_tile_sizes
     for what, start, extent, used in (("row", position[0], size[0], k), ("column", position[1], size[1], m)):
-        if extent not in (32, 64, 128) or start < 0 or start % extent or start + extent > ROWS:
+        if extent not in ISA.tensor_tile_sizes or start < 0 or start % extent or start + extent > whole:
             raise NkiValidationError(
-                f"nc_matmul {what} tile: size {extent} must be 32, 64 or 128 and position {start} a multiple of it "
-                f"below {ROWS}"
+                f"nc_matmul {what} tile: size {extent} must be {', '.join(map(str, smaller))} or {whole} and position "
+                f"{start} a multiple of it below {whole}"
             )
         if used > extent:
             raise NkiValidationError(f"nc_matmul uses {used} {what}s, more than the tile's {extent}: enlarge tile_size")
@@ -257,11 +254,15 @@ def _check_transpose(template: Template) -> None:
             f"nc_transpose: dst {list(dst.shape)} must be [{data.free_size}, {data.partitions}] for data "
             f"{list(data.shape)}"
         )
-    limit = ROWS if template.engine is Engine.tensor else VECTOR_TRANSPOSE_MAX
+    limit = ISA.tensor_rows if template.engine is Engine.tensor else ISA.vector_transpose_fmax
     if data.partitions > limit or data.free_size > limit:
         raise NkiValidationError(
             f"nc_transpose on {template.engine.name} takes at most [{limit}, {limit}], data is {list(data.shape)}: "
-            + ("tile it" if limit == ROWS else "use the tensor engine with data in SBUF and dst in PSUM, or tile it")
+            + (
+                "tile it"
+                if template.engine is Engine.tensor
+                else "use the tensor engine with data in SBUF and dst in PSUM, or tile it"
+            )
         )
     if template.engine is Engine.tensor:
         if data.region is not MemoryRegion.sbuf or dst.region is not MemoryRegion.psum:
@@ -270,7 +271,7 @@ def _check_transpose(template: Template) -> None:
                 f"{dst.region.value}"
             )
         rules.one_bank(template, dst)
-    # the API page wants equal dtypes; kernels verified on trn2 also widen into float32 PSUM, as a matmul would
+    # the API page wants equal dtypes; kernels verified on hardware also widen into float32 PSUM, as a matmul would
     widens = template.engine is Engine.tensor and dst.dtype == dtypes.float32 and data.dtype in _MATMUL_DTYPES
     if dst.dtype != data.dtype and not widens:
         raise NkiValidationError(
@@ -300,7 +301,7 @@ def nc_transpose(
     if engine is Engine.unknown:
         pattern = data.pattern
         free = data.size // pattern[0][1]
-        fits = pattern[0][1] <= VECTOR_TRANSPOSE_MAX and free <= VECTOR_TRANSPOSE_MAX
+        fits = pattern[0][1] <= ISA.vector_transpose_fmax and free <= ISA.vector_transpose_fmax
         tensor_can = data.buffer is MemoryRegion.sbuf and dst.buffer is MemoryRegion.psum
         engine = Engine.vector if fits or not tensor_can else Engine.tensor
     return current().emit(_NC_TRANSPOSE, engine, ("dst", "data"), "wr", (dst, data), name=name)

@@ -4,7 +4,8 @@
 one function in `syntax_rules` or `name_rules`, registered with the first NKI version it holds for.
 """
 
+from nki_sim.lint.checking import check_source
 from nki_sim.lint.findings import LATEST, VERSIONS, Finding
-from nki_sim.lint.rules import RULES, check_source
+from nki_sim.lint.rules import RULES
 
 __all__ = ["LATEST", "RULES", "VERSIONS", "Finding", "check_source"]

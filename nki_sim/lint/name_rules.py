@@ -11,6 +11,7 @@ from typing import Any
 
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import Found, rule
+from nki_sim.machine import DEFAULT_MACHINE
 
 
 def _keywords(call: ast.Call) -> dict[str, ast.expr]:
@@ -48,7 +49,11 @@ def old_namespace(source: KernelSource) -> Found:
 def platform_target(source: KernelSource) -> Found:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and source.is_jit(node) and "platform_target" in _keywords(node):
-            yield node, "nki.jit(platform_target=...) was removed", "set NEURON_PLATFORM_TARGET_OVERRIDE=trn2"
+            yield (
+                node,
+                "nki.jit(platform_target=...) was removed",
+                f"set NEURON_PLATFORM_TARGET_OVERRIDE={DEFAULT_MACHINE}",
+            )
 
 
 @rule("0.3", severity="warning")

@@ -1,4 +1,4 @@
-"""The registry of rules, and the one way to run them."""
+"""The registry of rules: what a rule is, and the decorator that each one is registered with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from nki_sim.lint.findings import LATEST, VERSIONS, Finding
+from nki_sim.lint.findings import LATEST, VERSIONS
 from nki_sim.lint.kernel_source import KernelSource
 
 Found = Iterator[tuple[ast.AST, str, str]]
@@ -42,25 +42,3 @@ def rule(
         return check
 
     return register
-
-
-def check_source(source: str, version: str = LATEST) -> list[Finding]:
-    """Findings in the order of lines. Source that is not Python gives one finding, `python-syntax`."""
-    import nki_sim.lint.name_rules
-    import nki_sim.lint.syntax_rules  # noqa: F401  # both fill RULES; they import this module
-
-    if version not in VERSIONS:
-        raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        return [Finding("python-syntax", line, str(error), "the file must be valid Python")]
-    kernel = KernelSource(tree)
-    found = {
-        Finding(each.name, getattr(node, "lineno", 1), message, hint, each.severity)
-        for each in RULES.values()
-        if each.holds(version)
-        for node, message, hint in each.check(kernel)
-    }
-    return sorted(found, key=lambda f: (f.line, f.rule, f.message))

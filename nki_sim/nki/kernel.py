@@ -9,10 +9,8 @@ from typing import Any
 
 from nki_sim import run
 from nki_sim.errors import NkiValidationError
+from nki_sim.machine import DEFAULT_MACHINE, ISA
 from nki_sim.session import active
-
-MAX_CORES = 2
-"""NeuronCores in one logical core: LNC 1 or 2 (Trainium2)."""
 
 _IGNORED = ("mode", "debug_kernel", "show_compiler_tb", "experimental_flags")
 """Options of nki.jit that do not change what a kernel computes; NKI accepts and ignores `mode` from 0.3."""
@@ -26,7 +24,8 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     for name in options:
         if name == "platform_target":
             raise NkiValidationError(
-                "nki.jit(platform_target=...) was removed in NKI 0.3: set NEURON_PLATFORM_TARGET_OVERRIDE=trn2"
+                "nki.jit(platform_target=...) was removed in NKI 0.3: "
+                f"set NEURON_PLATFORM_TARGET_OVERRIDE={DEFAULT_MACHINE}"
             )
         if name not in _IGNORED:
             raise NkiValidationError(f"nki.jit has no option {name!r}")
@@ -72,8 +71,8 @@ def _cores(grid: Any) -> int:
         cores = operator.index(grid)
     except TypeError:
         raise NkiValidationError(f"kernel[{grid!r}]: the launch grid is one number of cores, 1 or 2") from None
-    if not 1 <= cores <= MAX_CORES:
-        raise NkiValidationError(f"kernel[{cores}]: a logical core has 1 or {MAX_CORES} cores")
+    if not 1 <= cores <= ISA.logical_core_cores:
+        raise NkiValidationError(f"kernel[{cores}]: a logical core has 1 or {ISA.logical_core_cores} cores")
     return cores
 
 

@@ -106,6 +106,8 @@ def test_every_shipped_kernel_is_plausible_as_a_device_would_report_it(name: str
         (np.full(4, np.nan), np.full(4, np.nan), None),
         (np.zeros(1), np.ones(1), None),
         (np.arange(4.0), np.arange(4.0), None),
+        (np.ones(4, bool), np.array([True, False, True, True]), "every element of the output is 1"),
+        (np.ones(4, bool), np.ones(4, bool), None),
     ],
 )
 def test_one_value_everywhere_is_told_from_a_wrong_one(got: np.ndarray, expected: np.ndarray, said: str | None) -> None:

@@ -54,7 +54,7 @@ class PretendDevice:
         self._toolchain = toolchain
 
     def describe(self) -> TargetInfo:
-        return TargetInfo(self._toolchain.name, self._toolchain.fingerprint, False, "trn2")
+        return TargetInfo(self._toolchain.name, self._toolchain.fingerprint, False, self._toolchain.machine.name)
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         return judge(request, self._toolchain, progress, ReferenceCache(None))

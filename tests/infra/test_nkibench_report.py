@@ -20,7 +20,6 @@ from nki_sim.machine import TRN2
 TABLE = SuiteTable(
     "simulated trn2",
     True,
-    "",
     "the peaks",
     (
         SuiteRow("matmul", "M4096", 10.0, "matmul", Ranking(40.0, 25.0, {"tensor": 60.0})),

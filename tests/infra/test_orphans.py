@@ -21,17 +21,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends
 ENDLESS_KERNEL = """
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import EvaluationRequest
-from infra.tasks.seed_index import load_task
-from infra.targets import LocalTarget
+from infra.tasks.seed_index import load_seed
+from infra.targets.local import LocalTarget
 
 source = "import nki\\n@nki.jit\\ndef kernel(x):\\n    while True:\\n        pass\\n"
-request = EvaluationRequest(load_task("silu"), Candidate("input", source))
+request = EvaluationRequest(load_seed("silu").task(), Candidate("input", source))
 LocalTarget("simulator", "trn2").evaluate(request, lambda step, detail: None)
 """
 
 ENDLESS_CHECKS = """
 import time
-from accelopt_core.side_by_side import WORTH_A_PROCESS_BYTES, side_by_side
+from accelopt_core.judging.side_by_side import WORTH_A_PROCESS_BYTES, side_by_side
 list(side_by_side(lambda seed: time.sleep(600), (0, 21), WORTH_A_PROCESS_BYTES, 2))
 """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from accelopt_core.evaluation import Step
+from accelopt_core.evaluation import ROUND_STEPS, Step
 from accelopt_core.loop.events import (
     BudgetUpdate,
     Ending,
@@ -255,7 +255,7 @@ def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
     assert "12:54:18  round 2a/10 compile and verify: seed 42" in lines
     lines = plain_lines([*run_events(2), RunEnded(Ending.FINISHED, "all rounds are done")])
     assert all(line.startswith("12:54:18  ") for line in lines)
-    for number, step in enumerate(Step, 1):
+    for number, step in enumerate(ROUND_STEPS, 1):
         assert f"12:54:18  round 2/10 [{number}/9] {step.value}" in lines
     assert "12:54:18  round 1/10: improved at simulated 250.0 µs; best simulated 250.0 µs (2.00x)" in lines
     assert "12:54:18  round 2/10: wrong; best simulated 250.0 µs (2.00x)" in lines

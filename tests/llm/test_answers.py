@@ -8,7 +8,7 @@ import pytest
 
 from accelopt_core.evaluation import Bottleneck
 from accelopt_core.model.answers import MalformedAnswer, flag_field, list_field, read_object
-from accelopt_core.model.planner import read_plan
+from accelopt_core.model.planner import described_plan
 
 FIELDS = {
     "title": "Load the scale once",
@@ -49,7 +49,7 @@ READ = {
 
 @pytest.mark.parametrize("reply", READ.values(), ids=READ.keys())
 def test_a_plan_is_read(reply: str) -> None:
-    plan = read_plan(reply, plan_id="plan-001", longest_gain_us=400.0)
+    plan = described_plan(read_object(reply, required="title"), "plan-001", 400.0)
     assert (plan.title, plan.technique, plan.bottleneck) == (
         "Load the scale once", "hoist-invariant-load", Bottleneck.UNDERUTILIZED
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_plan_is_read(reply: str) -> None:
     ("UNDERUTILIZED", Bottleneck.UNDERUTILIZED),
 ])  # fmt: skip
 def test_the_bottleneck_may_be_said_in_other_words(word: str, bottleneck: Bottleneck) -> None:
-    assert read_plan(changed(bottleneck=word), plan_id="p", longest_gain_us=400.0).bottleneck is bottleneck
+    assert described_plan(read_object(changed(bottleneck=word), required="title"), "p", 400.0).bottleneck is bottleneck
 
 
 COMPLAINTS = {
@@ -93,7 +93,7 @@ COMPLAINTS = {
 @pytest.mark.parametrize(("reply", "complaint"), COMPLAINTS.values(), ids=COMPLAINTS.keys())
 def test_a_malformed_plan_is_answered_with_a_precise_complaint(reply: str, complaint: str) -> None:
     with pytest.raises(MalformedAnswer) as raised:
-        read_plan(reply, plan_id="plan-001", longest_gain_us=400.0)
+        described_plan(read_object(reply, required="title"), "plan-001", 400.0)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
 

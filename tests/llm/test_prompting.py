@@ -54,7 +54,7 @@ def test_the_version_changes_with_any_text(tmp_path: Path, monkeypatch: pytest.M
     for path in PROMPTS.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     assert version_of(tmp_path) == before
-    with (tmp_path / "trainium2.j2").open("a") as file:
+    with (tmp_path / "machine.j2").open("a") as file:
         file.write(" ")
     assert version_of(tmp_path) != before
     monkeypatch.undo()

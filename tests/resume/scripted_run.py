@@ -25,6 +25,7 @@ import pytest
 import orchestrator
 from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
+from infra import assembly
 from infra.runs.run_folder import RunFolder
 from tests.e2e.kernels import REFERENCE, SLOW, WRONG
 
@@ -190,7 +191,7 @@ class World:
         os.dup2(output.fileno(), 2)
         sys.stdout = sys.stderr = output
         make = target or (lambda: CheapTarget(self.folder / "tally"))
-        orchestrator._target = lambda settings: make()
+        assembly.target_of = lambda settings: make()
         (kill or Kill(step=0, after=True)).arm()
         status = orchestrator.main(arguments)
         output.flush()

@@ -11,7 +11,7 @@ import pytest
 import nki_sim
 from accelopt_core.task import PrecisionPolicy, Work
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import SEEDS, TaskNotFound, find_task, load_seed, load_task, seed_index, task_from_files
+from infra.tasks.seed_index import SEEDS, TaskNotFound, find_task, load_seed, seed_index, task_from_files
 from nki_sim.lint import check_source
 
 nki_sim.install()
@@ -106,7 +106,7 @@ def test_declared_work_is_what_inputs_and_outputs_weigh(name):
 
 
 def test_a_seed_kernel_finds_its_own_task():
-    assert find_task(SEEDS / "silu" / "kernel.py") == load_task("silu")
+    assert find_task(SEEDS / "silu" / "kernel.py") == load_seed("silu").task()
 
 
 @pytest.mark.parametrize("name", ["x_reference.py", "x_ref.py", "reference.py", "ref.py", "x_numpy_1.py"])
@@ -155,7 +155,7 @@ def test_a_missing_kernel_and_an_unknown_seed_are_named(tmp_path):
     with pytest.raises(TaskNotFound, match="no such file"):
         find_task(tmp_path / "none.py")
     with pytest.raises(TaskNotFound, match="there are: matmul"):
-        load_task("none")
+        load_seed("none").task()
 
 
 def test_a_reference_is_read_and_never_executed(tmp_path):

@@ -19,7 +19,7 @@ from accelopt_core.task import Task
 from infra.judging.shipment import PACKAGES, TREE, files_to_ship
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
-from infra.tasks.seed_index import SEEDS, load_task
+from infra.tasks.seed_index import SEEDS, load_seed
 from tests.ssh.server import Sshd
 
 OURS_ON_THE_INSTANCE = {"numpy", "ml_dtypes"}
@@ -44,7 +44,7 @@ def target(sshd: Sshd, work: Path) -> Iterator[SshTarget]:
 @pytest.fixture(scope="module")
 def task() -> Task:
     """The smallest problem that exercises everything: silu at its small shape only."""
-    silu = load_task("silu")
+    silu = load_seed("silu").task()
     return replace(silu, presets=silu.presets[:1], seeds=silu.seeds[:2])
 
 

@@ -138,7 +138,7 @@ def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
 
 def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path)
-    with pytest.raises(ToolchainMissing, match="type unknown: trn1, trn2 or trn3 is needed"):
+    with pytest.raises(ToolchainMissing, match="type unknown: trn1, trn2, trn3 are known"):
         open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-ls"))
 
 

@@ -41,7 +41,6 @@ gpsimd_engine = engine.gpsimd
 sync_engine = engine.sync
 unknown_engine = engine.unknown
 
-_TRN3 = frozenset({"nc_matmul_mx", "quantize_mx", "activate2", "exponential", "rand2"})
 _GONE = {
     "tensor_copy_dynamic_src": "tensor_copy(dst, src.ap(..., scalar_offset=...))",
     "tensor_copy_dynamic_dst": "tensor_copy(dst.ap(..., scalar_offset=...), src)",
@@ -52,8 +51,6 @@ _GONE = {
 
 def __getattr__(name: str) -> Any:
     """What is not there says why, and what to use instead."""
-    if name in _TRN3:
-        raise NotSupported(f"nki.isa.{name} needs trn3 (NeuronCore-v4); this simulates up to trn2")
     if name in _GONE:
         raise NotSupported(f"nki.isa.{name} was removed from NKI: use {_GONE[name]}")
     close = difflib.get_close_matches(name, __all__, 3)

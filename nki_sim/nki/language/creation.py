@@ -10,7 +10,8 @@ import numpy as np
 
 from nki_sim.dtypes import as_dtype, uint8
 from nki_sim.errors import NkiValidationError
-from nki_sim.memory import MAX_PARTITIONS, MemoryRegion
+from nki_sim.machine import ISA
+from nki_sim.memory import MemoryRegion
 from nki_sim.session import current
 from nki_sim.tensor import NkiTensor
 
@@ -54,11 +55,11 @@ def full(
     total = prod(tensor.shape)
     columns = next(n for n in range(min(total, _FILL_COLUMNS), 0, -1) if total % n == 0)
     rows = total // columns
-    tile = ndarray((min(rows, MAX_PARTITIONS), columns), dtype)
+    tile = ndarray((min(rows, ISA.partitions), columns), dtype)
     nisa.memset(dst=tile, value=fill_value)
     flat = tensor.reshape((rows, columns))
-    for start in range(0, rows, MAX_PARTITIONS):
-        count = min(MAX_PARTITIONS, rows - start)
+    for start in range(0, rows, ISA.partitions):
+        count = min(ISA.partitions, rows - start)
         nisa.dma_copy(dst=flat[start : start + count, :], src=tile[0:count, :])
     return tensor
 

@@ -1,54 +1,56 @@
-"""`nl.tile_size`: the sizes a tile can have, for the generation the running kernel is traced for."""
+"""`nl.tile_size`: the sizes a tile can have, on the machine the running kernel is traced for."""
 
 from __future__ import annotations
 
-from nki_sim.capacity import usable_bytes
-from nki_sim.memory import MemoryRegion
+from nki_sim.dtypes import float32
+from nki_sim.machine import ISA, Machine, machine
 from nki_sim.nki.language.objects import NKIObject
 from nki_sim.session import active, target_machine
 
-_SBUF_PARTITION_BYTES = {"trn1": 192 * 1024, "trn2": 224 * 1024, "trn3": 256 * 1024}
-"""Physical SBUF per partition (architecture guides)."""
-
-
-def _machine() -> str:
-    tracer = active()
-    return target_machine() if tracer is None else tracer.machine
-
 
 class TileSize(NKIObject):
-    """Sizes in elements unless the name says bytes. Sources: NKI API reference, architecture guides."""
+    """Sizes in elements unless the name says bytes, of one machine or (None) of the one the kernel is traced for."""
 
-    pmax = 128
+    pmax = ISA.partitions
     """Partitions of a tile."""
-    psum_fmax = 512
-    """Old name of psum_bank_fmax."""
-    psum_bank_fmax = 512
+    psum_bank_fmax = ISA.psum_bank_bytes // float32.itemsize
     """float32 elements per partition of one PSUM bank."""
-    psum_bank_fmax_bytes = 2048
-    psum_num_banks = 8
-    gemm_stationary_fmax = 128
+    psum_fmax = psum_bank_fmax
+    """Old name of psum_bank_fmax."""
+    psum_bank_fmax_bytes = ISA.psum_bank_bytes
+    psum_num_banks = ISA.psum_banks
+    gemm_stationary_fmax = ISA.stationary_fmax
     """Free size of nc_matmul's stationary operand."""
-    gemm_moving_fmax = 512
+    gemm_moving_fmax = ISA.moving_fmax
     """Free size of nc_matmul's moving operand."""
-    bn_stats_fmax = 512
-    psum_min_align = 4
-    sbuf_min_align = 1
+    bn_stats_fmax = ISA.bn_stats_fmax
+    psum_min_align = ISA.psum_align_bytes
+    sbuf_min_align = ISA.sbuf_align_bytes
+
+    def __init__(self, of: Machine | None = None) -> None:
+        super().__init__()
+        self._of = of
+
+    def _machine(self) -> Machine:
+        if self._of is not None:
+            return self._of
+        tracer = active()
+        return machine(target_machine() if tracer is None else tracer.machine)
 
     @property
     def sbuf_size_bytes(self) -> int:
         """All partitions together."""
-        return self.pmax * _SBUF_PARTITION_BYTES[_machine()]
+        return self.pmax * self._machine().sbuf_physical_partition_bytes
 
     @property
     def sbuf_fmax_bytes(self) -> int:
         """Usable bytes per partition."""
-        return usable_bytes(_machine(), MemoryRegion.sbuf)
+        return self._machine().sbuf_partition_bytes
 
     @property
     def sbuf_fmax(self) -> int:
         """Usable float32 elements per partition."""
-        return self.sbuf_fmax_bytes // 4
+        return self.sbuf_fmax_bytes // float32.itemsize
 
     @property
     def total_available_sbuf_size(self) -> int:

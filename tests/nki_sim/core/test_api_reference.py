@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
+from nki_sim.machine import MACHINES
 from nki_sim.nki import isa, language
-from nki_sim.reference import api_reference
+from nki_sim.reference import api_reference, instruction_list
 
 KERNEL = """
 import nki
@@ -21,7 +23,7 @@ def kernel(a):
 
 
 def test_every_name_in_it_exists() -> None:
-    text = api_reference(KERNEL)
+    text = api_reference(KERNEL, "trn2")
     for name in set(re.findall(r"`nisa\.(\w+)", text)) | set(re.findall(r"### nisa\.(\w+)", text)):
         assert hasattr(isa, name), name
     for name in set(re.findall(r"`nl\.(\w+)", text)):
@@ -29,7 +31,7 @@ def test_every_name_in_it_exists() -> None:
 
 
 def test_every_instruction_has_an_entry_and_trn3_ones_have_none() -> None:
-    text = api_reference(KERNEL)
+    text = api_reference(KERNEL, "trn2")
     for name in ("dma_copy", "nc_matmul", "iota", "bn_stats", "register_load", "sendrecv", "topk"):
         assert f"nisa.{name}(" in text
     assert "quantize_mx" not in text and "exponential(" not in text
@@ -37,21 +39,64 @@ def test_every_instruction_has_an_entry_and_trn3_ones_have_none() -> None:
 
 def test_what_the_kernel_calls_is_there_in_full() -> None:
     heading = "### nisa.range_select("
-    assert heading in api_reference(KERNEL)
-    assert heading not in api_reference("import nki")
-    assert "### nisa.nc_matmul(" in api_reference("not python at all (")
+    assert heading in api_reference(KERNEL, "trn2")
+    assert heading not in api_reference("import nki", "trn2")
+    assert "### nisa.nc_matmul(" in api_reference("not python at all (", "trn2")
 
 
 def test_it_lists_what_the_kernel_breaks_already() -> None:
     broken = KERNEL.replace("nisa.range_select(dst=a", "nisa.range_selekt(dst=a")
-    assert "nki.isa has no range_selekt; did you mean range_select" in api_reference(broken)
-    assert "already breaks" not in api_reference("import nki")
+    assert "nki.isa has no range_selekt; did you mean range_select" in api_reference(broken, "trn2")
+    assert "already breaks" not in api_reference("import nki", "trn2")
 
 
 def test_it_fits_a_prompt() -> None:
-    assert len(api_reference(KERNEL)) < 24_000
+    assert len(api_reference(KERNEL, "trn2")) < 24_000
 
 
 def test_an_unknown_version_is_an_error() -> None:
     with pytest.raises(ValueError, match="0.6"):
-        api_reference(KERNEL, "9.9")
+        api_reference(KERNEL, "trn2", "9.9")
+
+
+@pytest.mark.parametrize(
+    ("machine", "there", "not_there"),
+    [
+        (
+            "trn1",
+            ["nisa.nc_matmul(", "none"],
+            ["range_select", "sendrecv", "hwdge", "double_row", "nc_matmul_mx", "_x4"],
+        ),
+        ("trn2", ["range_select(", "sendrecv(", "hwdge", "double_row: float8"], ["nc_matmul_mx", "rand2", "_x4"]),
+        (
+            "trn3",
+            ["range_select(", "`nisa.nc_matmul_mx` trn3 (NeuronCore-v4) only, not simulated", "not simulated: float4"],
+            [],
+        ),
+    ],
+)
+def test_what_another_generation_has_is_left_out(machine: str, there: list[str], not_there: list[str]) -> None:
+    text = api_reference("import nki", machine)
+    assert [name for name in there if name not in text] == []
+    assert [name for name in not_there if name in text] == []
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_sizes_are_the_machines_whatever_the_environment_says(
+    machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "gen3")
+    usable = MACHINES[machine].sbuf_partition_bytes
+    assert f"`nl.tile_size.sbuf_fmax_bytes` = {usable}\n" in api_reference(KERNEL, machine)
+
+
+def test_the_list_for_a_planner_is_the_machines_too() -> None:
+    assert "range_select(" in instruction_list("trn2") and "range_select" not in instruction_list("trn1")
+    assert "hwdge" in instruction_list("trn2") and "hwdge" not in instruction_list("trn1")
+    assert "sendrecv" not in instruction_list("trn2"), "one core has nobody to send to"
+
+
+@pytest.mark.parametrize("text", [lambda: api_reference(KERNEL, "trn9"), lambda: instruction_list("trn9")])
+def test_an_unknown_machine_is_an_error(text: Callable[[], str]) -> None:
+    with pytest.raises(KeyError, match="trn1, trn2, trn3"):
+        text()

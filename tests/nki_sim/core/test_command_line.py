@@ -11,6 +11,7 @@ import pytest
 from nki_sim import program_file
 from nki_sim.__main__ import main
 from nki_sim.executor import execute
+from nki_sim.machine import MACHINES
 
 KERNEL = """
 import nki
@@ -57,7 +58,24 @@ def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Pa
 
 def test_profile_predicts_a_latency(kernel: Path, capsys: Any) -> None:
     assert main(["profile", str(kernel), "--shape", "128x512"]) == 0
-    assert "us on simulated trn2" in capsys.readouterr().out
+    latency, empty = capsys.readouterr().out.splitlines()[:2]
+    assert "us on simulated trn2" in latency and not empty
+
+
+@pytest.mark.parametrize("name", ["trn1", "trn3"])
+def test_a_latency_of_a_machine_that_is_not_calibrated_says_so(kernel: Path, capsys: Any, name: str) -> None:
+    assert main(["profile", str(kernel), "--shape", "128x512", "--machine", name]) == 0
+    latency, trust = capsys.readouterr().out.splitlines()[:2]
+    assert f"us on simulated {name}" in latency and trust == MACHINES[name].calibration
+
+
+def test_a_kernel_runs_on_the_machine_that_is_asked_for(kernel: Path, tmp_path: Path, capsys: Any) -> None:
+    kernel.write_text(KERNEL.replace("operand0=factor", "operand0=nisa.get_nc_version().value"))
+    np.save(tmp_path / "a.npy", np.ones((4, 8), np.float32))
+    for name, version in (("trn1", 2), ("trn3", 4)):
+        arguments = ["run", str(kernel), "--inputs", str(tmp_path / "a.npy"), "--machine", name]
+        assert main([*arguments, "--output", str(tmp_path / name)]) == 0
+        assert (np.load(tmp_path / f"{name}0.npy") == version).all()
 
 
 def test_check_has_an_exit_code(kernel: Path, tmp_path: Path, capsys: Any) -> None:

@@ -197,7 +197,7 @@ DTYPES: list[Case] = [
     (
         "matmul of trn3's float8",
         lambda: matmul(ps(8, 8), sb(8, 8, dtype=nl.float8_e4m3fn), sb(8, 8, dtype=nl.float8_e4m3fn)),
-        "trn2 multiplies float8_e4m3",
+        "needs trn3 .*: use float8_e4m3",
     ),
     ("matmul into int32", lambda: matmul(ps(8, 8, dtype=I32), sb(8, 8), sb(8, 8)), "accumulates in float32"),
     (

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from nki_sim.machine import MACHINES, TRN1, TRN2, TRN3, Machine, machine
+from nki_sim.machine import (
+    DEFAULT_MACHINE,
+    ISA,
+    MACHINES,
+    TARGETS,
+    TRN1,
+    TRN2,
+    TRN3,
+    InstructionSet,
+    Machine,
+    first_with,
+    machine,
+)
+
+DATA = Path(__file__).resolve().parents[3] / "benchmarks" / "data"
 
 
-@pytest.mark.parametrize("name", ["trn1", "trn2", "trn3"])
-def test_every_number_of_every_generation_names_its_source(name: str) -> None:
-    core = MACHINES[name]
-    for field in fields(Machine):
-        if field.name in ("name", "sources"):
+@pytest.mark.parametrize("facts", [ISA, *MACHINES.values()], ids=["every", *MACHINES])
+def test_every_number_of_every_generation_names_its_source(facts: InstructionSet | Machine) -> None:
+    for field in fields(facts):
+        if field.name in ("name", "product", "calibration", "sources"):
             continue
-        source = core.sources[field.name]
+        source = facts.sources[field.name]
         assert source.text.strip(), field.name
         assert source.confidence in ("documented", "measured", "fitted", "prior")
 
@@ -51,3 +66,31 @@ def test_a_machine_is_data_and_can_be_changed_for_a_what_if() -> None:
 def test_an_unknown_generation_is_refused_by_name() -> None:
     with pytest.raises(KeyError, match="trn9.*trn1, trn2, trn3"):
         machine("trn9")
+
+
+@pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
+def test_a_machine_accepts_what_instructions_are_checked_against(core: Machine) -> None:
+    shared = {field.name for field in fields(ISA)} & {field.name for field in fields(core)} - {"sources"}
+    assert len(shared) == 7
+    assert {name: getattr(core, name) for name in shared} == {name: getattr(ISA, name) for name in shared}
+
+
+@pytest.mark.parametrize("core", MACHINES.values(), ids=MACHINES)
+def test_a_machine_says_in_one_line_how_far_it_is_calibrated(core: Machine) -> None:
+    assert core.calibration and "\n" not in core.calibration and len(core.calibration) <= 110
+    assert core.calibration.startswith("calibrated: " if core.calibrated else "not calibrated: ")
+    assert core.name in core.calibration
+
+
+def test_only_trn2_rests_on_measurements_and_it_counts_them() -> None:
+    assert [core.name for core in MACHINES.values() if core.calibrated] == ["trn2"]
+    for file, what in (("trn2_kernels.csv", "whole kernels"), ("trn2_micro.csv", "micro rows")):
+        with open(DATA / file, newline="", encoding="utf-8") as rows:
+            assert f"{len(list(csv.DictReader(rows)))} {what}" in TRN2.calibration
+
+
+def test_every_name_of_a_target_means_one_machine() -> None:
+    assert TARGETS["gen2"] == TARGETS["inf2"] == "trn1" and TARGETS["gen4"] == "trn3"
+    assert len(TARGETS) == sum(len(core.targets) for core in MACHINES.values())
+    assert DEFAULT_MACHINE in MACHINES
+    assert [first_with(version) for version in (2, 4)] == ["trn1 (NeuronCore-v2)", "trn3 (NeuronCore-v4)"]

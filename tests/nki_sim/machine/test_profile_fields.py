@@ -210,13 +210,14 @@ def test_another_generation_can_be_asked_for() -> None:
 
 def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) -> None:
     program = stream(512, 4)
-    perfetto.write(program, "trn2", tmp_path / "trace.json")
+    timeline = schedule(program, TRN2)
+    with open(tmp_path / "trace.json", "w", encoding="utf-8") as file:
+        perfetto.write_timeline(timeline, file)
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert tuple(tracks.values()) == RESOURCES
     spans = [e for e in events if e["ph"] == "X"]
     assert len(spans) == len(program) == 12
-    timeline = schedule(program, TRN2)
     assert [e["ts"] for e in spans] == pytest.approx((timeline.start_ns / 1e3).tolist(), abs=1e-3)
     scalar = [e for e in spans if tracks[e["tid"]] == "scalar"]
     assert len(scalar) == 4

@@ -1,0 +1,29 @@
+"""The one way to run the rules on a kernel file."""
+
+from __future__ import annotations
+
+import ast
+
+from nki_sim.lint import name_rules, syntax_rules  # noqa: F401  # importing them fills RULES
+from nki_sim.lint.findings import LATEST, VERSIONS, Finding
+from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.lint.rules import RULES
+
+
+def check_source(source: str, version: str = LATEST) -> list[Finding]:
+    """Findings in the order of lines. Source that is not Python gives one finding, `python-syntax`."""
+    if version not in VERSIONS:
+        raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        return [Finding("python-syntax", line, str(error), "the file must be valid Python")]
+    kernel = KernelSource(tree)
+    found = {
+        Finding(each.name, getattr(node, "lineno", 1), message, hint, each.severity)
+        for each in RULES.values()
+        if each.holds(version)
+        for node, message, hint in each.check(kernel)
+    }
+    return sorted(found, key=lambda f: (f.line, f.rule, f.message))

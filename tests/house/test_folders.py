@@ -1,0 +1,91 @@
+"""Folders a newcomer can read: few files beside the rooms, a word on each folder, docs that name what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+
+import pytest
+
+from tests.house.structure import PACKAGES, ROOT
+
+MOST_BESIDE_ROOMS = 10
+
+
+@pytest.mark.parametrize("package", ["accelopt_core", "infra"])
+def test_few_files_stand_beside_the_rooms(package: str) -> None:
+    files = sorted(path.name for path in (ROOT / package).glob("*.py"))
+    assert len(files) <= MOST_BESIDE_ROOMS, files
+
+
+def folders() -> list[str]:
+    """With Python of ours in them, tests left out."""
+    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:  # installed, not checked out
+        names = [str(p.relative_to(ROOT)) for package in PACKAGES for p in (ROOT / package).rglob("*.py")]
+    else:
+        names = [name for name in listed.stdout.split() if name.endswith(".py") and (ROOT / name).exists()]
+    return sorted({name.rpartition("/")[0] for name in names})
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_the_first_line_of_every_folder_says_what_it_is_for(folder: str) -> None:
+    text = (ROOT / folder / "__init__.py").read_text(encoding="utf-8")
+    said = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+    assert text.startswith('"""') and len(said) > 20, f"{folder}/__init__.py: {said!r}"
+
+
+# --- docs -------------------------------------------------------------------------------------------
+
+_LISTING = re.compile(r"^## Files\n.*?^```\n(.*?)^```", re.S | re.M)
+
+
+def listed_in_docs() -> dict[str, set[str]]:
+    """Folder -> names, from the listing of docs/architecture.md; what stands behind two spaces is explanation."""
+    found = _LISTING.search((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    assert found is not None, "docs/architecture.md has no listing under `## Files`"
+    listing: dict[str, set[str]] = {}
+    above = [""]
+    for line in found.group(1).splitlines():
+        names = line.strip().split("  ")[0].split()
+        depth = (len(line) - len(line.lstrip())) // 2
+        if names and names[0].endswith("/"):
+            above[depth:] = [*above[depth:depth], names[0]]
+            folder = "".join(above[: depth + 1]).rstrip("/")
+            listing.setdefault(folder, set()).update(names[1:])
+        elif names:
+            listing.setdefault("".join(above[:depth]).rstrip("/"), set()).update(names)
+    return listing
+
+
+def test_the_listing_of_the_docs_is_the_tree() -> None:
+    listing = listed_in_docs()
+    for folder in folders():
+        there = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+        if folder not in listing:
+            parent = next((name for name in listing if folder.startswith(f"{name}/") and "..." in listing[name]), None)
+            assert parent is not None, f"docs/architecture.md does not list {folder}"
+        elif "..." not in listing[folder]:
+            assert listing[folder] == there, f"docs/architecture.md lists {folder} otherwise"
+        else:
+            assert listing[folder] - {"..."} <= there, f"docs/architecture.md lists what is not in {folder}"
+
+
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")) + ["README.md"]
+OURS = (*PACKAGES, "tests", "benchmarks", "docs", "prompts", "nkibench_seeds")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_docs_name_files_that_are_there(page: str) -> None:
+    """Paths below one of our folders; a name alone may be a user's or another project's file."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|j2|toml|md|csv|json)\b", text))
+    ours = {name for name in named if name.startswith(tuple(f"{folder}/" for folder in OURS))}
+    assert not [name for name in sorted(ours) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_docs_link_to_pages_that_are_there(page: str) -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]

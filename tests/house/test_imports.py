@@ -1,0 +1,83 @@
+"""Arrows point inward, between packages and between rooms; and no files import each other in a circle."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.house.structure import circles, imports, modules, room
+
+ORDER = (
+    ("ka_extensions", "nki_sim"),
+    # what is optimised: types, then what is made of them
+    ("accelopt_core.evaluation", "accelopt_core.task"),
+    ("accelopt_core.candidate", "accelopt_core.toolchain", "accelopt_core.machine_facts"),
+    ("accelopt_core.optimization_memory", "accelopt_core.kernel_wrapper"),
+    ("accelopt_core.proposer", "accelopt_core.ports"),
+    ("accelopt_core.learning", "accelopt_core.judging", "accelopt_core.transforms"),
+    ("accelopt_core.model", "accelopt_core.loop"),
+    ("accelopt_core.catalogue",),
+    # the outside world
+    ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
+    ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
+    ("infra.judging", "infra.ssh", "infra.runs"),
+    ("infra.doctor", "infra.prediction", "infra.terminal"),
+    ("infra.targets",),
+    ("infra.nki_kernel", "config", "bootstrap"),
+    ("infra.assembly",),
+    ("orchestrator",),
+)
+"""A room may import the rows above its own. Where two of one row import each other's like, a row is missing."""
+
+_LEVEL = {name: level for level, row in enumerate(ORDER) for name in row}
+_PACKAGES = {"accelopt_core", "infra"}
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(module) for module in modules()} - _PACKAGES == set(_LEVEL)
+
+
+@pytest.mark.parametrize("name", sorted(_LEVEL))
+def test_a_room_imports_only_rooms_further_in(name: str) -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        if room(module) == name
+        for other in imports(module)
+        if room(other) not in _PACKAGES and room(other) != name and _LEVEL[room(other)] >= _LEVEL[name]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circles() == []
+
+
+ROUND_KNOWS = ("accelopt_core.loop", "accelopt_core.model", "accelopt_core.learning")
+UNKNOWN_TO_ROUND = ("accelopt_core.transforms", "accelopt_core.catalogue", "accelopt_core.judging", "nki_sim", "infra")
+
+
+@pytest.mark.parametrize("name", ROUND_KNOWS)
+def test_the_loop_and_the_model_know_no_transform_no_judge_and_no_simulator(name: str) -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        if module.startswith(name)
+        for other in imports(module)
+        if other.startswith(UNKNOWN_TO_ROUND)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the_linter_does() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        if module.startswith("accelopt_core.judging")
+        for other in imports(module)
+        if other.startswith("nki_sim") and not other.startswith("nki_sim.lint")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
+    assert {module for module in modules() if "config" in imports(module)} == {"infra.assembly", "orchestrator"}
