@@ -2,8 +2,8 @@
 
     python benchmarks/evaluation_overhead.py [--delay-ms 50]
 
-Here: a judge process with its walls, against the same compiling, running and comparing in this process without any;
-on the wall clock, and in processor time, which other work on a busy machine does not add to.
+Here: a judge process with its isolation, against the same compiling, running and comparing in this process without any;
+in elapsed time, and in processor time, which other work on a busy machine does not add to.
 Over SSH: a proxy on the loopback interface delays every byte; what the delay adds, divided by the round trip, is the
 number of round trips. The proxy counts them, too, as times that this side spoke after the other had: a busy machine
 does not add to that. Beside it, the usual way: one `ssh` process for each command.
@@ -49,13 +49,13 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)
     bare, target = in_this_process(), LocalTarget("simulator", "trn2")
-    bare_s, walled_s = fastest_s(bare), fastest_s(lambda: measured(target))
+    bare_s, judged_s = fastest_s(bare), fastest_s(lambda: measured(target))
     bare_cpu_s, walled_cpu_s = (
         fastest_s(bare, clock=processor_s),
         fastest_s(lambda: measured(target), clock=processor_s),
     )
     target.close()
-    print(f"here: {walled_s:.3f} s with judge and walls, {bare_s:.3f} s bare: overhead {walled_s - bare_s:.3f} s")
+    print(f"here: {judged_s:.3f} s with judge and isolation, {bare_s:.3f} s bare: overhead {judged_s - bare_s:.3f} s")
     print(f"      {walled_cpu_s:.3f} s and {bare_cpu_s:.3f} s of processor time: {walled_cpu_s - bare_cpu_s:.3f} s")
     with tempfile.TemporaryDirectory() as folder:
         over_ssh(Path(folder), options.delay_ms / 1e3)

@@ -15,6 +15,7 @@ import pstats
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,6 +28,8 @@ if __name__ == "__main__":
 from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile, Step
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings
+from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, ModelReply, ModelRequest, Progress, Role, TargetInfo, Usage
 from infra.llm.ledger import Ledger
@@ -39,9 +42,11 @@ from infra.runs.run_folder import Manifest, RunFolder, RunJournal
 from infra.runs.spending import Spending, TimeLimits
 from infra.targets.remembering import RememberingTarget
 from infra.tasks.seed_index import load_seed
+from nki_sim.machine import machine
 from nki_sim.reference import api_reference, instruction_list
 
 BOUND_MS = 100.0
+MACHINE = "trn2"
 BASELINE_US = 1000.0
 
 
@@ -123,13 +128,16 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
         store = EvaluationStore(folder / "checkpoints", run_folder.run_id)
         Loop(
             seed.task(), source, RememberingTarget(InstantTarget(), store, replay=False),
-            proposer_from_model({role: model for role in Role}, api_reference, instruction_list(), datetime.date.today),
+            proposer_from_model(
+                {role: model for role in Role}, partial(api_reference, machine=MACHINE), instruction_list(MACHINE),
+                PromptSettings(machine_facts(machine(MACHINE))), datetime.date.today,
+            ),
             RunJournal(run_folder, MemoryFile(folder / "memory.json", print)), spending, observer,
             LoopSettings(rounds=rounds, patience=rounds), lambda: False,
         ).run()  # fmt: skip
     run_folder.close()
-    wall = [1e3 * (after - before) for before, after in zip(watcher.ended_at, watcher.ended_at[1:])]
-    return wall, 1e3 * (watcher.cpu_at[-1] - watcher.cpu_at[0]) / len(wall)
+    elapsed = [1e3 * (after - before) for before, after in zip(watcher.ended_at, watcher.ended_at[1:])]
+    return elapsed, 1e3 * (watcher.cpu_at[-1] - watcher.cpu_at[0]) / len(elapsed)
 
 
 def main(rounds: int) -> int:

@@ -43,7 +43,7 @@ class Backfilling:
         """Time that the busiest single engine is booked for on top, by slice."""
         self._each: list[list[float]] = [[] for _ in range(engines)]
         self._skip: list[int] = []
-        """A slice at or before the first one with room for all engines, by slice."""
+        """A slice at or before the first one in which all engines have time, by slice."""
 
     def _grow(self, upto: int) -> None:
         more = upto + 64 - len(self._all)
@@ -66,7 +66,7 @@ class Backfilling:
             if index >= len(booked):
                 self._grow(index)
             ahead = skip[index]
-            while ahead != index:  # find the first slice with room, halving the path for the next search
+            while ahead != index:  # find the first slice with time left, halving the path for the next search
                 skip[index] = skip[ahead]
                 index = ahead
                 ahead = skip[index]

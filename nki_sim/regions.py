@@ -1,4 +1,4 @@
-"""Which operands touch the same bytes, and which buffers must share room: the program's dependences.
+"""Which operands touch the same bytes, and which buffers must share memory: the program's dependences.
 
 Every distinct (buffer, offset, pattern) is a region. Regions of one buffer are compared as boxes in the
 coordinates that the buffer's own strides span (for a tile of a matrix: rows and columns), so disjoint
@@ -202,14 +202,14 @@ def _components(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return component
 
 
-# --- room -----------------------------------------------------------------------------------------
+# --- handing memory on ----------------------------------------------------------------------------
 
 
 def find_gates(program: Program, machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Instruction number to the buffers that must be dead before it, because its own takes their room.
+    """Instruction number to the buffers that must be dead before it, because its own takes their place.
 
-    Every buffer is fresh while there is room; then it takes over from the ones that died first. Whether
-    everything fits is `nki_sim.capacity`'s to say; what does not is given room without waiting here.
+    Every buffer is fresh while memory lasts; then it takes over from the ones that died first. Whether
+    everything fits is `nki_sim.capacity`'s to say; what does not is placed without waiting here.
     """
     gates: dict[int, tuple[int, ...]] = {}
     if not len(program):
@@ -235,10 +235,10 @@ def _gate_rotating(
     capacity: int,
     gates: dict[int, tuple[int, ...]],
 ) -> None:
-    """Room is handed on in the order in which it fell free. Room is counted in quarters of the partitions."""
+    """Memory is handed on in the order in which it fell free, and counted in quarters of the partitions."""
     fresh = ISA.quadrants * capacity
     dead: deque[tuple[int, int]] = deque()
-    """(buffer that left the room, its share), oldest first."""
+    """(dead buffer, what it left), oldest first."""
     sizes: dict[int, int] = {}
     needs: dict[tuple[object, ...], int] = {}
     deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
@@ -262,11 +262,11 @@ def _gate_rotating(
         fresh = 0
         waits: list[int] = []
         while need > 0 and dead:
-            gone, room = dead.popleft()
+            gone, left = dead.popleft()
             waits.append(gone)
-            if room > need:
-                dead.appendleft((gone, room - need))
-            need -= room
+            if left > need:
+                dead.appendleft((gone, left - need))
+            need -= left
         if waits:
             gates[at] = gates.get(at, ()) + tuple(waits)
 

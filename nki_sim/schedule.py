@@ -1,4 +1,4 @@
-"""When every instruction runs: in-order engines, dependences through memory, and room for buffers.
+"""When every instruction runs: in-order engines, dependences through memory, and memory that buffers hand on.
 
 Two schedules of the same instructions, and a bound:
 
@@ -11,10 +11,10 @@ Two schedules of the same instructions, and a bound:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -98,7 +98,10 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     shortened = shorten(program, machine) if extrapolate else None
     shown = program if shortened is None else shortened.program
     regions = find_regions(shown)
-    gates = find_gates(shown, machine)
+    gates = {
+        row: [region for buffer in buffers for region in regions.of_buffer[buffer]]
+        for row, buffers in find_gates(shown, machine).items()
+    }
     in_order = _run(shown, machine, costs, regions, gates)
     filled = _run(shown, machine, costs, regions, gates, in_order.latency_ns)
     best = filled if filled.latency_ns <= in_order.latency_ns else in_order
@@ -196,7 +199,7 @@ def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -
 
 
 def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
-    """(own slot, rival's slot) for every port it shares."""
+    """(own slot, the other user's slot) for every port it shares."""
     slots = []
     for number, (port, users) in enumerate(_PORT_USERS.items()):
         if port in price.ports:
@@ -205,18 +208,14 @@ def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
     return tuple(slots)
 
 
-def _run(
-    program: Program,
-    machine: Machine,
-    costs: Sequence[Cost],
-    regions: Regions,
-    gates: dict[int, tuple[int, ...]],
-    no_later_than_ns: float | None = None,
-) -> _Pass:
-    """Program order; or, given how long that takes at most, with idle gaps filled."""
-    backfill = no_later_than_ns is not None
-    parts, overlapping_parts = _array_parts(costs, machine)
-    prepared = [
+Prepared = tuple[int, float, float, int, Any, tuple[tuple[int, int], ...]]
+"""Resource, busy ns, latency ns, kind, what its kind needs besides (table, transfer or part of the array), ports."""
+
+
+def _prepared(program: Program, machine: Machine, costs: Sequence[Cost]) -> tuple[list[Prepared], list[list[int]]]:
+    """By template; and which parts of TensorE's array overlap."""
+    parts, overlapping = _array_parts(costs, machine)
+    return [
         (
             RESOURCES.index(price.resource),
             price.busy_ns,
@@ -226,9 +225,37 @@ def _run(
             _port_slots(price),
         )
         for price, template, part in zip(costs, program.templates, parts)
-    ]
+    ], overlapping
+
+
+def _dma_pool(
+    machine: Machine, costs: Sequence[Cost], no_later_than_ns: float | None
+) -> Union[Backfilling, FirstComeFirstServed]:
+    if no_later_than_ns is None:
+        return FirstComeFirstServed(machine.dma_engines)
+    moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
+    mean = fsum(moves) / len(moves) if moves else 0.0
+    finest = max(_FINEST_SLICE_NS, no_later_than_ns / _MOST_SLICES)
+    return Backfilling(machine.dma_engines, max(finest, min(_COARSEST_SLICE_NS, mean)))
+
+
+def _run(
+    program: Program,
+    machine: Machine,
+    costs: Sequence[Cost],
+    regions: Regions,
+    gates: Mapping[int, Sequence[int]],
+    no_later_than_ns: float | None = None,
+) -> _Pass:
+    """Program order; or, given how long that takes at most, with idle gaps filled.
+
+    `gates`: instruction number to the regions of buffers that must be dead before it.
+    What runs for most instructions stands here in one piece: a call for each would cost a tenth of the speed.
+    """
+    backfill = no_later_than_ns is not None
+    prepared, overlapping_parts = _prepared(program, machine, costs)
     part_until = [0.0] * len(overlapping_parts)  # when each part of TensorE's array is free again
-    overlaps, of_buffer = regions.overlaps, regions.of_buffer
+    overlaps = regions.overlaps
     size = len(regions)
     visible = [0.0] * size  # when the last write may be read
     visible_to_tensor = [0.0] * size  # the same for TensorE, which forwards its own results
@@ -242,18 +269,7 @@ def _run(
     edges: dict[int, list[int]] = {}
     for edge in program.edges:
         edges.setdefault(edge.after, []).append(edge.before)
-
-    moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
-    pool: Union[Backfilling, FirstComeFirstServed]
-    if no_later_than_ns is not None:
-        mean = fsum(moves) / len(moves) if moves else 0.0
-        finest = max(_FINEST_SLICE_NS, no_later_than_ns / _MOST_SLICES)
-        pool = Backfilling(machine.dma_engines, max(finest, min(_COARSEST_SLICE_NS, mean)))
-    else:
-        pool = FirstComeFirstServed(machine.dma_engines)
-    book = pool.book
-    dma_start = machine.dma_start_ns
-
+    book, dma_start = _dma_pool(machine, costs, no_later_than_ns).book, machine.dma_start_ns
     window, busy_share = machine.throttle_window_ns, machine.throttle_utilization * machine.throttle_window_ns
     throttle = machine.throttle_factor
     tensor_busy: dict[int, float] = {}
@@ -301,27 +317,10 @@ def _run(
                     cause = reader[region]
                 others = overlaps[region]
                 if others is not None:
-                    for other in others:
-                        when = seen_by_me[other]
-                        if when > ready:
-                            ready = when
-                            cause = writer[other]
-                        when = read_until[other]
-                        if when > ready:
-                            ready = when
-                            cause = reader[other]
+                    ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
-            for buffer in gates.get(i, ()):
-                for other in of_buffer[buffer]:
-                    when = visible[other]
-                    if when > ready:
-                        ready = when
-                        cause = writer[other]
-                    when = read_until[other]
-                    if when > ready:
-                        ready = when
-                        cause = reader[other]
+            ready, cause = _after(gates.get(i, ()), ready, cause, visible, writer, read_until, reader)
             for before in edges.get(i, ()):
                 if ends[before] > ready:
                     ready = ends[before]
@@ -351,10 +350,10 @@ def _run(
                 tail += table_ns
                 may_fill = False
         if ports:
-            for _, rival in ports:
+            for _, other in ports:
                 when = earliest if earliest > tail else tail
-                if when < port_until[rival] and when + busy > port_from[rival]:
-                    earliest = port_until[rival]
+                if when < port_until[other] and when + busy > port_from[other]:
+                    earliest = port_until[other]
 
         # where it fits
         if earliest >= tail:
@@ -367,20 +366,12 @@ def _run(
                     del low[:_GAPS_KEPT], high[:_GAPS_KEPT]
             tails[resource] = start + busy
         else:
-            start = tail
-            if may_fill:
-                low, high = gap_low[resource], gap_high[resource]
-                for k in range(bisect_left(high, earliest + busy), len(high)):
-                    begin = low[k]
-                    if begin < earliest:
-                        begin = earliest
-                    if begin + busy <= high[k]:
-                        start = begin
-                        _split_gap(low, high, k, begin, begin + busy, smallest[resource])
-                        break
-                else:
-                    tails[resource] = start + busy
-            else:
+            start = -1.0
+            low = gap_low[resource]
+            if low and may_fill:
+                start = _fill_gap(low, gap_high[resource], earliest, busy, smallest[resource])
+            if start < 0.0:
+                start = tail
                 tails[resource] = start + busy
         done = start + busy
         issues.append(start)
@@ -419,16 +410,50 @@ def _run(
     return _Pass(latest, starts, issues, ends, readies, causes, table_loads, throttled)
 
 
-def _split_gap(low: list[float], high: list[float], k: int, begin: float, end: float, smallest: float) -> None:
-    """Take [begin, end) out of gap k; what is left stays a gap if anything could fit."""
-    before = begin - low[k] >= smallest > 0
-    after = high[k] - end >= smallest > 0
-    if before and after:
-        low.insert(k + 1, end)
-        high.insert(k, begin)
-    elif before:
-        high[k] = begin
-    elif after:
-        low[k] = end
-    else:
-        del low[k], high[k]
+def _after(
+    regions: Sequence[int],
+    ready: float,
+    cause: int,
+    visible: list[float],
+    writer: list[int],
+    read_until: list[float],
+    reader: list[int],
+) -> tuple[float, int]:
+    """(when all of these regions have been written and read, who was last), if that is later than `ready`."""
+    for region in regions:
+        when = visible[region]
+        if when > ready:
+            ready = when
+            cause = writer[region]
+        when = read_until[region]
+        if when > ready:
+            ready = when
+            cause = reader[region]
+    return ready, cause
+
+
+def _fill_gap(low: list[float], high: list[float], earliest: float, busy: float, smallest: float) -> float:
+    """Take the first idle gap that holds `busy` ns; when it starts, or -1 if none does.
+
+    What is left of the gap stays one if anything could fit.
+    """
+    for k in range(bisect_left(high, earliest + busy), len(high)):
+        begin = low[k]
+        if begin < earliest:
+            begin = earliest
+        end = begin + busy
+        if end > high[k]:
+            continue
+        before = begin - low[k] >= smallest > 0
+        after = high[k] - end >= smallest > 0
+        if before and after:
+            low.insert(k + 1, end)
+            high.insert(k, begin)
+        elif before:
+            high[k] = begin
+        elif after:
+            low[k] = end
+        else:
+            del low[k], high[k]
+        return begin
+    return -1.0

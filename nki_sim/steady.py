@@ -20,7 +20,7 @@ _FEWEST_KEPT = 12
 _ROWS_KEPT = 4000
 """Instructions that are always timed: enough for queues and throttles to settle."""
 _FILLS = 3
-"""How many times over the kept iterations must fill SBUF, so that waiting for room is seen."""
+"""How many times over the kept iterations must fill SBUF, so that waiting for memory is seen."""
 _CANDIDATES = 48
 
 

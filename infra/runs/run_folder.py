@@ -6,8 +6,8 @@
     best_kernel.py       the best so far, and best.json its measurement
     best.diff            the difference between the two
     experiments.jsonl    one line per attempt: its plan, its kernel, its evaluation by digest, what was decided and why
-    evaluations/         every evaluation, once, by the digest of its content; all other files name it by that
-    requests/            what each request to the target came to, for a resumed run
+    evaluations/         every evaluation, once: by the digest of its content, by which all other files name it, and
+                         by the key of the request it came of, by which a resumed run finds it
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
     exchanges/           every request to a model and its reply

@@ -11,7 +11,8 @@ from accelopt_core.evaluation import Evaluation, Measured, Step
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.journal import utc_now
-from infra.runs.evaluation_store import LASTING, EvaluationStore, Stored, evaluation_key
+from infra.runs.evaluation_store import LASTING, EvaluationStore, evaluation_key
+from infra.runs.evaluations import Stored
 
 
 class RememberingTarget:

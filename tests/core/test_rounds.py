@@ -416,19 +416,19 @@ def outcomes(script: Script) -> list[tuple[str | None, str]]:
     return [(t.parent_id, t.outcome) for t in script.filed]
 
 
-DETOURS = DivergenceGuard(max_exploration=2)
+EXPLORING = DivergenceGuard(max_exploration=2)
 
 
 @pytest.mark.parametrize(
     ("guard", "latencies_us", "expected"),
     [
         (DivergenceGuard(), [149, 110], [("input", "no_improvement"), ("input", "no_improvement")]),
-        (DETOURS, [151, 110], [("input", "reverted"), ("input", "kept")]),
-        (DETOURS, [149, 90], [("input", "kept"), ("r001t1", "improved")]),
-        (DETOURS, [110, 120, 90], [("input", "kept"), ("r001t1", "reverted"), ("input", "improved")]),
-        (DETOURS, [99.5, 98.5], [("input", "kept"), ("r001t1", "improved")]),
-        (DETOURS, [110, None, 90], [("input", "kept"), ("r001t1", "compile_failed"), ("input", "improved")]),
-        (DETOURS, [80, 85, 119, 121], [("input", "improved"), ("r001t1", "kept"), ("r002t1", "reverted"),
+        (EXPLORING, [151, 110], [("input", "reverted"), ("input", "kept")]),
+        (EXPLORING, [149, 90], [("input", "kept"), ("r001t1", "improved")]),
+        (EXPLORING, [110, 120, 90], [("input", "kept"), ("r001t1", "reverted"), ("input", "improved")]),
+        (EXPLORING, [99.5, 98.5], [("input", "kept"), ("r001t1", "improved")]),
+        (EXPLORING, [110, None, 90], [("input", "kept"), ("r001t1", "compile_failed"), ("input", "improved")]),
+        (EXPLORING, [80, 85, 119, 121], [("input", "improved"), ("r001t1", "kept"), ("r002t1", "reverted"),
                                        ("r001t1", "reverted")]),
         (DivergenceGuard(max_exploration=3), [110, 120, 130, 90], [("input", "kept"), ("r001t1", "kept"),
                                                                ("r002t1", "reverted"), ("input", "improved")]),
@@ -436,7 +436,7 @@ DETOURS = DivergenceGuard(max_exploration=2)
     ids=["none allowed", "151 % goes back, 110 % goes on", "149 % goes on, and pays", "the second step must pay",
          "a tie within the noise is a step", "a failure is a step", "counted from the newest best", "three steps"],
 )  # fmt: skip
-def test_a_detour_leads_over_slower_kernels_and_ends(
+def test_exploration_leads_over_slower_kernels_and_ends(
     guard: DivergenceGuard, latencies_us: list[float | None], expected: list[tuple[str, str]]
 ) -> None:
     results = [measured(100), *(BROKEN if us is None else measured(us) for us in latencies_us)]
@@ -445,7 +445,7 @@ def test_a_detour_leads_over_slower_kernels_and_ends(
     assert outcomes(script) == expected
 
 
-def test_a_step_that_pays_on_a_detour_is_a_win_to_memory_though_it_is_no_best() -> None:
+def test_an_exploration_step_that_pays_is_a_win_to_memory_though_it_is_no_best() -> None:
     script = Script([measured(100), measured(140), measured(110)])
     script.run(rounds=2, guard=DivergenceGuard(max_exploration=3))
     rejection, win = script.memory.experiences
@@ -453,7 +453,7 @@ def test_a_step_that_pays_on_a_detour_is_a_win_to_memory_though_it_is_no_best() 
     assert win.is_win and win.speedup == pytest.approx(140 / 110)
 
 
-def test_an_interrupted_detour_goes_on_from_the_same_kernel_with_the_same_count() -> None:
+def test_an_interrupted_exploration_goes_on_from_the_same_kernel_with_the_same_count() -> None:
     latencies = [measured(us) for us in (100, 110, 120, 105, 130, 104)]
     guard = DivergenceGuard(max_exploration=3)
     whole = Script(latencies)
@@ -581,7 +581,7 @@ def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> 
 
 def test_after_a_wide_round_the_next_starts_from_the_best_or_the_fastest_that_was_kept() -> None:
     script = WideScript({"a": measured(120), "b": measured(110), "c": measured(200)})
-    script.run(rounds=2, width=3, guard=DETOURS)
+    script.run(rounds=2, width=3, guard=EXPLORING)
     assert [a.outcome for a in script.contexts[3].history] == ["kept", "kept", "reverted"]
     assert script.contexts[3].parent.id == "r001bt1" and script.contexts[3].best.id == "input"
 

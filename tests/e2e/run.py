@@ -50,7 +50,8 @@ class Ran:
 
     def latency_us(self, name: str) -> float:
         """Of `baseline.json` or `best.json`."""
-        return self.document(f"evaluations/{self.document(name)['evaluation']}.json")["latency_us"]
+        (stored,) = (self.folder / "evaluations").glob(f"{self.document(name)['evaluation']}*.json")
+        return json.loads(stored.read_text(encoding="utf-8"))["evaluation"]["latency_us"]
 
 
 def orchestrate(

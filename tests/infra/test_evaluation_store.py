@@ -28,6 +28,7 @@ from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, T
 from accelopt_core.task import ShapePreset, Task
 from infra.journal import JournalDamaged
 from infra.runs.evaluation_store import EvaluationStore
+from infra.runs.evaluations import Evaluations
 from infra.targets.remembering import RememberingTarget
 from tests.infra.samples import measured
 
@@ -200,27 +201,26 @@ def test_an_unverified_latency_serves_only_where_it_would_stay_unverified(rememb
         assert target.evaluated == times
 
 
-def test_an_evaluation_is_stored_once_whoever_names_it(remember: Remember, tmp_path: Path) -> None:
+def test_an_evaluation_is_stored_once_and_in_one_step(remember: Remember, tmp_path: Path) -> None:
     _, remembering = remember()
-    evaluate(remembering, REQUEST)
-    evaluate(remembering, replace(REQUEST, candidate=replace(REQUEST.candidate, source="def kernel(): return 9\n")))
-    assert len(list(tmp_path.glob("one/requests/*.json"))) == 2
-    assert len(list(tmp_path.glob("one/evaluations/*.json"))) == 1, "both came to the same"
+    result = evaluate(remembering, REQUEST)
+    (stored,) = tmp_path.glob("one/evaluations/*.json")
+    digest = Evaluations(tmp_path / "one/evaluations").keep(result)  # as the run's log does, which only names it
+    assert list(tmp_path.glob("one/evaluations/*.json")) == [stored] and stored.name.startswith(f"{digest}-")
+    assert Evaluations(tmp_path / "one/evaluations").get(digest) == result
 
 
-@pytest.mark.parametrize("kind", ["requests", "evaluations"])
-def test_a_damaged_record_is_named(remember: Remember, tmp_path: Path, kind: str) -> None:
+def test_a_damaged_record_is_named(remember: Remember, tmp_path: Path) -> None:
     evaluate(remember()[1], REQUEST)
-    (path,) = tmp_path.glob(f"one/{kind}/*.json")
+    (path,) = tmp_path.glob("one/evaluations/*.json")
     _, remembering = remember()
     text = path.read_text()
-    for damaged in (
-        text[:40],
-        "[]",
-        text.replace('"latency_us": 100.0', '"latency_us": -1').replace('"seconds"', '"hours"'),
-    ):
-        if damaged == text:
-            continue
+    for damaged in (text[:40], "[]", "{}", text.replace('"latency_us": 100.0', '"latency_us": -1')):
         path.write_text(damaged)
-        with pytest.raises(JournalDamaged, match=f"{path.name}.*(delete it|repair it)"):
+        with pytest.raises(JournalDamaged, match=f"{path.name}.*delete it to measure again"):
             evaluate(remembering, REQUEST)
+
+
+def test_an_evaluation_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalDamaged, match="has no evaluation 0123"):
+        Evaluations(tmp_path).get("0123")

@@ -1,4 +1,4 @@
-"""A virtual environment may be a link to another place; the wall around a candidate must show both."""
+"""A virtual environment may be a link to another place; what isolates a candidate must show both."""
 
 from __future__ import annotations
 

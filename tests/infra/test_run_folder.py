@@ -65,7 +65,7 @@ def test_every_kind_of_attempt_is_read_back_as_it_was_written(tmp_path: Path, ev
     assert type(back.evaluation) is type(evaluation)
     assert (folder.path / "candidates" / "r001t1.py").read_text() == "x = 'µ'\n"
     (stored,) = (folder.path / "evaluations").iterdir()
-    assert json.loads(stored.read_text())["kind"] == evaluation.kind
+    assert json.loads(stored.read_text())["evaluation"]["kind"] == evaluation.kind
     line = json.loads((folder.path / "experiments.jsonl").read_text())
     assert line["evaluation"] == stored.stem, "the log refers to it"
 

@@ -11,7 +11,7 @@ WANDERING = DivergenceGuard(revert_above=0.5, noise=0.01, max_exploration=3)
 
 
 @pytest.mark.parametrize(
-    ("candidate_us", "verdict", "with_detours"),
+    ("candidate_us", "verdict", "exploring"),
     [
         (50.0, Verdict.IMPROVED, Verdict.IMPROVED),
         (98.9, Verdict.IMPROVED, Verdict.IMPROVED),
@@ -24,9 +24,9 @@ WANDERING = DivergenceGuard(revert_above=0.5, noise=0.01, max_exploration=3)
         (None, Verdict.FAILED, Verdict.FAILED),
     ],
 )
-def test_against_a_best_of_100_us(candidate_us: float | None, verdict: Verdict, with_detours: Verdict) -> None:
+def test_against_a_best_of_100_us(candidate_us: float | None, verdict: Verdict, exploring: Verdict) -> None:
     assert GUARD.decide(candidate_us, 100.0).verdict is verdict
-    assert WANDERING.decide(candidate_us, 100.0).verdict is with_detours
+    assert WANDERING.decide(candidate_us, 100.0).verdict is exploring
 
 
 def test_the_noise_of_the_measurements_widens_the_band() -> None:
@@ -49,7 +49,7 @@ def test_the_noise_of_the_measurements_widens_the_band() -> None:
     ids=["none", "of one step", "of two", "of three", "a failure is a step", "but not from the best", "an improvement "
          "starts the count again", "so does going back"],
 )  # fmt: skip
-def test_a_detour_ends_after_exactly_so_many_steps(
+def test_exploration_ends_after_exactly_so_many_steps(
     limit: int, candidates_us: list[float | None], verdicts: list[str]
 ) -> None:
     guard, away, found = DivergenceGuard(max_exploration=limit), 0, []

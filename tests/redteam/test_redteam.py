@@ -1,6 +1,6 @@
 """Hostile candidates against the real judge: none is accepted, and none harms it.
 
-The judge is asked as for the user's own kernel, whose text is not refused: what holds here is the wall.
+The judge is asked as for the user's own kernel, whose text is not refused: what holds here is the isolation.
 """
 
 from __future__ import annotations

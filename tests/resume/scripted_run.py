@@ -156,7 +156,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (("ANTHROPIC_API_KEY", "test-key"), ("ANTHROPIC_BASE_URL", self.url)):
                 patch.setenv(name, value)
-            patch.setattr(orchestrator, "_target", lambda settings: CheapTarget(self.folder / "tally"))
+            patch.setattr(assembly, "target_of", lambda settings: CheapTarget(self.folder / "tally"))
             assert orchestrator.main(self._arguments()) == 0
 
     def _arguments(self) -> list[str]:
@@ -175,7 +175,7 @@ class World:
             status = 70
             try:
                 status = self._in_child(arguments, kill, target)
-            except BaseException:  # the last wall of a forked process: nothing may return into the test runner
+            except BaseException:  # the end of a forked process: nothing may return into the test runner
                 traceback.print_exc()
             finally:
                 os._exit(status)

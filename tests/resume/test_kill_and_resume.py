@@ -100,7 +100,7 @@ def test_a_run_with_two_candidates_a_round_ends_the_same_wherever_it_is_killed(
     since = len(server.requests)
     assert undisturbed.start() == 0, (undisturbed.folder / "output").read_text()
     final, requests, evaluations = state(undisturbed), asked(server, since), undisturbed.evaluations
-    assert [(e.lane, e.number, e.attempt.outcome) for e in final["tries"] if e.round < 3] == [
+    assert [(e.lane, e.number, e.outcome) for e in final["tries"] if e.round < 3] == [
         ("a", 1, "incorrect"), ("a", 2, "improved"), ("b", 1, "no_kernel"), ("b", 2, "reverted"),
         ("a", 1, "no_kernel"), ("a", 2, "reverted"), ("b", 1, "incorrect"), ("b", 2, "reverted"),
     ]  # fmt: skip

@@ -16,6 +16,8 @@ import pytest
 from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
 from accelopt_core.loop.events import Ending, Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Outcome
+from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from infra.llm.ledger import Ledger
@@ -32,6 +34,7 @@ from infra.runs.spending import Spending, TimeLimits
 from infra.targets.local import LocalTarget
 from infra.targets.remembering import RememberingTarget
 from infra.tasks.seed_index import task_from_files
+from nki_sim.machine import machine
 from tests.e2e.kernels import REFERENCE
 from tests.infra.samples import manifest
 from tests.llm.wire_server import WireServer
@@ -156,7 +159,10 @@ def soak(folder_path: Path, rounds: int, width: int) -> Soak:
             "anthropic", settings, ledger,
             lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
         )  # fmt: skip
-        proposer = proposer_from_model(models, lambda source: "nisa.dma_copy(dst, src)", "", lambda: datetime.date.min)
+        told = PromptSettings(machine_facts(machine("trn2")))
+        proposer = proposer_from_model(
+            models, lambda source: "nisa.dma_copy(dst, src)", "", told, lambda: datetime.date.min
+        )
         outcome = Loop(
             task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
             replay=False), proposer, RunJournal(folder, memory), spending, observer,

@@ -23,7 +23,7 @@ from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 JUDGE = """
 import argparse, json, os, signal, subprocess, sys, time
 parser = argparse.ArgumentParser()
-for name in ("--job", "--result", "--cache", "--toolchain"):
+for name in ("--job", "--result", "--cache", "--toolchain", "--machine"):
     parser.add_argument(name)
 parser.add_argument("--describe", action="store_true")
 options = parser.parse_args()
@@ -39,7 +39,10 @@ def finish(result, nonce=None):
     os.replace(options.result + ".partial", options.result)
 VERDICT = {"evaluation": {"kind": "compile_failed", "message": job["request"]["candidate"]["source"], "line": 3}}
 """
-DESCRIBE = 'print(json.dumps({"fingerprint": "f", "name": options.toolchain, "simulated": True}))'
+DESCRIBE = (
+    'print(json.dumps({"fingerprint": "f", "name": options.toolchain, "simulated": True, "machine": options.machine,'
+    '"caveat": ""}))'
+)
 
 REQUEST = EvaluationRequest(
     task=Task("copy", "def forward(): ...", (ShapePreset("small", (("M", 128),)),)),
@@ -133,6 +136,7 @@ def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothi
 def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) -> None:
     info = make("").describe()
     assert info.name == f"{sshd.destination}, simulator" and info.fingerprint == "f" and info.simulated
+    assert info.machine == "trn2"
 
 
 @pytest.mark.parametrize(
@@ -248,8 +252,8 @@ def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(
     assert isinstance(evaluate(target), CompileFailed)
     tree = next((work / "trees").iterdir())
     (tree / "json.py").write_text("raise SystemExit('planted')")
-    (tree / "infra" / "judge.py").chmod(0o600)
-    (tree / "infra" / "judge.py").write_text("raise SystemExit('replaced')")
+    (tree / "infra" / "judging" / "judge.py").chmod(0o600)
+    (tree / "infra" / "judging" / "judge.py").write_text("raise SystemExit('replaced')")
     assert isinstance(evaluate(target), CompileFailed)
     assert not (tree / "json.py").exists()
 

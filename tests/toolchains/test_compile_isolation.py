@@ -57,7 +57,7 @@ def _said(toolchain: NeuronToolchain, source: str, timeout_s: float = 60) -> str
     return error.value.message
 
 
-def test_the_wall_stands_and_is_said(toolchain: NeuronToolchain) -> None:
+def test_the_isolation_stands_and_is_said(toolchain: NeuronToolchain) -> None:
     toolchain.compile(SUBTRACT, [A, A], 60)
     assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
@@ -136,7 +136,7 @@ def test_what_it_is_shown_it_cannot_change(toolchain: NeuronToolchain) -> None:
     assert "Read-only file system" in _said(toolchain, "import nki\nopen(nki.__file__, 'a').write('x = 1')\n")
 
 
-def test_a_spoofed_report_of_the_wall_does_not_arrive(toolchain: NeuronToolchain) -> None:
+def test_a_spoofed_report_of_the_isolation_does_not_arrive(toolchain: NeuronToolchain) -> None:
     _said(toolchain, EVERY_FILE + "everywhere(b'namespaces of gold')\nraise ValueError(1)\n")
     assert toolchain.isolation == "namespaces of its own, no tracing, no mounts, no other namespaces"
 
@@ -162,7 +162,7 @@ def _sdk_that_needs(folder: Path, hidden: Path) -> PretendSdk:
     return PretendSdk(folder / "sdk", site=(site, *SIMULATED))
 
 
-def test_an_sdk_that_does_not_stand_the_wall_is_used_without_and_that_is_said(tmp_path: Path) -> None:
+def test_an_sdk_that_does_not_stand_the_namespaces_is_used_without_and_that_is_said(tmp_path: Path) -> None:
     hidden = tmp_path / "licence"
     hidden.touch()
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=_sdk_that_needs(tmp_path, hidden).installation)
@@ -171,11 +171,11 @@ def test_an_sdk_that_does_not_stand_the_wall_is_used_without_and_that_is_said(tm
     toolchain.compile(kernel.split('"""')[0], [wide, wide], 60)
     toolchain.close()
     assert (
-        "no namespaces (the SDK does not work behind them" in toolchain.isolation and "licence" in toolchain.isolation
+        "no namespaces (the SDK does not work within them" in toolchain.isolation and "licence" in toolchain.isolation
     )
 
 
-def test_a_candidate_cannot_talk_the_wall_away(tmp_path: Path) -> None:
+def test_a_candidate_cannot_talk_the_isolation_away(tmp_path: Path) -> None:
     toolchain = open_neuron_toolchain(
         traced_on_simulator, installation=PretendSdk(tmp_path, site=SIMULATED).installation
     )

@@ -35,7 +35,7 @@ def test_a_laptop_simulates_and_has_no_problem(laptop: Installation, capsys: pyt
     )
     assert [(proof.simulated, proof.right) for proof in report.proofs] == [(True, True)]
     assert doctor.show(report) == doctor.USABLE
-    assert "simulated Trn2 only" in capsys.readouterr().out
+    assert "evaluated on simulated trn2 (nki_sim 0.1.0) only" in capsys.readouterr().out
 
 
 def test_a_laptop_where_a_device_is_wanted_is_told_what_it_lacks(

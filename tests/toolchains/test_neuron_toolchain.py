@@ -162,7 +162,7 @@ def test_the_former_name_of_the_profiler_works_with_its_fewer_flags(tmp_path: Pa
 
 def test_name_and_fingerprint_say_what_a_latency_depends_on(sdk: PretendSdk, toolchain: NeuronToolchain) -> None:
     assert toolchain.name == "trn2 (NKI 0.6.0+fixture, neuron-explorer 2.32.38.0)"
-    assert (toolchain.machine, toolchain.simulated) == ("trn2", False)
+    assert (toolchain.machine.name, toolchain.simulated) == ("trn2", False)
     again = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     assert again.fingerprint == toolchain.fingerprint
     (sdk.installation.system_folder / "module/neuron/version").write_text("2.99\n")

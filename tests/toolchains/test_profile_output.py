@@ -14,6 +14,7 @@ from infra.neuron.profile import (
     parse_summary,
     resource_bound_us,
 )
+from nki_sim.machine import TRN2
 
 EXPLORER_2_32 = {
     "n_5f3c9a1b2d": {
@@ -166,7 +167,7 @@ def test_a_summary_without_adjusted_flops_says_nothing_about_precision() -> None
     ],
 )
 def test_the_counters_themselves_bound_the_latency(summary: dict[str, float], bound_us: float | None) -> None:
-    found = resource_bound_us(summary, "trn2")
+    found = resource_bound_us(summary, TRN2)
     assert found is None if bound_us is None else found == pytest.approx(bound_us, rel=1e-3)
 
 

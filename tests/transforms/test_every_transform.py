@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import is_hypothesis_test
@@ -43,6 +46,7 @@ from tests.transforms import test_transpose_by_pe as by_pe
 from tests.transforms import test_widen_dma_rows as widen
 from tests.transforms.running import applied
 
+ROOT = Path(__file__).resolve().parents[2]
 AGREEMENT = 0.25
 
 
@@ -195,6 +199,25 @@ def test_a_transform_has_all_four(transform):
 
 def test_the_table_holds_nothing_else():
     assert set(CONTRACTS) == {transform.name for transform in TRANSFORMS}
+
+
+def written() -> set[str]:
+    """Names of all classes of the folder that can list sites and change a kernel there; bases have no name."""
+    found = set()
+    for path in (ROOT / "accelopt_core" / "transforms").glob("[!_]*.py"):
+        for each in vars(importlib.import_module(f"accelopt_core.transforms.{path.stem}")).values():
+            if inspect.isclass(each) and all(callable(getattr(each, verb, None)) for verb in ("analyze", "apply")):
+                found.add(getattr(each, "name", ""))
+    return {name for name in found if isinstance(name, str) and name}
+
+
+def test_every_one_that_is_written_has_its_line_in_the_registry():
+    assert written() == {transform.name for transform in TRANSFORMS}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
+def test_the_docs_list_it(transform):
+    assert f"\n| `{transform.name}` | " in (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
 
 
 # --- what is promised, and what is then judged --------------------------------------------------------

@@ -1,0 +1,330 @@
+"""What every instruction of `nki.isa` must have. What a new one is made of: docs/extending.md."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import nki_sim.isa
+from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
+from nki_sim import profile, program_file
+from nki_sim.cost import OPERATIONS, cost
+from nki_sim.errors import NkiError, NotSupported
+from nki_sim.isa.generations import MODES_SINCE, SINCE
+from nki_sim.machine import ISA, MACHINES, SIMULATED_VERSION
+from nki_sim.nki import isa as nisa
+from nki_sim.opcodes import OPCODES
+from nki_sim.reference import api_reference
+from tests.house import instructions
+from tests.house.instructions import CALLS, functions, results, simulated, through_a_file, traced, untouched
+from tests.house.structure import ROOT
+
+EVERY = pytest.mark.parametrize("name", simulated())
+ON_EVERY = pytest.mark.parametrize("machine", MACHINES)
+
+NO_RESULT = {"core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "set_rng_seed"}
+"""They write no tile."""
+
+UNNAMED = {
+    "get_nc_sub_version": "it is always 0",
+    "register_store": "only the call in instructions.py runs it",
+}
+"""Those without a test of their own in tests/nki_sim."""
+
+OPAQUE = {
+    "core_barrier": "waits for another core",
+    "sendrecv": "waits for another core",
+    "dropout": "draws random numbers",
+    "rng": "draws random numbers",
+    "rand_get_state": "reads the generators' state",
+    "rand_set_state": "sets the generators' state",
+    "set_rng_seed": "sets the generators' state",
+    "register_alloc": "a register, which is no tile",
+    "register_load": "a register, which is no tile",
+    "register_move": "a register, which is no tile",
+    "register_store": "a register, which is no tile",
+    "sequence_bounds": "no transform had a use for it",
+    "tensor_scalar_cumulative": "no transform had a use for it",
+    "topk": "no transform had a use for it",
+}
+"""Instructions that no transform may move, and why: all others are in `WRITTEN_ARGUMENTS` (isa_effects.py)."""
+
+OF_THE_ENGINE = {"accumulators", "state"}
+"""Operands that are registers of the engine and no argument of the call."""
+
+COUNTS_NONE = {
+    # moves or fills
+    "iota", "local_gather", "memset", "nc_n_gather", "nc_stream_shuffle", "tensor_copy", "tensor_copy_predicated",
+    "rand_get_state", "rand_set_state", "rng", "set_rng_seed",
+    # searches and statistics, for which NKIBench counts nothing
+    "bn_aggr", "bn_stats", "max8", "nc_find_index8", "nc_match_replace8", "nonzero_with_count", "sequence_bounds",
+    "topk",
+}  # fmt: skip
+"""Opcodes of Vector, Scalar and GpSimd that are no arithmetic: all others are in `cost.OPERATIONS`."""
+
+
+# --- it is there --------------------------------------------------------------------------------------
+
+
+def unlisted() -> set[str]:
+    """Functions of `nki_sim.isa` that issue an instruction and that `nki.isa` does not expose."""
+    found = set()
+    for info in pkgutil.iter_modules(nki_sim.isa.__path__):
+        module = importlib.import_module(f"nki_sim.isa.{info.name}")
+        for name, each in vars(module).items():
+            if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_"):
+                if inspect.signature(each).return_annotation in ("Instruction", "VirtualRegister"):
+                    found.add(name)
+    return found - set(functions())
+
+
+def test_every_instruction_of_an_engine_is_exposed() -> None:
+    assert not unlisted(), "import them in nki_sim/nki/isa/__init__.py and list them in its __all__"
+    assert not [name for name in nisa.__all__ if name not in vars(nisa)], "listed, and not imported"
+
+
+def never_issued(machine: str = "trn2") -> set[str]:
+    return set(OPCODES) - {template.opcode for name in CALLS for template in traced(name, machine).own}
+
+
+def test_every_opcode_belongs_to_an_instruction() -> None:
+    assert set(CALLS) == set(simulated()), "tests/house/instructions.py has a small call of each"
+    assert not never_issued(), "defined, and issued by no instruction"
+
+
+@cache
+def texts_of_tests() -> str:
+    found = sorted((ROOT / "tests" / "nki_sim").rglob("test_*.py"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+
+
+@pytest.mark.parametrize("name", sorted(functions()))
+def test_tests_of_the_simulator_name_it(name: str) -> None:
+    named = re.search(rf'nisa\.{name}\(|"{name}"', texts_of_tests())
+    assert bool(named) != (name in UNNAMED), f"no test in tests/nki_sim calls {name}"
+
+
+# --- it computes --------------------------------------------------------------------------------------
+
+
+def check_it_computes(name: str) -> None:
+    """The program runs on arrays, in which no Python of the kernel takes part."""
+    written = results(traced(name, "trn2").program)
+    assert bool(written) != (name in NO_RESULT)
+    assert not [array for array in written if untouched(array)], "its compute writes nothing"
+
+
+def check_it_goes_through_a_file(name: str) -> None:
+    program = traced(name, "trn2").program
+    stored = through_a_file(program)
+    assert stored.templates == program.templates
+    assert program_file.dumps(stored) == program_file.dumps(program)
+    for array, again in zip(results(program), results(stored), strict=True):
+        np.testing.assert_array_equal(array.view(np.uint8), again.view(np.uint8))
+
+
+@EVERY
+def test_the_executor_runs_it(name: str) -> None:
+    check_it_computes(name)
+
+
+@EVERY
+def test_it_goes_through_a_program_file(name: str) -> None:
+    check_it_goes_through_a_file(name)
+
+
+@EVERY
+def test_its_check_refuses_a_template_that_is_not_its_own(name: str) -> None:
+    """What a candidate's process leaves is forged at will; `check` is all that stands before `compute`."""
+    for template in traced(name, "trn2").own:
+        if template.opcode in ("core_barrier", "register_set"):  # of one operand, whose shape does not matter
+            continue
+        at = next(i for i, operand in enumerate(template.operands) if operand.role not in OF_THE_ENGINE)
+        (stride, _), *free = template.operands[at].pattern
+        tall = list(template.operands)
+        tall[at] = replace(tall[at], pattern=((stride, ISA.partitions + 1), *free))
+        for operands in ((), tuple(tall)):
+            with pytest.raises((NkiError, LookupError, ValueError)):
+                OPCODES[template.opcode].check(replace(template, operands=operands))
+
+
+# --- it costs -----------------------------------------------------------------------------------------
+
+
+def check_it_costs(name: str, machine: str) -> None:
+    core, call = MACHINES[machine], traced(name, machine)
+    for template in call.own:
+        paid = cost(template, core)
+        assert paid.busy_ns > 0 and paid.busy_ns == paid.busy_ns
+        assert paid.latency_ns >= 0
+    assert profile.measure(call.program).latency_us > 0
+
+
+@ON_EVERY
+@EVERY
+def test_it_has_a_cost_on_every_machine(name: str, machine: str) -> None:
+    check_it_costs(name, machine)
+
+
+def uncounted() -> set[str]:
+    """Opcodes of which nobody has decided whether they are arithmetic."""
+    pools = {template.opcode: template.engine.name for name in CALLS for template in traced(name, "trn2").own}
+    elementwise = {opcode for opcode, engine in pools.items() if engine in ("vector", "scalar", "gpsimd")}
+    return elementwise - set(OPERATIONS) - COUNTS_NONE - {"core_barrier"}
+
+
+def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
+    assert not uncounted(), "add them to OPERATIONS of nki_sim/cost.py, or to COUNTS_NONE here"
+    assert not COUNTS_NONE & set(OPERATIONS)
+    assert set(OPERATIONS) | COUNTS_NONE <= set(OPCODES) | set(functions())
+
+
+# --- what models read of it, and what transforms know ---------------------------------------------------
+
+
+@cache
+def api_text(machine: str) -> str:
+    return api_reference("import nki", machine)
+
+
+def check_a_model_reads_of_it(name: str, machine: str) -> None:
+    text = api_text(machine)
+    shown = re.search(rf"nisa\.{name}\(.*\)`? *\n?(.*)", text)
+    has = SINCE.get(name, 0) <= MACHINES[machine].neuron_core_version
+    assert bool(shown) == has
+    assert len((functions()[name].__doc__ or "").partition("\n")[0]) > 20, "its docstring is what a model reads of it"
+
+
+@ON_EVERY
+@EVERY
+def test_a_model_reads_of_it_where_the_machine_has_it(name: str, machine: str) -> None:
+    check_a_model_reads_of_it(name, machine)
+
+
+def test_what_came_with_a_generation_is_there() -> None:
+    assert set(SINCE) <= set(functions())
+    for enum, member in MODES_SINCE:
+        assert member in getattr(nisa, enum).__members__
+
+
+@pytest.mark.parametrize("name", sorted(set(functions()) - set(simulated()) - instructions.QUERIES))
+def test_one_that_is_not_simulated_says_what_to_use_instead(name: str) -> None:
+    with pytest.raises(NotSupported, match=rf"nisa\.{name} needs \w+ .*: \w+ .*nisa\.\w+"):
+        functions()[name]()
+    assert SINCE[name] > SIMULATED_VERSION
+
+
+def check_transforms_know_what_it_writes(name: str) -> None:
+    written = {o.role for template in traced(name, "trn2").own for o in template.operands if o.access != "r"}
+    declared = set(WRITTEN_ARGUMENTS.get(name, ()))
+    assert bool(declared) != (name in OPAQUE), "what it writes belongs in isa_effects.py, or why nobody may know here"
+    if declared:
+        assert written - OF_THE_ENGINE == declared, f"{name} writes otherwise than isa_effects.py says"
+        assert "state" not in written, "its result depends on what ran before it"
+        assert declared <= set(inspect.signature(functions()[name]).parameters)
+
+
+@EVERY
+def test_transforms_know_what_it_writes(name: str) -> None:
+    check_transforms_know_what_it_writes(name)
+
+
+def test_transforms_know_no_instruction_that_is_not_there() -> None:
+    assert set(WRITTEN_ARGUMENTS) <= set(simulated())
+    assert set(OPAQUE) <= set(simulated())
+
+
+# --- each of these can fail -----------------------------------------------------------------------------
+
+Change = Callable[[pytest.MonkeyPatch], object]
+
+
+def _opcode(name: str, **changes: object) -> Change:
+    return lambda patch: patch.setitem(OPCODES, name, replace(OPCODES[name], **changes))  # type: ignore[arg-type]
+
+
+def _without_rate(machine: str, opcode: str) -> Change:
+    return lambda patch: patch.delitem(MACHINES[machine].rates, opcode)  # type: ignore[call-overload]
+
+
+def _written(patch: pytest.MonkeyPatch) -> None:
+    """A function for an engine, and no line in `nki.isa`."""
+
+    def nc_new(dst: object) -> Instruction:  # type: ignore[name-defined]  # noqa: F821  # as annotations are, a string
+        """dst = whatever nobody has asked for yet."""
+
+    nc_new.__module__ = "nki_sim.isa.statistics"
+    patch.setattr(importlib.import_module("nki_sim.isa.statistics"), "nc_new", nc_new, raising=False)
+
+
+HALFWAY: dict[str, tuple[Change, Callable[[], object], str]] = {
+    "a function that nki.isa does not import": (
+        _written, test_every_instruction_of_an_engine_is_exposed, "import them in nki_sim/nki/isa",
+    ),
+    "a name in __all__ and no import": (
+        lambda patch: patch.setattr(nisa, "__all__", [*nisa.__all__, "nc_new"]),
+        test_every_instruction_of_an_engine_is_exposed, "listed, and not imported",
+    ),
+    "an opcode that nothing issues": (
+        lambda patch: patch.setitem(OPCODES, "nc_new", OPCODES["max8"]),
+        test_every_opcode_belongs_to_an_instruction, "issued by no instruction",
+    ),
+    "no call of it in the table": (
+        lambda patch: patch.delitem(CALLS, "max8"), test_every_opcode_belongs_to_an_instruction, "instructions.py",
+    ),
+    "no test of its own": (
+        lambda patch: None, lambda: test_tests_of_the_simulator_name_it("nc_new"), "no test in tests/nki_sim",
+    ),
+    "a compute that writes nothing": (
+        _opcode("max8", compute=lambda arrays, attrs: None), lambda: check_it_computes("max8"), "writes nothing",
+    ),
+    "attributes that no file can hold": (
+        _opcode("iota", attrs_type=None), lambda: check_it_goes_through_a_file("iota"), "iota takes no attributes",
+    ),
+    "a check that refuses nothing": (
+        _opcode("max8", check=lambda template: None),
+        lambda: test_its_check_refuses_a_template_that_is_not_its_own("max8"), "DID NOT RAISE",
+    ),
+    "no rate on one machine": (
+        _without_rate("trn1", "max8"), lambda: check_it_costs("max8", "trn1"), "no price for max8",
+    ),
+    "arithmetic that is not counted": (
+        lambda patch: patch.delitem(OPERATIONS, "reciprocal"), test_it_counts_as_arithmetic_or_is_said_not_to,
+        "add them to OPERATIONS",
+    ),
+    "no docstring": (
+        lambda patch: patch.setattr(functions()["max8"], "__doc__", None),
+        lambda: check_a_model_reads_of_it("max8", "trn2"), "its docstring",
+    ),
+    "nothing said of what it writes": (
+        lambda patch: patch.delitem(WRITTEN_ARGUMENTS, "max8"),
+        lambda: check_transforms_know_what_it_writes("max8"), "isa_effects.py",
+    ),
+    "a second destination that is not said": (
+        lambda patch: patch.setitem(WRITTEN_ARGUMENTS, "nc_match_replace8", ("dst",)),
+        lambda: check_transforms_know_what_it_writes("nc_match_replace8"), "writes otherwise",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    traced.cache_clear()
+    yield
+    traced.cache_clear()
+
+
+@pytest.mark.parametrize("what", HALFWAY)
+def test_one_added_halfway_is_found(what: str, monkeypatch: pytest.MonkeyPatch, afresh: None) -> None:
+    change, check, says = HALFWAY[what]
+    change(monkeypatch)
+    with pytest.raises((AssertionError, NkiError, pytest.fail.Exception), match=says):
+        check()
