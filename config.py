@@ -35,7 +35,7 @@ from infra.settings_reader import (
     unknown_flag,
 )
 from infra.toml_files import BadToml, read_toml
-from nki_sim.machine import MACHINES
+from nki_sim.machine import DEFAULT_MACHINE, MACHINES
 
 PROJECT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
@@ -136,7 +136,7 @@ class TargetSettings(Group):
     )
     remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
     machine: str = setting(
-        "trn2", "Machine to simulate; a device says itself what it is.", legal=Legal(choices=tuple(MACHINES))
+        DEFAULT_MACHINE, "Machine to simulate; a device says itself what it is.", legal=Legal(choices=tuple(MACHINES))
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
     ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))

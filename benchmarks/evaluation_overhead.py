@@ -73,7 +73,7 @@ def in_this_process() -> Callable[[], None]:
     source = kernels.FAST.replace("STEP = 2048", "STEP = 512")
     request = EvaluationRequest(TASK, Candidate("c", source))
 
-    class Unwalled(SimulatorToolchain):
+    class NotIsolated(SimulatorToolchain):
         """Traces here instead of in a process of the candidate's."""
 
         def compile(self, source, arguments, timeout_s, in_order=True):  # type: ignore[no-untyped-def]  # as in the base class
@@ -86,9 +86,9 @@ def in_this_process() -> Callable[[], None]:
             namespace: dict[str, object] = {}
             exec(compile(source, "<kernel>", "exec"), namespace)
             specs = [TensorSpec(a.shape, as_dtype(a.dtype)) for a in arguments]
-            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.machine), self.machine)
+            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.machine.name), self.machine.name)
 
-    toolchain = Unwalled("trn2")
+    toolchain = NotIsolated("trn2")
     cache = ReferenceCache(None)
 
     def once() -> None:

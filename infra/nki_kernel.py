@@ -11,6 +11,7 @@ from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import task_from_files
+from nki_sim.machine import DEFAULT_MACHINE
 
 SECRET_SEEDS = 2
 
@@ -28,7 +29,7 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         base_numpy_path: str,
         *,
         toolchain: str = "simulator",
-        machine: str = "trn2",
+        machine: str = DEFAULT_MACHINE,
         target: Target | None = None,
         limits: EvaluationLimits | None = None,
     ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accelopt_core.evaluation import Crashed, Evaluation, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
+from accelopt_core.toolchain import ToolchainMissing
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.judging import wire
 from infra.judging.simulator_toolchain import TREE
@@ -39,7 +40,11 @@ class LocalTarget:
         return 1
 
     def describe(self) -> TargetInfo:
-        toolchain = open_toolchain(self._toolchain, machine=self._machine)
+        """Raises TargetMisconfigured."""
+        try:
+            toolchain = open_toolchain(self._toolchain, machine=self._machine)
+        except ToolchainMissing as error:
+            raise TargetMisconfigured(str(error)) from error
         try:
             return TargetInfo(
                 toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat
@@ -48,6 +53,8 @@ class LocalTarget:
             toolchain.close()
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        if self._closed:
+            raise TargetUnreachable("this machine: the run has ended, and its judges with it")
         nonce = secrets.token_hex(16)
         work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
         job, result = work / "job.json", work / "result.json"

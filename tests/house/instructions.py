@@ -185,15 +185,15 @@ def traced(name: str, machine: str) -> Traced:
         before = current().issued
         CALLS[name](given)
         rows.extend(row for row in range(before, current().issued) if row not in given.prepared)
-        results = [result]
+        outputs = [result]
         for tile in given.made:
             if tile.buffer is nl.psum:
                 copy = nl.ndarray(tile.shape, tile.dtype)
                 nisa.tensor_copy(dst=copy, src=tile)
                 tile = copy
-            results.append(nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm))
-            nisa.dma_copy(dst=results[-1], src=tile)
-        return tuple(results)
+            outputs.append(nl.ndarray(tile.shape, tile.dtype, buffer=nl.shared_hbm))
+            nisa.dma_copy(dst=outputs[-1], src=tile)
+        return tuple(outputs)
 
     program = nki_sim.trace(kernel, *inputs(), machine=machine)
     recorded = program.template_ids[rows].tolist()

@@ -35,7 +35,6 @@ NO_RESULT = {"core_barrier", "rand_set_state", "register_alloc", "register_load"
 
 UNNAMED = {
     "get_nc_sub_version": "it is always 0",
-    "register_store": "only the call in instructions.py runs it",
 }
 """Those without a test of their own in tests/nki_sim."""
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -225,17 +224,6 @@ def test_a_fault_of_the_kernel_is_an_evaluation(target: Target, source: str, kin
     check_a_kernel(target, source, kind)
 
 
-NOT_YET = {
-    ("LocalTarget", "describe"): "ToolchainMissing comes through",
-    ("LocalTarget", "closed"): "FileNotFoundError: its folder is gone",
-}
-
-
-def _known(name: str, what: str) -> Any:
-    reason = NOT_YET.get((name, what))
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=reason) if reason else ())
-
-
 def check_it_raises_a_target_error(ask: Callable[[], object]) -> None:
     with pytest.raises(TargetError) as raised:
         ask()
@@ -251,7 +239,7 @@ def test_a_fault_of_the_machine_is_a_target_error(name: str, tmp_path: Path) -> 
         target.close()
 
 
-@pytest.mark.parametrize("name", [_known(name, "describe") for name in KINDS])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_machine_that_cannot_be_used_says_so_when_it_is_asked(name: str, tmp_path: Path) -> None:
     target = KINDS[name].fail(tmp_path)
     try:
@@ -260,7 +248,7 @@ def test_a_machine_that_cannot_be_used_says_so_when_it_is_asked(name: str, tmp_p
         target.close()
 
 
-@pytest.mark.parametrize("name", [_known(name, "closed") for name in KINDS])
+@pytest.mark.parametrize("name", KINDS)
 def test_once_closed_it_evaluates_nothing(name: str, tmp_path: Path) -> None:
     target = KINDS[name].make(tmp_path)
     target.close()

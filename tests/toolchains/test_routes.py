@@ -10,6 +10,7 @@ from accelopt_core.toolchain import ToolchainMissing
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.routes import ROUTES, instance_type, nki_release, probe_all
 from infra.neuron.toolchain import open_neuron_toolchain
+from nki_sim.machine import MACHINES
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
 
 ERAS = {
@@ -138,7 +139,7 @@ def test_the_instance_type_comes_from_the_firmware_or_from_neuron_ls(
 
 def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
     sdk = PretendSdk(tmp_path)
-    with pytest.raises(ToolchainMissing, match="type unknown: trn1, trn2, trn3 are known"):
+    with pytest.raises(ToolchainMissing, match=f"type unknown: {', '.join(MACHINES)} are known"):
         open_neuron_toolchain(traced_on_simulator, installation=sdk.without_tool("neuron-ls"))
 
 
