@@ -22,7 +22,7 @@ from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels
 from tests.processes import eventually, running
-from tests.redteam.attacks import ATTACKS, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.redteam.attacks import ATTACKS, EVERY_FILE, KERNELS, NAMES, PROGRAM, SECRET, source_of
 from tests.ssh.server import make_sshd, processes_mentioning
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))
@@ -158,3 +158,37 @@ def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatc
     assert "no namespaces" in toolchain.isolation and eventually(lambda: not running(PROGRAM))
     toolchain.compile(HONEST, [tensor, tensor], 60.0)
     toolchain.close()
+
+
+LARGER = (
+    HONEST
+    + EVERY_FILE
+    + """
+import nki_sim
+from nki_sim import program_file
+from nki_sim.dtypes import as_dtype
+from nki_sim.session import TensorSpec
+
+tile = TensorSpec((128, 512), as_dtype("float32"))
+everywhere(program_file.dumps(nki_sim.trace(kernel, tile, tile, machine="trn3")))
+os._exit(0)
+"""
+)
+"""A sound program, which says itself that it is for a machine with more memory."""
+
+
+def test_a_program_does_not_choose_the_machine_whose_limits_hold() -> None:
+    from accelopt_core.toolchain import CompileError, TensorArgument
+    from infra.judging.simulator_toolchain import SimulatorToolchain
+
+    tensor = TensorArgument((128, 512), "float32")
+    for machine, said in (("trn2", "it is for trn3, and trn2 is simulated"), ("trn3", "")):
+        toolchain = SimulatorToolchain(machine)
+        try:
+            if not said:
+                toolchain.compile(LARGER, [tensor, tensor], 60.0)
+                continue
+            with pytest.raises(CompileError, match=said):
+                toolchain.compile(LARGER, [tensor, tensor], 60.0)
+        finally:
+            toolchain.close()
