@@ -103,7 +103,8 @@ class SimulatorToolchain:
 
     @property
     def name(self) -> str:
-        return f"simulated {self.machine.name} (nki_sim {nki_sim.__version__})"
+        uncalibrated = "" if self.machine.calibrated else ", uncalibrated"
+        return f"simulated {self.machine.name}{uncalibrated} (nki_sim {nki_sim.__version__})"
 
     @property
     def caveat(self) -> str:

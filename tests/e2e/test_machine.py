@@ -98,12 +98,14 @@ def test_a_simulated_trn1_is_read_of_as_trn1_and_said_not_to_be_calibrated(tmp_p
         assert ran.status == 0, ran.errors + ran.output
         reads_of(server.requests, "trn1")
     baseline = RunFolder(ran.folder).baseline()
-    assert baseline is not None and "simulated trn1" in baseline.result.machine
+    assert baseline is not None and "simulated trn1, uncalibrated" in baseline.result.machine
     assert baseline.result.profile.bounds == bounds(small().full.work, TRN1, PrecisionPolicy.FLOAT32_FAITHFUL)
     assert RunFolder(ran.folder).manifest().target.machine == "trn1"
     assert TRN1.calibration in ran.output and "uncalibrated simulated" in ran.output
     lines = [line for line in ran.output.splitlines() if " µs" in line and "simulated" in line]
     assert lines and all("uncalibrated simulated" in line for line in lines), "wherever a latency is shown"
+    listed = orchestrate("runs", folder=tmp_path).output.splitlines()
+    assert [line for line in listed if " µs" in line and "simulated trn1, uncalibrated" in line]
 
 
 def test_a_host_that_reports_trn1_is_read_of_as_trn1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
