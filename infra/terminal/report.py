@@ -137,7 +137,8 @@ def print_line(console: Console, summary: RunSummary) -> None:
         before, now = summary.baseline.result, summary.best.result
         label = before.label if before.caveat else ""
         text = (
-            f"{summary.manifest.task:24}{label}{wording.latency(before.latency_us)} -> {wording.latency(now.latency_us)}, "
+            f"{summary.manifest.task:24}{label}{wording.latency(before.latency_us)} -> "
+            f"{wording.latency(now.latency_us)}, "
             f"{before.percent_of_peak:.1f} -> {now.percent_of_peak:.1f} % of peak in "
             f"{len({attempt.round for attempt in summary.attempts})} rounds, {wording.duration(summary.seconds)}; "
             f"{summary.status}"
