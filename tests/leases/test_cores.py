@@ -21,9 +21,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LeaseFolder:
     return LeaseFolder()
 
 
-@pytest.mark.parametrize(("machine", "devices", "cores"), [("trn1", 16, 32), ("trn2", 1, 8), ("trn2", 16, 128)])
+@pytest.mark.parametrize(
+    ("machine", "devices", "cores"), [("trn1", 16, 32), ("trn2", 1, 8), ("trn2", 16, 128), ("trn3", 1, 8)]
+)
 def test_every_core_of_every_device_may_be_used(machine: str, devices: int, cores: int) -> None:
     assert share_of_this_host(machine, devices).cores == tuple(range(cores))
+
+
+def test_a_machine_without_an_entry_is_refused_by_name() -> None:
+    with pytest.raises(ToolchainMissing, match="trn9 is not known here, only trn1, trn2, trn3"):
+        share_of_this_host("trn9", 1)
 
 
 def test_each_share_has_a_core_of_its_own_while_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:

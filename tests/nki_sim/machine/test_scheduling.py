@@ -1,4 +1,4 @@
-"""When instructions run: dependences, room, order, and three times that bound each other.
+"""When instructions run: dependences, memory, order, and three times that bound each other.
 
 `audit` checks any timeline against the definition, byte by byte and slowly; everything else is a story.
 """
@@ -156,7 +156,7 @@ def test_the_same_program_always_takes_the_same_time() -> None:
     assert np.array_equal(first.start_ns, second.start_ns)
 
 
-# --- room -----------------------------------------------------------------------------------------
+# --- memory handed on -----------------------------------------------------------------------------
 
 
 def test_fresh_tiles_overlap_and_a_hoisted_tile_serialises() -> None:
