@@ -1,4 +1,7 @@
-"""What a round produces: a Plan, the Candidate that carries it out, and the Attempt that says what became of it."""
+"""What a round produces: a Plan, the Candidate that carries it out, and the Attempt that says what became of it.
+
+`parsed` and `source_hash` are how the text of any kernel is read and told from another.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Attempt:
     candidate: Candidate | None
     evaluation: Evaluation | None
     outcome: Outcome
-    """The evaluation's kind, or the verdict once a latency is decided on."""
+    """The evaluation's kind, or the verdict once a latency is decided on; without a kernel, what there was instead."""
     summary: str
     """One line a person or a planner can read."""
     lane: str = ""

@@ -222,7 +222,7 @@ class IncumbentTiming:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency_us) and self.latency_us > 0):
-            raise ValueError(f"a incumbent's latency must be a positive number of µs, not {self.latency_us}")
+            raise ValueError(f"an incumbent's latency must be a positive number of µs, not {self.latency_us}")
         if not (math.isfinite(self.noise) and self.noise >= 0):
             raise ValueError(f"a noise band must be a fraction >= 0, not {self.noise}")
 
@@ -237,7 +237,7 @@ class Measured:
     samples: int
     simulated: bool
     machine: str
-    """What it ran on and with which toolchain, e.g. `simulated trn2 (nki_sim 0.1)`."""
+    """For people: what it ran on and with which toolchain, e.g. `simulated trn2 (nki_sim 0.1)`."""
     profile: Profile
     checks: tuple[str, ...] = ()
     """What was verified, one short line per tier."""
@@ -267,9 +267,7 @@ class Measured:
     @property
     def label(self) -> str:
         """What stands before the latency: nothing for one that was measured on a device."""
-        if not self.simulated:
-            return ""
-        return "uncalibrated simulated " if self.caveat else "simulated "
+        return latency_label(self.simulated, self.caveat)
 
     @property
     def spread(self) -> float:
@@ -299,6 +297,12 @@ def explain(evaluation: Evaluation) -> str:
             return f"crashed while it was to {step.value}{_at(line)}: {message}"
         case Measured() as measured:
             return f"{measured.label}{measured.latency_us:,.1f} µs ({measured.percent_of_peak:.1f} % of peak)"
+
+
+def latency_label(simulated: bool, caveat: str) -> str:
+    if not simulated:
+        return ""
+    return "uncalibrated simulated " if caveat else "simulated "
 
 
 def microseconds(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -60,7 +61,7 @@ class Experience:
 
 
 class OptimizationMemory:
-    """All experiences, held in memory; reading and writing the file is `infra.memory_file`'s."""
+    """All experiences, held in memory; reading and writing the file is `infra.runs.memory_file`'s."""
 
     def __init__(self, experiences: Iterable[Experience] = ()) -> None:
         self._by_key: dict[str, Experience] = {}
@@ -100,18 +101,19 @@ class OptimizationMemory:
         return new
 
     def retrieve(
-        self, *, bottleneck: str, operators: Iterable[str], limit: int, toolchain: str = ""
+        self, *, bottleneck: str, operators: Iterable[str], limit: int, toolchain: str = "", machine: str = ""
     ) -> tuple[Experience, ...]:
         """The most relevant first; at most half are rejections while there are wins to show.
 
         Relevant is: the same bottleneck, shared operators, a large effect, often confirmed, measured with this
-        toolchain.
+        toolchain, on this machine.
         """
         wanted = frozenset(operators)
         wins: list[tuple[float, Experience]] = []
         rejections: list[tuple[float, Experience]] = []
         for experience in self._by_key.values():
-            scored = (_score(experience, bottleneck, wanted, toolchain), experience)
+            worth = _score(experience, bottleneck, wanted, toolchain) * _kinship(experience.machine, machine)
+            scored = (worth, experience)
             (wins if experience.is_win else rejections).append(scored)
         best = heapq.nlargest(limit, wins, key=_first)
         warnings = heapq.nlargest(limit, rejections, key=_first)
@@ -139,3 +141,12 @@ def _freshness(measured_with: str, now_with: str) -> float:
         return 1.0
     same_tool = measured_with.split(" ")[0] == now_with.split(" ")[0]
     return 0.7 if same_tool else 0.5
+
+
+def _kinship(measured_on: str, now_on: str) -> float:
+    """What another generation of the machine leaves of it; simulated or not is the toolchain's matter."""
+    there, here = (_GENERATION.search(text) for text in (measured_on, now_on))
+    return 0.5 if there and here and there.group() != here.group() else 1.0
+
+
+_GENERATION = re.compile(r"trn\d")

@@ -1,7 +1,7 @@
 """Who proposes changes: the four roles, played by a language model or by the built-in catalogue.
 
-`accelopt_core.planner`, `executor` and `summarizer` implement them with a language model;
-`accelopt_core.transforms` implements them with none. The round does not know which it has.
+`accelopt_core.model` implements them with a language model, `accelopt_core.catalogue` with none. The round does not
+know which it has.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Summarizer(Protocol):
     def summarize(
         self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
     ) -> Experience:
-        """`decision.improved` tells a win from a measured rejection. May raise a ModelError."""
+        """Of a new best; what did not improve is filed from its numbers, without a model. May raise a ModelError."""
         ...
 
 

@@ -1,6 +1,6 @@
 """What this machine can evaluate kernels with, and what to do about the rest. Shipped to the instance.
 
-    python -m infra.doctor --machine trn2 [--json] [--no-proof]
+    python -m infra.doctor --machine NAME [--json] [--no-proof]
 
 `examine` looks and changes nothing. It proves each toolchain it finds by judging one known kernel with
 it, from compiling to timing, and compares the device's latency with the simulator's prediction.
@@ -33,7 +33,7 @@ try:
     from infra.neuron.commands import Installation, Profiler, find_profiler, this_machine
     from infra.neuron.known_kernel import KNOWN_KERNEL
     from infra.neuron.packages import Device, list_devices, system_versions
-    from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, nki_release, probe_all
+    from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, machine_of, nki_release, probe_all
     from infra.neuron.toolchain import open_neuron_toolchain
     from nki_sim.machine import MACHINES
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
@@ -131,8 +131,7 @@ def examine(machine: str, installation: Installation | None = None, *, prove: bo
     if chosen is None:
         missing += [f"{route.route}: {route.why_not}" for route in routes]
     kind = instance_type(where)
-    generation = (kind or "").partition(".")[0]
-    proofs = [_prove_simulator(generation if generation in MACHINES else machine)] if prove else []
+    proofs = [_prove_simulator(machine_of(kind) or machine)] if prove else []
     problems = [f"the simulator: {proof.said}" for proof in proofs if not proof.right]
     toolchain = None
     if not missing:
@@ -216,12 +215,12 @@ def _prove_neuron(
         if not prove:
             return neuron.name, [], []
         proof = _prove(neuron)
-        return neuron.name, [proof], _verdict([*simulated, proof])
+        return neuron.name, [proof], _problems_of([*simulated, proof])
     finally:
         neuron.close()
 
 
-def _verdict(proofs: list[Proof]) -> list[str]:
+def _problems_of(proofs: list[Proof]) -> list[str]:
     measured = proofs[-1]
     if not measured.right:
         return [f"{measured.toolchain} fails on a kernel that is known to be right: {measured.said}"]

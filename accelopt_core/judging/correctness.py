@@ -111,7 +111,7 @@ class Failed:
     evaluation: Evaluation
 
 
-Verdict = Union[Passed, BeyondFloat32, Failed]
+CheckResult = Union[Passed, BeyondFloat32, Failed]
 """On one draw. A value, since it comes from a forked process."""
 
 
@@ -169,7 +169,7 @@ class Verifier:
             + (f"; beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
         )
 
-    def _check(self, draw: Draw) -> Verdict:
+    def _check(self, draw: Draw) -> CheckResult:
         """One execution, compared; if it is not within the task's tolerance, a closer look at why."""
         execution = self._execute(draw)
         if isinstance(execution, Failed):
@@ -225,7 +225,7 @@ class Verifier:
             worst = max(worst, distance)
         return Passed(worst)
 
-    def _as_float32_can(self, execution: _Execution, failure: CheckFailure) -> Verdict:
+    def _as_float32_can(self, execution: _Execution, failure: CheckFailure) -> CheckResult:
         """The verdict on changed inputs that failed: again, with the tolerance that float32 needs there.
 
         Asked only after a failure, since it costs a second run of the reference.

@@ -1,4 +1,4 @@
-"""Timing a compiled kernel, alone or against a incumbent, so that a device's drift is not taken for a gain.
+"""Timing a compiled kernel, alone or against an incumbent, so that a device's drift is not taken for a gain.
 
 Where timing is exact (the simulator) one number is the latency. A device warms up, throttles and is shared: there the
 two kernels are timed in turns, incumbent, candidate, incumbent, candidate, ..., incumbent, in short blocks, and each

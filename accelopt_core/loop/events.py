@@ -1,7 +1,7 @@
 """What happens in a run, in the order it happens: told to whoever watches, never asked back.
 
 A view or a log is a `RunObserver`; it must not raise and must not block, because the run waits for it. Rounds that try
-several candidates side by side tell from several threads; `infra.event_log.Observers` lets one in at a time.
+several candidates side by side tell from several threads; `infra.runs.event_log.Observers` lets one in at a time.
 """
 
 from __future__ import annotations

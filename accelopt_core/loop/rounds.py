@@ -326,7 +326,7 @@ class Loop:
 
     def _decide(self, lane: Lane) -> Decision:
         """Spends nothing, so it is done even where the run must stop."""
-        decision, measured = self._state.judge(lane.measured), lane.measured
+        decision, measured = self._state.decide(lane.measured), lane.measured
         if lane.plan is not None:
             self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
         if measured is not None and lane.candidate is not None and lane.last is not None:
@@ -423,6 +423,7 @@ class Loop:
                 bottleneck=result.bottleneck.value,
                 operators=kernel_operators(state.parent.source),
                 limit=settings.experiences,
+                machine=machine_and_toolchain(result.machine)[0],
                 toolchain=machine_and_toolchain(result.machine)[1],
             )
 

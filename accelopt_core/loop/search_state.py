@@ -27,7 +27,7 @@ class SearchState:
         """Every right kernel with its result, the input first."""
         return tuple(self._measured)
 
-    def judge(self, measured: Measured | None) -> Decision:
+    def decide(self, measured: Measured | None) -> Decision:
         """Against the best as it was timed beside the candidate, or, where it was not, as it was measured before."""
         if measured is None:
             return self._guard.decide(None, self.best_result.latency_us, away=self.away)

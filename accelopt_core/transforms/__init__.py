@@ -1,1 +1,1 @@
-"""The built-in catalogue: source transformations that need no language model."""
+"""Source transformations, one file each: what the catalogue and the menu choose from. No language model."""

@@ -1,7 +1,7 @@
 """The judge process: reads one job, evaluates one candidate, leaves one result.
 
-    python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER]
-    python -m infra.judging.judge --describe --toolchain simulator|auto --machine trn2
+    python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER] [--parent PID]
+    python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME
     python -m infra.judging.judge --arguments --job JOB.json
 
 Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
@@ -68,7 +68,12 @@ def main(argv: list[str] | None = None) -> int:
         end_with_parent(options.parent)
     sandbox.adopt_descendants()
     try:
-        toolchain = open_toolchain(job.toolchain, machine=job.machine, told=lambda line: progress(Step.VERIFY, line))
+        toolchain = open_toolchain(
+            job.toolchain,
+            machine=job.machine,
+            memory_bytes=job.request.limits.memory_bytes,
+            told=lambda line: progress(Step.VERIFY, line),
+        )
         try:
             cache = ReferenceCache(options.cache, key=bytes.fromhex(job.cache_key))
             result = wire.encode_evaluation(judge(job.request, toolchain, progress, cache), nonce=job.nonce)

@@ -37,6 +37,7 @@ from accelopt_core.toolchain import (
     Traced,
 )
 from infra.isolation import sandbox
+from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
 from nki_sim import machine as machines
 from nki_sim import profile, program_file
@@ -49,14 +50,14 @@ from nki_sim.run import iterate
 
 log = logging.getLogger(__name__)
 
+CANDIDATE_BYTES = 8 << 30
+"""Of memory, for a candidate while it is traced, where nobody says otherwise; never more than half of what there is."""
+
 PROGRAM_LIMIT = 1 << 30
 """Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
 
 DISK_LIMIT = 1 << 30
 """Bytes a candidate may leave in its work folder where the folder is not in memory (infra.isolation.namespaces)."""
-
-TREE = Path(__file__).resolve().parents[2]
-"""Where accelopt_core, infra and nki_sim lie; a worker is given it explicitly."""
 
 
 class Simulated:
@@ -91,7 +92,7 @@ class SimulatorToolchain:
     simulated = True
     parallel_runs = 64
 
-    def __init__(self, machine: str, *, memory_bytes: int = 8 << 30, namespaces: bool = True) -> None:
+    def __init__(self, machine: str, *, memory_bytes: int = CANDIDATE_BYTES, namespaces: bool = True) -> None:
         """`namespaces`: False leaves them out even where they are to be had."""
         self.machine = machines.machine(machine)
         self._memory_bytes = min(memory_bytes, _half_of_memory())

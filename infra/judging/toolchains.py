@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accelopt_core.toolchain import Toolchain, ToolchainMissing
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
+from infra.judging.simulator_toolchain import CANDIDATE_BYTES, SimulatorToolchain, traced_on_simulator
 
 
-def open_toolchain(name: str, *, machine: str, told: Callable[[str], object] = lambda line: None) -> Toolchain:
+def open_toolchain(
+    name: str, *, machine: str, memory_bytes: int = CANDIDATE_BYTES, told: Callable[[str], object] = lambda line: None
+) -> Toolchain:
     """`simulator`, or `auto`: the first Neuron route that works here. Raises ToolchainMissing.
 
     `machine`: which the simulator simulates; a device says itself what it is.
+    `memory_bytes`: what a candidate may use of this machine while the simulator traces it; a real compiler takes what
+    it takes.
     `told`: of a device; who is waited for while others use it.
     """
     if name == "simulator":
-        return SimulatorToolchain(machine)
+        return SimulatorToolchain(machine, memory_bytes=memory_bytes)
     if name == "auto":
         from infra.neuron.toolchain import open_neuron_toolchain  # only here: the simulator's judge starts faster
 

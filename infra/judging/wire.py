@@ -132,12 +132,12 @@ def decode_result(text: str, *, nonce: str) -> Evaluation:
     if "target_error" in result:
         raise fault_from(result["target_error"])
     try:
-        return evaluation_from(result["evaluation"])
+        return decode_evaluation(result["evaluation"])
     except (KeyError, TypeError, ValueError) as error:
         raise TargetMisconfigured(f"the judge's result is damaged ({error!r}); run `orchestrator.py doctor`") from None
 
 
-def evaluation_from(data: dict[str, Any]) -> Evaluation:
+def decode_evaluation(data: dict[str, Any]) -> Evaluation:
     """The Evaluation behind its `asdict` form. Raises KeyError, TypeError or ValueError when it is none."""
     fields = dict(data)
     kind = fields.pop("kind")
@@ -161,10 +161,10 @@ def evaluation_from(data: dict[str, Any]) -> Evaluation:
             bounds=Bounds(**profile["bounds"]),
             hot_lines=tuple(HotLine(**line) for line in profile["hot_lines"]),
             gaps=tuple(Gap(**gap) for gap in profile["gaps"]),
-            idle=tuple(Idle(**stretch) for stretch in profile.get("idle", ())),  # not in a record of an older release
+            idle=tuple(Idle(**stretch) for stretch in profile["idle"]),
         )
         fields["checks"] = tuple(fields["checks"])
-        incumbent = fields.pop("incumbent", None)
+        incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
         return Measured(**fields)
     raise ValueError(f"unknown evaluation kind {kind!r}")

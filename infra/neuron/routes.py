@@ -19,6 +19,7 @@ from accelopt_core.evaluation import Step
 from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra.isolation import sandbox
 from infra.neuron.commands import Installation, run_tool, this_machine
+from nki_sim.machine import MACHINES
 
 CHILD = Path(__file__).with_name("neff_worker.py")
 
@@ -194,6 +195,12 @@ def instance_type(installation: Installation) -> str | None:
             return None
     found = re.search(r"instance-type:\s*(\S+)", said.text)
     return found.group(1) if found else None
+
+
+def machine_of(kind: str | None) -> str | None:
+    """`trn2` of `trn2u.48xlarge`; None for no instance of a machine that is known."""
+    found = re.match(r"trn\d", kind or "")
+    return found.group(0) if found and found.group(0) in MACHINES else None
 
 
 def search_path(where: Installation, python: Path) -> str:

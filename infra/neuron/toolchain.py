@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import statistics
 import tempfile
@@ -54,6 +53,7 @@ from infra.neuron.routes import (
     ProbeResult,
     Route,
     instance_type,
+    machine_of,
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
@@ -86,8 +86,8 @@ def open_neuron_toolchain(
         )
     profiler = find_profiler(where)
     kind = instance_type(where)
-    generation = re.match(r"trn\d", kind or "")
-    if generation is None or generation.group(0) not in MACHINES:
+    generation = machine_of(kind)
+    if generation is None:
         raise ToolchainMissing(
             f"cannot evaluate on an instance of type {kind or 'unknown'}: {', '.join(MACHINES)} are known"
         )
@@ -97,12 +97,10 @@ def open_neuron_toolchain(
             continue
         if result.available:
             chosen = next(known for known in ROUTES if known.name == result.route)
-            share = share_of_this_host(generation.group(0), where.devices(), told)
+            share = share_of_this_host(generation, where.devices(), told)
             if core is not None:
                 share = CoreShare((), chosen=core, told=told)
-            return NeuronToolchain(
-                chosen, result, where, profiler, machine(generation.group(0)), kind or "", share, trace
-            )
+            return NeuronToolchain(chosen, result, where, profiler, machine(generation), kind or "", share, trace)
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")

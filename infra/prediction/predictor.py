@@ -1,7 +1,7 @@
 """What kernels would take on the simulated machine: how the catalogue ranks its ideas before it tries them.
 
 A prediction compiles and times; it verifies nothing, so it is never a result. Kernels are priced side by side,
-each in a worker process (`prediction_worker.py`) that stays for the next one.
+each in a worker process (`worker.py`) that stays for the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from accelopt_core.task import Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
-from infra.judging.simulator_toolchain import TREE
+from infra.judging.shipment import TREE
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""

@@ -26,7 +26,9 @@ def attempt_from(record: Mapping[str, Any], get: Callable[[str], Evaluation], so
     try:
         record = joined_attempt(record)
     except (KeyError, TypeError) as error:
-        raise BadRecord(f"{source}: {error!r} is missing: repair it, or move the file away") from error
+        raise BadRecord(
+            f"{source}: no attempt of an earlier layout ({error!r}): repair it, or move the file away"
+        ) from error
     attempt = from_document(Attempt, {**record, "evaluation": None, "last_check": None}, source)
     return replace(
         attempt,

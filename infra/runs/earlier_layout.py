@@ -1,4 +1,4 @@
-"""Records of runs that were written before the present layout (`format` 1): what is called otherwise now.
+"""Records of runs that were written before the present layout: what is called otherwise now.
 
 Everything here takes a document as it was read and returns it in the present form; what has it already is untouched.
 """
@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelopt_core.evaluation import Step
+
+EVALUATED = "evaluated"
+"""Where each run kept its evaluations, by the key of their request alone."""
 
 _ONLY_MACHINE = "trn2"
 """That layout priced and prompted for this one, whatever its target was."""
@@ -31,6 +34,11 @@ def joined_attempt(record: Mapping[str, Any]) -> dict[str, Any]:
     whole = {key: value for key, value in record.items() if key != "attempt"}
     whole.setdefault("lane", "")
     return {**whole, "parent_id": half["parent_id"] or "input", "outcome": half["outcome"], "summary": half["summary"]}
+
+
+def kernel_by_reference(document: Mapping[str, Any]) -> dict[str, Any]:
+    """best.json and baseline.json held the whole evaluation as `result`; now they name it."""
+    return {"evaluation" if key == "result" else key: value for key, value in document.items()}
 
 
 def target_with_machine(target: Mapping[str, Any]) -> dict[str, Any]:

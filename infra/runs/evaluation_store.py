@@ -17,14 +17,13 @@ from pathlib import Path
 from accelopt_core.evaluation import CompileFailed, Implausible, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest
 from infra.journal import explained
+from infra.runs.earlier_layout import EVALUATED
 from infra.runs.evaluations import Evaluations, Stored, read_document, stored_from
 
 LASTING = (CompileFailed, Incorrect, Implausible, Measured)
 """What serves other runs too. A time-out or a crash may be the machine's fault: another run tries again."""
 
 EVALUATIONS = "evaluations"
-_EARLIER = "evaluated"
-"""Where an earlier layout kept them, by key alone."""
 
 
 class EvaluationStore:
@@ -55,12 +54,12 @@ class EvaluationStore:
 
     def seconds(self) -> float:
         """The target's time that this run has already used."""
-        earlier = (self._folder / _EARLIER).glob("*.json")
+        earlier = (self._folder / EVALUATED).glob("*.json")
         return self._own.seconds() + sum(stored_from(read_document(path), path).seconds for path in earlier)
 
 
 def _of_earlier_layout(folder: Path, key: str) -> Stored | None:
-    path = folder / _EARLIER / f"{key}.json"
+    path = folder / EVALUATED / f"{key}.json"
     return stored_from(read_document(path), path) if path.exists() else None
 
 

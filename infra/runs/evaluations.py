@@ -53,7 +53,10 @@ class Evaluations:
     def get(self, digest: str) -> Evaluation:
         found = self._named(f"{digest}*")
         if not found:
-            raise JournalDamaged(f"{self._folder} has no evaluation {digest}, which the run's log names")
+            raise JournalDamaged(
+                f"{self._folder} has no evaluation {digest}, which another file of the run names: restore it, or move "
+                "the run's folder away"
+            )
         return self._stored(found[0]).evaluation
 
     def of_request(self, key: str) -> Stored | None:

@@ -54,7 +54,7 @@ from infra.llm.recording import Exchange
 from infra.llm.replay_model import read_exchanges
 from infra.records import from_document, to_document
 from infra.runs.attempt_records import attempt_document, attempt_from, referred
-from infra.runs.earlier_layout import target_with_machine
+from infra.runs.earlier_layout import kernel_by_reference, target_with_machine
 from infra.runs.evaluation_store import EVALUATIONS
 from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
@@ -312,9 +312,7 @@ class RunFolder:
 
     def _measured(self, name: str) -> MeasuredKernel:
         path = str(self.path / name)
-        document = _load(self.path / name)
-        if "result" in document:  # of an earlier layout
-            document = {"candidate": document.get("candidate"), "evaluation": document["result"]}
+        document = kernel_by_reference(_load(self.path / name))
         candidate = from_document(Candidate, document.get("candidate") or {}, path)
         result = referred(document.get("evaluation"), self._evaluations.get, path)
         if not isinstance(result, Measured):

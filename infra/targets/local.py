@@ -1,4 +1,4 @@
-"""Where candidates are evaluated. One verb: `evaluate`."""
+"""This machine as a target: a fresh judge process for each evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetM
 from accelopt_core.toolchain import ToolchainMissing
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.judging import wire
-from infra.judging.simulator_toolchain import TREE
+from infra.judging.shipment import TREE
 from infra.judging.toolchains import open_toolchain
 from infra.scratch_folder import ScratchFolder
 
@@ -62,7 +62,7 @@ class LocalTarget:
             wire.encode_job(wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key)),
             encoding="utf-8",
         )
-        progress(Step.UPLOAD, "nothing to upload: the simulator is on this machine")
+        progress(Step.UPLOAD, "nothing to upload: it is evaluated on this machine")
         argv = [
             sys.executable,
             "-m",

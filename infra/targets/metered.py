@@ -1,4 +1,4 @@
-"""Any target, which keeps count of its own time."""
+"""Any target, with the seconds it is busy told to somebody who counts them."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ class SshTarget:
         if self._records is not None:
             self._records.begin(record)  # before it starts: what is not recorded could not be collected
         self._see_through(job, record, told, start=lambda: self._runner.start_job(job, station.tree))
-        return self._verdict(job, nonce, limit_s, told.step or Step.UPLOAD)
+        return self._evaluation_of(job, nonce, limit_s, told.step or Step.UPLOAD)
 
     def _collect(self, request: EvaluationRequest, progress: Progress) -> Evaluation | None:
         """The result of a job that an earlier process started for the same request, if it is to be had."""
@@ -341,7 +341,7 @@ class SshTarget:
         if ended != "timeout" and "result.json" not in job.files:
             progress(Step.UPLOAD, f"note: nothing to collect, so it begins again: that job ended with {ended!r}")
             return None
-        return self._verdict(job, record.nonce, record.limit_s, told.step or Step.UPLOAD)
+        return self._evaluation_of(job, record.nonce, record.limit_s, told.step or Step.UPLOAD)
 
     def _see_through(self, job: RemoteJob, record: JobRecord, told: _Relay, start: Callable[[], None]) -> None:
         """Start and follow the job to its end and fetch what it made. Only an unreachable host keeps the record."""
@@ -379,7 +379,7 @@ class SshTarget:
         with contextlib.suppress(TargetError):  # out of reach: its own time limit ends it there
             self._runner.kill(job, remove=True, patience_s=_STOP_PATIENCE_S)
 
-    def _verdict(self, job: RemoteJob, nonce: str, limit_s: float, step: Step) -> Evaluation:
+    def _evaluation_of(self, job: RemoteJob, nonce: str, limit_s: float, step: Step) -> Evaluation:
         self._check_open()
         outcome = job.outcome
         if outcome is None:

@@ -1,6 +1,6 @@
 """What a person sees while a run goes on: a live view on a terminal, plain lines in a pipe or in CI.
 
-Each view is an `accelopt_core.events.RunObserver`. `open_view` chooses one; close it before printing the result.
+Each view is an `accelopt_core.loop.events.RunObserver`. `open_view` chooses one; close it before printing the result.
 """
 
 from __future__ import annotations

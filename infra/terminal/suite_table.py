@@ -6,21 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from accelopt_core.evaluation import latency_label
 from infra.runs.suite import SuiteTable
 from infra.terminal import wording
-
-
-def simulated_label(table: SuiteTable) -> str:
-    if not table.simulated:
-        return ""
-    return "uncalibrated simulated " if table.caveat else "simulated "
 
 
 def print_suite(console: Console, table: SuiteTable) -> None:
     console.print()
     shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     shown.add_column("task", no_wrap=True)
-    label = simulated_label(table)
+    label = latency_label(table.simulated, table.caveat)
     for name in (f"{label}input", "best", "speed-up", "% of peak", "now"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("bound", no_wrap=True)
@@ -51,7 +46,7 @@ def print_suite(console: Console, table: SuiteTable) -> None:
 
 def markdown(table: SuiteTable) -> str:
     """The table as the README shows it."""
-    label = f"{simulated_label(table)}µs"
+    label = f"{latency_label(table.simulated, table.caveat)}µs"
     lines = [
         f"| task | shape | input, {label} | best, {label} | % of peak | now | bound by | verified at |",
         "|---|---|---:|---:|---:|---:|---|---|",

@@ -11,7 +11,6 @@ from typing import Any
 
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import Found, rule
-from nki_sim.machine import DEFAULT_MACHINE
 
 
 def _keywords(call: ast.Call) -> dict[str, ast.expr]:
@@ -52,7 +51,7 @@ def platform_target(source: KernelSource) -> Found:
             yield (
                 node,
                 "nki.jit(platform_target=...) was removed",
-                f"set NEURON_PLATFORM_TARGET_OVERRIDE={DEFAULT_MACHINE}",
+                "set NEURON_PLATFORM_TARGET_OVERRIDE instead",
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nki_sim import run
 from nki_sim.errors import NkiValidationError
-from nki_sim.machine import DEFAULT_MACHINE, ISA
+from nki_sim.machine import ISA
 from nki_sim.session import active
 
 _IGNORED = ("mode", "debug_kernel", "show_compiler_tb", "experimental_flags")
@@ -24,8 +24,7 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     for name in options:
         if name == "platform_target":
             raise NkiValidationError(
-                "nki.jit(platform_target=...) was removed in NKI 0.3: "
-                f"set NEURON_PLATFORM_TARGET_OVERRIDE={DEFAULT_MACHINE}"
+                "nki.jit(platform_target=...) was removed in NKI 0.3: set NEURON_PLATFORM_TARGET_OVERRIDE instead"
             )
         if name not in _IGNORED:
             raise NkiValidationError(f"nki.jit has no option {name!r}")

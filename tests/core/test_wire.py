@@ -64,12 +64,6 @@ def test_every_evaluation_arrives_as_it_was_sent(evaluation: Evaluation) -> None
     assert wire.decode_result(wire.encode_evaluation(evaluation, nonce="n"), nonce="n") == evaluation
 
 
-def test_a_measurement_of_a_release_that_knew_no_incumbent_is_one_without() -> None:
-    result = json.loads(wire.encode_evaluation(MEASURED, nonce="n"))
-    del result["evaluation"]["incumbent"]
-    assert wire.decode_result(json.dumps(result), nonce="n") == MEASURED
-
-
 @pytest.mark.parametrize(
     "text",
     [

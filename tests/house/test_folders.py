@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.house.structure import PACKAGES, ROOT
+from tests.house.structure import PACKAGES, ROOT, modules
 
 MOST_BESIDE_ROOMS = 10
 
@@ -89,3 +89,21 @@ def test_the_docs_name_files_that_are_there(page: str) -> None:
 def test_the_docs_link_to_pages_that_are_there(page: str) -> None:
     links = re.findall(r"\]\(([\w./-]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
+_DOTTED = re.compile(r"`((?:accelopt_core|infra|ka_extensions|nki_sim)(?:\.\w+)+)`")
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_the_dotted_names_in_a_text_are_there(module: str) -> None:
+    """`infra.runs.event_log.Observers`: a module, and below it a name that its file has."""
+    missing = []
+    for name in set(_DOTTED.findall(modules()[module].read_text(encoding="utf-8"))):
+        known, rest = name, []
+        while known not in modules() and "." in known:
+            known, _, last = known.rpartition(".")
+            rest.insert(0, last)
+        there = modules()[known].read_text(encoding="utf-8") if known in modules() else ""
+        if not there or (rest and not re.search(rf"\b{rest[0]}\b", there)):
+            missing.append(name)
+    assert not missing

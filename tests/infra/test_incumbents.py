@@ -1,4 +1,4 @@
-"""On the simulator time is exact: a incumbent costs nothing in a round, and is timed in the same process at the end."""
+"""On the simulator time is exact: an incumbent costs nothing in a round, and is timed beside the winner at the end."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Implausible, Inc
 from accelopt_core.judging.static_checks import forbidden
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
-from infra.judging.simulator_toolchain import TREE
+from infra.judging.shipment import TREE
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from tests.e2e import kernels

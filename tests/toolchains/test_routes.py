@@ -8,7 +8,7 @@ import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
 from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.routes import ROUTES, instance_type, nki_release, probe_all
+from infra.neuron.routes import ROUTES, instance_type, machine_of, nki_release, probe_all
 from infra.neuron.toolchain import open_neuron_toolchain
 from nki_sim.machine import MACHINES
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
@@ -149,3 +149,12 @@ def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
 )
 def test_versions_are_compared_as_numbers(version: str | None, release: tuple[int, int] | None) -> None:
     assert nki_release(version) == release
+
+
+@pytest.mark.parametrize(
+    ("kind", "machine"),
+    [("trn2.48xlarge", "trn2"), ("trn2u.48xlarge", "trn2"), ("trn1n.32xlarge", "trn1"), ("inf2.8xlarge", None),
+     ("trn9.48xlarge", None), ("c7i.large", None), (None, None)],
+)  # fmt: skip
+def test_an_instance_type_names_its_machine(kind: str | None, machine: str | None) -> None:
+    assert machine_of(kind) == machine

@@ -1,7 +1,7 @@
 """What runs on the host of an SSH connection. Sent with every request, never installed; standard library only.
 
-It must run on any Python from 3.8, whatever the rest of the project needs. `infra.ssh_runner` sends these files and one
-JSON request through the standard input of `python3`; what comes back are frames (wire.py). Standard input stays open
+It must run on any Python from 3.8, whatever the rest of the project needs. `infra.ssh.runner` sends these files and one
+JSON request through the standard input of `python3`; what comes back are frames (frames.py). Standard input stays open
 as long as somebody is listening: when it ends, the link is gone.
 
 Below the work directory (`~/.nki-optimizer`): `blobs/<sha256>` is the content of every file ever sent, `trees/<key>/`
