@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Crashed, Evaluation, Step
+from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Step
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import CompileError, TensorArgument, ToolchainMissing
@@ -103,3 +103,18 @@ def test_a_judge_that_is_killed_is_a_crash_where_it_was(monkeypatch: pytest.Monk
 def test_a_judge_that_fails_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(TargetMisconfigured, match="status 3 and no result: out of order"):
         _evaluate("print('out of order', file=sys.stderr); sys.exit(3)\n", monkeypatch, tmp_path)
+
+
+def test_the_requests_memory_limit_reaches_the_candidate_on_the_simulator() -> None:
+    candidate = Candidate("c", "HELD = bytearray(3 << 30)\nraise SystemExit('it held three GiB')\n")
+    said = []
+    for limits in (EvaluationLimits(), EvaluationLimits(memory_bytes=2 << 30)):
+        target = LocalTarget("simulator", "trn2")
+        try:
+            result = target.evaluate(EvaluationRequest(TASK, candidate, limits), lambda step, detail: None)
+        finally:
+            target.close()
+        assert isinstance(result, CompileFailed)
+        said.append(result.message)
+    assert "it held three GiB" in said[0] and "2048 MiB" not in said[0]
+    assert "2048 MiB" in said[1] and "it held three GiB" not in said[1]
