@@ -10,13 +10,10 @@ from typing import Any
 
 import nki_sim
 from nki_sim import dtypes
+from nki_sim.nki import isa as nisa
+from nki_sim.nki import language as nl
 from nki_sim.program import Program
 from nki_sim.session import TensorSpec
-
-nki_sim.install()
-
-import nki.isa as nisa  # noqa: E402  # only importable once the simulator is installed
-import nki.language as nl  # noqa: E402  # the same
 
 P, COLUMNS = 128, 512
 
@@ -87,7 +84,7 @@ def tiled(k_size: int, m_size: int, n_size: int, dtype: str = "float32", *, row_
         out = nl.ndarray((m_size, n_size), dtype=a_t.dtype, buffer=nl.shared_hbm)
         deep = k_size // P
         for m in range(0, m_size, P):
-            rows = nl.ndarray((P, deep, P), dtype=a_t.dtype, buffer=nl.sbuf) if row_resident else None
+            rows: Any = nl.ndarray((P, deep, P), dtype=a_t.dtype, buffer=nl.sbuf) if row_resident else None
             for k in range(deep if row_resident else 0):
                 nisa.dma_copy(dst=rows[:, k, :], src=a_t[k * P : k * P + P, m : m + P])
             for n in range(0, n_size, COLUMNS):

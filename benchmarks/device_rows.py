@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import device_matmuls as matmuls
+from benchmarks import device_tasks as tasks
 from nki_sim.program import Program
 
 DATA = Path(__file__).with_name("data") / "trn2_device"
@@ -36,6 +37,7 @@ class DeviceRow:
     """Moved by the compiler besides what the program asks for; below 0 where it left loads out."""
     tensor_busy: float | None = None
     """Share of the time."""
+    tensor_active_us: float | None = None
     tolerance: float = 0.0
     """How far the figure itself may be off, as a fraction, where its source gives reason to think so."""
 
@@ -55,11 +57,11 @@ def blocked_rows() -> list[DeviceRow]:
     for row in read("blocked_fp32.csv"):
         if "assertion" in row["error_kind"]:
             continue
-        sizes = [int(row[name]) for name in ("K", "M", "N", "tm", "tn", "tk")]
+        k, m, n, tm, tn, tk = (int(row[name]) for name in ("K", "M", "N", "tm", "tn", "tk"))
         found.append(
             DeviceRow(
-                row["id"], "blocked_fp32", row["grid"], f"K{row['K']} M{row['M']} N{row['N']} {tuple(sizes[3:])}",
-                partial(matmuls.blocked, *sizes),
+                row["id"], "blocked_fp32", row["grid"], f"K{k} M{m} N{n} {(tm, tn, tk)}",
+                partial(matmuls.blocked, k, m, n, tm, tn, tk),
                 _number(row["measured_us"]), row["error_kind"],
                 spilled_bytes=int(row["excess_bytes"]) if row["excess_bytes"] else None,
                 tensor_busy=_number(row["tensor_busy"]),
@@ -90,12 +92,13 @@ def qwen_rows() -> list[DeviceRow]:
     for row in read("qwen_bf16.csv"):
         if not row["measured_us"]:
             continue
-        sizes = [int(size) for size in row["shapes"].split("x")]
+        k, m, n = (int(size) for size in row["shapes"].split("x"))
         blocks = [int(row[name]) for name in ("tm", "tn", "tk") if row[name]]
         if row["kernel"] == "tiled":
-            make = partial(matmuls.tiled, *sizes, row["dtype"])
+            make = partial(matmuls.tiled, k, m, n, row["dtype"])
         else:
-            make = partial(matmuls.blocked, *sizes, *blocks, row["dtype"], row["acc"])
+            tm, tn, tk = blocks
+            make = partial(matmuls.blocked, k, m, n, tm, tn, tk, row["dtype"], row["acc"])
         found.append(
             DeviceRow(
                 row["id"], "qwen_bf16", row["grid"], f"{row['kernel']} {row['shapes']} {tuple(blocks)} {row['acc']}",
@@ -105,6 +108,41 @@ def qwen_rows() -> list[DeviceRow]:
     return found
 
 
+MATMUL, BMM = (4096, 5120, 12288), (16, 4096, 64, 4096)
+"""Shapes of the tasks, as NKIBench names them: M K N and batches M K N."""
+
+TASKS: dict[tuple[str, str], Callable[[], Program]] = {
+    ("matmul", "v1"): partial(tasks.matmul, *MATMUL, 1),
+    ("matmul", "v2_b2"): partial(tasks.matmul, *MATMUL, 2),
+    ("matmul", "v2_b4"): partial(tasks.matmul, *MATMUL, 4),
+    ("matmul", "v2_b8"): partial(tasks.matmul, *MATMUL, 8),
+    ("matmul", "v3_bf16_split"): partial(tasks.matmul, *MATMUL, 4, "split"),
+    ("matmul", "probe_bf16"): partial(tasks.matmul, *MATMUL, 4, "bfloat16"),
+    ("bmm", "v1"): partial(tasks.bmm, *BMM, 1, 512),
+    ("bmm", "d1_wide1024"): partial(tasks.bmm, *BMM, 1, 1024),
+    ("bmm", "d1_twophase"): partial(tasks.bmm, *BMM, 8, 1024),
+    ("bmm", "d1_twophase_m16"): partial(tasks.bmm, *BMM, 16, 1024),
+    ("bmm", "v2"): partial(tasks.bmm, *BMM, 32, 1024),
+    ("bmm", "d1_bblk2"): partial(tasks.bmm, *BMM, 32, 1024, 2),
+    ("bmm", "d1_bblk4"): partial(tasks.bmm, *BMM, 32, 1024, 4),
+    ("bmm", "probe_bf16_calib"): partial(tasks.bmm, *BMM, 1, 512, dtype="bfloat16"),
+}
+"""(task, variant) of `kda_beta1.csv` to its program."""
+
+
+def task_rows() -> list[DeviceRow]:
+    """Times are the published ones doubled, which is why none is exact (`data/README.md`)."""
+    return [
+        DeviceRow(
+            row["id"], "kda_beta1", f"kda_{row['task']}", f"{row['task']} {row['variant']} {row['shape']}",
+            TASKS[row["task"], row["variant"]], float(row["measured_us"]),
+            tensor_active_us=_number(row["measured_tensor_active_us"]),
+            tolerance=0.10 if row["task"] == "bmm" else 0.02,
+        )
+        for row in read("kda_beta1.csv") if (row["task"], row["variant"]) in TASKS
+    ]  # fmt: skip
+
+
 def rows() -> list[DeviceRow]:
     """Every family, in the order of the files."""
-    return [*blocked_rows(), *ladder_rows(), *qwen_rows()]
+    return [*blocked_rows(), *ladder_rows(), *qwen_rows(), *task_rows()]
