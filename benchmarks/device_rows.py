@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
 from benchmarks import device_tasks as tasks
 from nki_sim.program import Program
@@ -108,8 +109,8 @@ def qwen_rows() -> list[DeviceRow]:
     return found
 
 
-MATMUL, BMM = (4096, 5120, 12288), (16, 4096, 64, 4096)
-"""Shapes of the tasks, as NKIBench names them: M K N and batches M K N."""
+MATMUL, BMM, ROPE, MAMBA = (4096, 5120, 12288), (16, 4096, 64, 4096), (64, 262144), (256, 7168, 16)
+"""Shapes of the tasks: M K N; batches M K N; half of the rows, columns; channels, length, states."""
 
 TASKS: dict[tuple[str, str], Callable[[], Program]] = {
     ("matmul", "v1"): partial(tasks.matmul, *MATMUL, 1),
@@ -126,6 +127,27 @@ TASKS: dict[tuple[str, str], Callable[[], Program]] = {
     ("bmm", "d1_bblk2"): partial(tasks.bmm, *BMM, 32, 1024, 2),
     ("bmm", "d1_bblk4"): partial(tasks.bmm, *BMM, 32, 1024, 4),
     ("bmm", "probe_bf16_calib"): partial(tasks.bmm, *BMM, 1, 512, dtype="bfloat16"),
+    ("rope", "baseline"): partial(tasks.rope_baseline, *ROPE),
+    ("rope", "v1_w512"): partial(tasks.rope_halves, *ROPE, 512),
+    ("rope", "v1_w1024"): partial(tasks.rope_halves, *ROPE, 1024),
+    ("rope", "v1"): partial(tasks.rope_halves, *ROPE, 2048),
+    ("rope", "v1_w4096"): partial(tasks.rope_halves, *ROPE, 4096, buffers=2),  # SBUF has no room for three
+    ("rope", "v2_layoutB_scalar_w256"): partial(tasks.rope_packed, *ROPE, 256),
+    ("rope", "v2_layoutB_scalar_w512"): partial(tasks.rope_packed, *ROPE, 512),
+    ("rope", "v2_layoutB_scalar_w1024"): partial(tasks.rope_packed, *ROPE, 1024),
+    ("rope", "v2_layoutB_scalar"): partial(tasks.rope_packed, *ROPE, 2048),
+    ("rope", "v2_layoutB_scalar_w4096"): partial(tasks.rope_packed, *ROPE, 4096),
+    ("rope", "v3_layoutB_pe_w128"): partial(tasks.rope_packed, *ROPE, 128, on_tensor=True),
+    ("rope", "v3_layoutB_pe_w256"): partial(tasks.rope_packed, *ROPE, 256, on_tensor=True),
+    ("rope", "v3_layoutB_pe"): partial(tasks.rope_packed, *ROPE, 512, on_tensor=True),
+    ("mamba", "baseline"): partial(mamba.mamba_baseline, *MAMBA),
+    ("mamba", "v1"): partial(mamba.mamba, *MAMBA, 7168, buffers=0),  # as above, for two
+    ("mamba", "v2_w256"): partial(mamba.mamba, *MAMBA, 256),
+    ("mamba", "v2"): partial(mamba.mamba, *MAMBA, 512),
+    ("mamba", "v2_w896"): partial(mamba.mamba, *MAMBA, 896),
+    ("mamba", "v2_w1024"): partial(mamba.mamba, *MAMBA, 1024),
+    ("mamba", "v4"): partial(mamba.mamba_shared, *MAMBA, 512),
+    ("mamba", "v4_s4unroll"): partial(mamba.mamba_shared, *MAMBA, 512),  # unrolled: the same program
 }
 """(task, variant) of `kda_beta1.csv` to its program."""
 
@@ -139,7 +161,7 @@ def task_rows() -> list[DeviceRow]:
             tensor_active_us=_number(row["measured_tensor_active_us"]),
             tolerance=0.10 if row["task"] == "bmm" else 0.02,
         )
-        for row in read("kda_beta1.csv") if (row["task"], row["variant"]) in TASKS
+        for row in read("kda_beta1.csv")
     ]  # fmt: skip
 
 

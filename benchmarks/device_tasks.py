@@ -1,7 +1,8 @@
-"""The measured variants of two NKIBench tasks, matmul and bmm, in `data/trn2_device/kda_beta1.csv`, written anew.
+"""The measured variants of NKIBench's matmul, bmm and rope in `data/trn2_device/kda_beta1.csv`, written anew.
 
 Each function returns a traced `Program`: same loops, tiles and transfers as what was measured, in the current dialect,
-with `device_decisions` in place of that compiler. Inputs are float32.
+with `device_decisions` in place of that compiler. Inputs are float32. `buffers`: tiles that streaming loads take in
+turn, 0 for fresh ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def matmul(
     """(M x K) times (K x N): `row_tiles` x 128 rows transposed first, then every 128 x 512 of the right side once.
 
     `limbs`: float32; split, which keeps an operand as two bfloat16 and adds three products; or bfloat16, the first of
-    these products alone. `buffers`: tiles that the streaming loads take in turn.
+    these products alone.
     """
 
     def kernel(lhs: Any, rhs: Any) -> Any:
@@ -73,8 +74,7 @@ def bmm(
     """For every batch (M x K) times (K x N), K at most 128, so that a product is a whole output tile.
 
     `tiles_ahead`: tiles of 128 rows transposed before the products on them start, of `batch_block` batches together.
-    `wide`: columns of a store. `dtype`: of the products' operands. `buffers`: tiles that the rows' loads take in turn,
-    0 for fresh ones.
+    `wide`: columns of a store. `dtype`: of the products' operands.
     """
 
     def kernel(lhs: Any, rhs: Any) -> Any:
@@ -112,6 +112,101 @@ def bmm(
     return trace(kernel, (batches, m_size, k_size), (batches, k_size, n_size))
 
 
+def rope_halves(half: int, length: int, width: int, *, buffers: int = 3) -> Program:
+    """Rotary embedding of (2 half x length) by cosines and sines of (half x length): both halves from partition 0 on.
+
+    Six Vector instructions on `half` partitions for every `width` columns.
+    """
+
+    def kernel(x: Any, cos: Any, sin: Any) -> Any:
+        do = Decisions()
+        out = nl.ndarray((2 * half, length), dtype=nl.float32, buffer=nl.shared_hbm)
+        operands = [Rotation((half, width), nl.float32, buffers) for _ in range(4)]
+        for at in range(0, length, width):
+            here = slice(at, at + width)
+            low, high, cosine, sine = (operand.tile() for operand in operands)
+            sources = x[:half, here], x[half:, here], cos[:, here], sin[:, here]
+            for tile, source in zip((low, high, cosine, sine), sources):
+                do.transfer(tile, source)
+            turned = _combined(do, (low, cosine), (high, sine), nl.subtract)
+            do.transfer(out[:half, here], turned)
+            turned = _combined(do, (high, cosine), (low, sine), nl.add)
+            do.transfer(out[half:, here], turned)
+        return out
+
+    return _trace_rope(kernel, half, length)
+
+
+def rope_baseline(half: int, length: int, width: int = COLUMNS) -> Program:
+    """As NKIBench ships it, unrolled: the second half is copied to partition 0, results share a tile and a store."""
+
+    def kernel(x: Any, cos: Any, sin: Any) -> Any:
+        do = Decisions()
+        out = nl.ndarray((2 * half, length), dtype=nl.float32, buffer=nl.shared_hbm)
+        for at in range(0, length, width):
+            here = slice(at, at + width)
+            both, result = (nl.ndarray((2 * half, width), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
+            cosine, sine, high = (nl.ndarray((half, width), dtype=nl.float32, buffer=nl.sbuf) for _ in range(3))
+            do.transfer(both, x[:, here])
+            do.transfer(cosine, cos[:, here])
+            do.transfer(sine, sin[:, here])
+            low = both[:half, :]
+            do.copy(high, both[half:, :])
+            low_cosine, high_cosine = _product(do, low, cosine), _product(do, high, cosine)
+            low_sine, high_sine = _product(do, low, sine), _product(do, high, sine)
+            do.tensor_tensor(result[:half, :], low_cosine, high_sine, nl.subtract)
+            do.tensor_tensor(result[half:, :], high_cosine, low_sine, nl.add)
+            do.transfer(out[:, here], result)
+        return out
+
+    return _trace_rope(kernel, half, length)
+
+
+def rope_packed(half: int, length: int, width: int, *, on_tensor: bool = False, buffers: int = 3) -> Program:
+    """The same on all partitions, so that three Vector instructions do: Scalar copies across the halves.
+
+    `on_tensor`: the swap of the halves, one negated, is a product with a permutation and stays in PSUM.
+    """
+
+    def kernel(x: Any, cos: Any, sin: Any) -> Any:
+        do = Decisions()
+        rows = 2 * half
+        out = nl.ndarray((rows, length), dtype=nl.float32, buffer=nl.shared_hbm)
+        swap: Any = do.constant(np.kron(np.array([[0, 1], [-1, 0]]), np.eye(half))) if on_tensor else None
+        operands = [Rotation((rows, width), nl.float32, buffers) for _ in range(3)]
+        for at in range(0, length, width):
+            here = slice(at, at + width)
+            both, cosine, sine = (operand.tile() for operand in operands)
+            do.transfer(both, x[:, here])
+            for tile, source in ((cosine, cos), (sine, sin)):
+                do.transfer(tile[:half, :], source[:, here])
+                do.activation(tile[half:, :], nl.copy, tile[:half, :])
+            swapped = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.psum if on_tensor else nl.sbuf)
+            if on_tensor:
+                nisa.nc_matmul(dst=swapped, stationary=swap, moving=both)
+            else:
+                do.activation(swapped[:half, :], nl.copy, both[half:, :], scale=-1.0)
+                do.activation(swapped[half:, :], nl.copy, both[:half, :])
+            do.transfer(out[:, here], _combined(do, (both, cosine), (swapped, sine), nl.add))
+        return out
+
+    return _trace_rope(kernel, half, length)
+
+
+def _product(do: Decisions, data1: Any, data2: Any) -> Any:
+    tile = nl.ndarray(data1.shape, dtype=nl.float32, buffer=nl.sbuf)
+    do.tensor_tensor(tile, data1, data2, nl.multiply)
+    return tile
+
+
+def _combined(do: Decisions, first: tuple[Any, Any], second: tuple[Any, Any], op: Any) -> Any:
+    """op of two products."""
+    products = _product(do, *first), _product(do, *second)
+    tile = nl.ndarray(products[0].shape, dtype=nl.float32, buffer=nl.sbuf)
+    do.tensor_tensor(tile, *products, op)
+    return tile
+
+
 def _transposed(tile: Any, identity: Any) -> Any:
     """In PSUM: a product with the identity, as those kernels wrote it."""
     turned = nl.ndarray((tile.shape[1], P), dtype=nl.float32, buffer=nl.psum)
@@ -132,3 +227,7 @@ def _split(do: Decisions, tile: Any) -> tuple[Any, Any]:
     do.copy(high, tile)
     do.tensor_tensor(low, tile, high, nl.subtract)
     return high, low
+
+
+def _trace_rope(kernel: Any, half: int, length: int) -> Program:
+    return trace(kernel, (2 * half, length), (half, length), (half, length))
