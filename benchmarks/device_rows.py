@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import device_mamba as mamba
 from benchmarks import device_matmuls as matmuls
+from benchmarks import device_small as small
 from benchmarks import device_tasks as tasks
 from nki_sim.program import Program
 
@@ -165,6 +166,37 @@ def task_rows() -> list[DeviceRow]:
     ]  # fmt: skip
 
 
+def stream_rows() -> list[DeviceRow]:
+    makers = {"copy_rows": small.copy_rows, "copy_packed": small.copy_packed, "rms": small.rms}
+    found = []
+    for row in read("streams.csv"):
+        shapes = []
+        for shape in row["shape"].split("+"):  # several tensors in one kernel
+            height, width = (int(size) for size in shape.split("x"))
+            shapes.append((height, width))
+        found.append(
+            DeviceRow(
+                row["id"], "streams", row["grid"], f"{row['kernel']} {row['shape']}",
+                partial(makers[row["kernel"]], shapes, row["dtype"]), float(row["measured_us"]), with_launch=True,
+            )
+        )  # fmt: skip
+    return found
+
+
+def attention_rows() -> list[DeviceRow]:
+    found = []
+    for row in read("attention_fp32.csv"):
+        n, d = (int(size) for size in row["shape"].split("x"))
+        form = int(row["form"])
+        found.append(
+            DeviceRow(
+                row["id"], "attention_fp32", row["grid"], f"attention form {form} {row['shape']}",
+                partial(small.attention, form, n, d), float(row["measured_us"]), with_launch=True,
+            )
+        )  # fmt: skip
+    return found
+
+
 def rows() -> list[DeviceRow]:
     """Every family, in the order of the files."""
-    return [*blocked_rows(), *ladder_rows(), *qwen_rows(), *task_rows()]
+    return [*blocked_rows(), *ladder_rows(), *qwen_rows(), *task_rows(), *stream_rows(), *attention_rows()]
