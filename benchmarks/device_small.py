@@ -6,6 +6,7 @@ Each function returns a traced `Program`. Their figures hold the runtime's launc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
@@ -85,27 +86,38 @@ def rms(shapes: Sequence[tuple[int, int]], dtype: str = "bfloat16") -> Program:
     return _trace(kernel, [*shapes, *((1, columns) for _, columns in shapes)], dtype)
 
 
+@dataclass(frozen=True)
+class Form:
+    fused: bool
+    """The scale is in the copy of q, on Scalar, and the row's sum in the exponential."""
+    narrow: bool = False
+    """Weights and values in bfloat16."""
+    hardware: bool = False
+    """Descriptors: q, v and the result on Sync's queue, k on Scalar's."""
+
+
 FORMS = {
-    0: (False, False, False),
-    1: (True, False, False),
-    2: (True, True, False),
-    5: (True, False, True),
-    6: (True, True, True),
+    0: Form(fused=False),
+    1: Form(fused=True),
+    2: Form(fused=True, narrow=True),
+    5: Form(fused=True, hardware=True),
+    6: Form(fused=True, narrow=True, hardware=True),
 }
-"""Form of `attention` to (fused, bfloat16 weights and values, hardware descriptors)."""
+"""By the numbers in `attention_fp32.csv`."""
 
 
 def attention(form: int, n: int, d: int) -> Program:
     """softmax(q k^T / sqrt(d)) v on one tile: q, k and v are n x d, n at most 128.
 
-    Fused: the scale is in the copy of q, on Scalar, and the row's sum in the exponential. Raises KeyError for a form that
-    is not in `FORMS`.
+    Raises ValueError for a form that is not in `FORMS`.
     """
-    fused, narrow, hardware = FORMS[form]
+    if form not in FORMS:
+        raise ValueError(f"attention form {form}: one of {', '.join(map(str, FORMS))}")
+    how = FORMS[form]
     factor = 1 / sqrt(d)
 
     def move(dst: Any, src: Any, queue: Engine) -> None:
-        if hardware:
+        if how.hardware:
             nisa.dma_copy(dst=dst, src=src, engine=queue, dge_mode=nisa.dge_mode.hwdge)
         else:
             nisa.dma_copy(dst=dst, src=src)
@@ -123,13 +135,13 @@ def attention(form: int, n: int, d: int) -> Program:
 
     def kernel(q: Any, k: Any, v: Any) -> Any:
         out = nl.ndarray((n, d), dtype=nl.float32, buffer=nl.shared_hbm)
-        kept = nl.bfloat16 if narrow else nl.float32
+        kept = nl.bfloat16 if how.narrow else nl.float32
         query, key, value = (sbuf(n, d) for _ in range(3))
         move(query, q, nisa.engine.sync)
         move(key, k, nisa.engine.scalar)
         move(value, v, nisa.engine.sync)
         query_t, key_t, weights_t = sbuf(d, n), sbuf(d, n), sbuf(n, n, dtype=kept)
-        if fused:
+        if how.fused:
             nisa.activation(dst=query_t, op=nl.copy, data=transposed(query), scale=factor)
         else:
             nisa.tensor_copy(dst=query_t, src=transposed(query))
@@ -138,14 +150,14 @@ def attention(form: int, n: int, d: int) -> Program:
         nisa.nc_matmul(dst=scores, stationary=query_t, moving=key_t)
         largest, bias, total, inverse = (sbuf(n, 1) for _ in range(4))
         nisa.tensor_reduce(dst=largest, op=nl.maximum, data=scores, axis=1)
-        nisa.tensor_scalar(dst=bias, data=largest, op0=nl.multiply, operand0=-1.0 if fused else -factor)
+        nisa.tensor_scalar(dst=bias, data=largest, op0=nl.multiply, operand0=-1.0 if how.fused else -factor)
         weights = sbuf(n, n, dtype=kept)
-        if fused:
+        if how.fused:
             _summed(weights, nl.exp, scores, total, bias=bias)
         else:
             nisa.activation(dst=weights, op=nl.exp, data=scores, bias=bias, scale=factor)
             nisa.tensor_reduce(dst=total, op=nl.add, data=weights, axis=1)
-        if narrow:
+        if how.narrow:
             wide, value = value, sbuf(n, d, dtype=kept)
             nisa.tensor_copy(dst=value, src=wide)
         nisa.tensor_copy(dst=weights_t, src=transposed(weights))
@@ -161,15 +173,8 @@ def attention(form: int, n: int, d: int) -> Program:
 
 def _summed(dst: Any, op: Any, data: Any, total: Any, bias: Any = None) -> None:
     """dst = op(data + bias) on Scalar, which adds up the row besides."""
-    nisa.activation(
-        dst=dst,
-        op=op,
-        data=data,
-        bias=bias,
-        reduce_op=nl.add,
-        reduce_res=total,
-        reduce_cmd=nisa.reduce_cmd.reset_reduce,
-    )
+    command = nisa.reduce_cmd.reset_reduce
+    nisa.activation(dst=dst, op=op, data=data, bias=bias, reduce_op=nl.add, reduce_res=total, reduce_cmd=command)
 
 
 def _trace(kernel: Any, shapes: Sequence[tuple[int, int]], dtype: str) -> Program:

@@ -1,0 +1,275 @@
+"""The measured kernels of `benchmarks/data/trn2_device`: each computes what it should, and each row has its program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from benchmarks import device_mamba as mamba
+from benchmarks import device_matmuls as matmuls
+from benchmarks import device_rows
+from benchmarks import device_small as small
+from benchmarks import device_tasks as tasks
+from benchmarks.device_decisions import Decisions, Rotation, trace
+from nki_sim.errors import CapacityExceeded, NkiError
+from nki_sim.executor import execute
+from nki_sim.nki import isa as nisa
+from nki_sim.nki import language as nl
+from nki_sim.program import Program, Template
+
+FAMILIES = ("blocked_fp32", "ladder_fp32", "qwen_bf16", "kda_beta1", "streams", "attention_fp32")
+
+K, M, N = 512, 256, 1024
+HALF, LENGTH = 64, 2048
+CHANNELS, STATES = 256, 4
+
+EXACT, ROUNDED = 1e-5, 1e-2
+"""Relative error of float32, and with bfloat16 in between."""
+
+
+def normal(*shapes: tuple[int, int] | tuple[int, int, int]) -> list[np.ndarray]:
+    random = np.random.default_rng(7)
+    return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def error(result: np.ndarray, expected: np.ndarray) -> float:
+    result = np.asarray(result, np.float64)
+    assert result.shape == expected.shape
+    return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+
+
+# --- what they compute ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(matmuls.blocked, K, M, N, 1, 2, 2),
+        partial(matmuls.blocked, K, M, N, 2, 1, 4),
+        partial(matmuls.tiled, K, M, N),
+        partial(matmuls.tiled, K, M, N, row_resident=True),
+        partial(matmuls.square_blocks, K, M, N, 2, 2),
+    ],
+)
+def test_a_product_of_a_transposed_left_side(make: Callable[[], Program]) -> None:
+    a_t, b = normal((K, M), (K, N))
+    assert error(execute(make(), [a_t, b])[0], a_t.T @ b) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("row_tiles", "limbs", "tolerance"),
+    [(1, "float32", EXACT), (2, "float32", EXACT), (2, "split", EXACT), (2, "bfloat16", ROUNDED)],
+)
+def test_matmul(row_tiles: int, limbs: str, tolerance: float) -> None:
+    lhs, rhs = normal((M, K), (K, N))
+    assert error(execute(tasks.matmul(M, K, N, row_tiles, limbs), [lhs, rhs])[0], lhs @ rhs) < tolerance
+
+
+@pytest.mark.parametrize(
+    ("tiles_ahead", "wide", "batch_block", "dtype"),
+    [
+        (1, 512, 1, "float32"),
+        (1, 1024, 1, "float32"),
+        (2, 1024, 1, "float32"),
+        (4, 1024, 2, "float32"),
+        (4, 1024, 4, "float32"),
+        (1, 512, 1, "bfloat16"),
+    ],
+)
+def test_bmm(tiles_ahead: int, wide: int, batch_block: int, dtype: str) -> None:
+    lhs, rhs = normal((4, 512, 64), (4, 64, 1024))
+    program = tasks.bmm(4, 512, 64, 1024, tiles_ahead, wide, batch_block, dtype)
+    assert error(execute(program, [lhs, rhs])[0], lhs @ rhs) < (EXACT if dtype == "float32" else ROUNDED)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(tasks.rope_baseline, HALF, LENGTH),
+        partial(tasks.rope_halves, HALF, LENGTH, 512),
+        partial(tasks.rope_halves, HALF, LENGTH, 1024, buffers=2),
+        partial(tasks.rope_packed, HALF, LENGTH, 256),
+        partial(tasks.rope_packed, HALF, LENGTH, 128, on_tensor=True),
+    ],
+)
+def test_rope(make: Callable[[], Program]) -> None:
+    x, cos, sin = normal((2 * HALF, LENGTH), (HALF, LENGTH), (HALF, LENGTH))
+    low, high = x[:HALF], x[HALF:]
+    expected = np.concatenate([low * cos - high * sin, low * sin + high * cos])
+    assert error(execute(make(), [x, cos, sin])[0], expected) < EXACT
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(mamba.mamba_baseline, CHANNELS, LENGTH, STATES),
+        partial(mamba.mamba, CHANNELS, LENGTH, STATES, LENGTH, buffers=0),
+        partial(mamba.mamba, CHANNELS, LENGTH, STATES, 256),
+        partial(mamba.mamba, CHANNELS, LENGTH, STATES, 1024),
+        partial(mamba.mamba_shared, CHANNELS, LENGTH, STATES, 512),
+    ],
+)
+def test_mamba(make: Callable[[], Program]) -> None:
+    shapes = (CHANNELS, LENGTH), (CHANNELS, LENGTH), (CHANNELS, STATES), (STATES, LENGTH), (STATES, LENGTH)
+    delta, u, a, b, c = (0.05 * values for values in normal(*shapes))
+    hidden, expected = np.zeros((CHANNELS, STATES)), np.empty((CHANNELS, LENGTH))
+    for at in range(LENGTH):
+        step = delta[:, at : at + 1].astype(np.float64)
+        hidden = np.exp(step * a) * hidden + step * u[:, at : at + 1] * b[:, at]
+        expected[:, at] = hidden @ c[:, at]
+    assert error(execute(make(), [delta, u, a, b, c])[0], expected) < EXACT
+
+
+SHAPES = [(512, 256), (1024, 64)]
+
+
+@pytest.mark.parametrize("make", [small.copy_rows, small.copy_packed])
+def test_copies(make: Callable[..., Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "PACKED_ELEMENTS", 384)  # so that transfers end within a tensor
+    sources = [values.astype(ml_dtypes.bfloat16) for values in normal(*SHAPES)]
+    for result, source in zip(execute(make(SHAPES), sources), sources):
+        np.testing.assert_array_equal(result, source)
+
+
+def test_rms() -> None:
+    tensors = [values.astype(ml_dtypes.bfloat16) for values in normal(*SHAPES, (1, 256), (1, 64))]
+    for result, source, weight in zip(execute(small.rms(SHAPES), tensors), tensors[:2], tensors[2:]):
+        x = source.astype(np.float64)
+        expected = x / np.sqrt((x * x).mean(1, keepdims=True)) * weight.astype(np.float64)
+        assert error(result, expected) < ROUNDED
+
+
+@pytest.mark.parametrize("form", small.FORMS)
+def test_attention(form: int) -> None:
+    q, k, v = normal((96, 32), (96, 32), (96, 32))
+    weights = np.exp(q.astype(np.float64) @ k.T / np.sqrt(32))
+    expected = weights / weights.sum(1, keepdims=True) @ v
+    assert error(execute(small.attention(form, 96, 32), [q, k, v])[0], expected) < (
+        ROUNDED if small.FORMS[form].narrow else EXACT
+    )
+
+
+def test_an_unknown_form_of_attention_is_refused() -> None:
+    with pytest.raises(ValueError, match="attention form 3: one of 0, 1, 2, 5, 6"):
+        small.attention(3, 96, 32)
+
+
+# --- the rows -------------------------------------------------------------------------------------
+
+
+def test_every_measured_row_is_there_once() -> None:
+    """All but the compiler's own matmuls, settings that a kernel's own assertion rejects, and a wrong result."""
+    expected = {
+        row["id"]
+        for family in FAMILIES
+        for row in device_rows.read(f"{family}.csv")
+        if "assertion" not in row.get("error_kind", "") and "wrong result" not in row.get("error_kind", "")
+    }
+    ids = [row.id for row in device_rows.rows()]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_row_has_a_program_or_is_refused_for_space(family: str) -> None:
+    for row in device_rows.rows():
+        if row.family != family:
+            continue
+        assert (row.measured_us is None) == bool(row.refused), row.id
+        try:
+            program = row.make()
+        except NkiError as refusal:
+            assert isinstance(refusal, CapacityExceeded), (row.id, refusal)
+            assert family == "blocked_fp32", row.id
+            continue
+        assert len(program.outputs) >= 1, row.id
+
+
+def test_only_the_runtimes_figures_hold_the_launch() -> None:
+    for row in device_rows.rows():
+        assert row.with_launch == (row.family in ("streams", "attention_fp32", "qwen_bf16")), row.id
+
+
+def test_a_tasks_figure_is_doubled_and_says_how_far_off_it_may_be() -> None:
+    published = {row["id"]: float(row["published_us"]) for row in device_rows.read("kda_beta1.csv")}
+    for row in device_rows.task_rows():
+        assert row.measured_us == pytest.approx(2 * published[row.id], rel=1e-3)
+        assert row.tolerance == (0.1 if row.grid == "kda_bmm" else 0.02)
+
+
+def test_programs_move_what_their_descriptions_say() -> None:
+    """Bytes and products of whole kernels, counted by hand from the sources' loops."""
+    by_id = {row.id: row.make for row in device_rows.task_rows()}
+    matrix = 4 * 4096 * 5120, 4 * 5120 * 12288, 4 * 4096 * 12288
+    identity = 4 * 128 * 128
+    for row, row_tiles, products in (("K001", 1, 1), ("K003", 4, 1), ("K005", 4, 3)):
+        moved, multiplied = _moved_and_multiplied(by_id[row]())
+        assert moved == matrix[0] + matrix[1] * 32 // row_tiles + matrix[2] + identity, row
+        assert multiplied == products * 32 * 24 * 40 + 32 * 40, row
+    rope = 4 * 262144 * (128 + 64 + 64 + 128)
+    for row, extra in (("K015", 0), ("K016", 0), ("K020", 0), ("K023", identity)):
+        assert _moved_and_multiplied(by_id[row]())[0] == rope + extra, row
+    broadcasts = 2 * 14 * 16
+    assert _moved_and_multiplied(by_id["K030"]())[1] == 2 * broadcasts
+    assert _moved_and_multiplied(by_id["K034"]())[1] == broadcasts
+
+
+def _moved_and_multiplied(program: Program) -> tuple[int, int]:
+    """Bytes of all transfers, and products (transposes among them)."""
+    moved = multiplied = 0
+    for template, count in _counted(program):
+        if template.opcode == "dma_copy":
+            moved += template.operands[0].nbytes * count
+        multiplied += count if template.opcode == "nc_matmul" else 0
+    return moved, multiplied
+
+
+def _counted(program: Program) -> list[tuple[Template, int]]:
+    counts = np.bincount(program.template_ids, minlength=len(program.templates)).tolist()
+    return list(zip(program.templates, counts))
+
+
+# --- what that compiler decided -------------------------------------------------------------------
+
+
+def test_transfers_take_two_queues_in_turn_and_copies_the_less_busy_engine() -> None:
+    def kernel(source: Any) -> Any:
+        do = Decisions()
+        out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+        first, second = (nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf) for _ in range(2))
+        do.transfer(first, source)
+        do.tensor_tensor(second, first, first, nl.add)  # Vector: 64
+        do.copy(first[:, :48], second[:, :48])  # Scalar: 48
+        do.copy(first[:, 48:], second[:, 48:])  # Scalar: 64
+        do.activation(second, nl.copy, first)  # Scalar: 128
+        do.copy(first[:, :1], second[:, :1])  # Vector: 65
+        do.transfer(out, first)
+        return out
+
+    program = trace(kernel, (128, 64))
+    ran = [program.templates[at] for at in program.template_ids]
+    transfers = [template.attrs for template in ran if template.opcode == "dma_copy"]
+    assert [attrs.queue.name for attrs in transfers] == ["sync", "scalar"]
+    assert {attrs.dge_mode.name for attrs in transfers} == {"none"}
+    copies = [template.engine.name for template in ran if template.opcode == "tensor_copy"]
+    assert copies == ["scalar", "scalar", "vector"]
+
+
+@pytest.mark.parametrize(("buffers", "expected"), [(0, 6), (2, 2), (3, 3)])
+def test_loads_take_few_tiles_in_turn(buffers: int, expected: int) -> None:
+    def kernel(source: Any) -> Any:
+        tiles = Rotation((128, 8), nl.float32, buffers)
+        out = nl.ndarray(source.shape, dtype=nl.float32, buffer=nl.shared_hbm)
+        for at in range(0, 48, 8):
+            tile = tiles.tile()
+            nisa.dma_copy(dst=tile, src=source[:, at : at + 8])
+            nisa.dma_copy(dst=out[:, at : at + 8], src=tile)
+        return out
+
+    program = trace(kernel, (128, 48))
+    assert sum(allocation.region.on_chip for allocation in program.allocations) == expected
