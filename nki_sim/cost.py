@@ -46,6 +46,8 @@ class Transfer:
 
     queue: str
     """`dma.sync`, `dma.scalar` or `dma.gpsimd`."""
+    start_ns: float
+    """From the start of its issue to the first byte."""
     first_engine: int
     last_engine: int
     """Inclusive."""
@@ -99,10 +101,13 @@ class Cost:
     table: str = ""
     """Activation function table it needs; empty if any will do."""
     ports: tuple[str, ...] = ()
-    """Ports it holds that another engine uses too: `sbuf` (Vector and GpSimd), `psum` (Vector and Scalar)."""
+    """What it holds that another engine or queue uses too: the ports `sbuf` (Vector and GpSimd) and `psum` (Vector and
+    Scalar); `descriptors`: GpSimd's cores, which compute and generate descriptors."""
     transfer: Transfer | None = None
     array_tile: ArrayTile | None = None
     """None: the whole array, or no product."""
+    activity_ns: float = 0.0
+    """Of a product: the time it needs at full clock, times the share of the array's rows that it uses."""
 
 
 def cost(template: Template, machine: Machine) -> Cost:
@@ -145,7 +150,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
     passes = 1
     if any(operand.dtype == "float32" for operand in inputs):
         passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
-    moving_ns = passes * cycles / machine.tensor_clock_ghz
+    moving_ns = passes * (cycles / machine.tensor_clock_ghz + machine.tensor_pass_ns)
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
     flops = 2 * rows * stationary_columns * columns
     hold_ns = max(moving_ns, loading_ns)
@@ -159,6 +164,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         flops=flops,
         transpose_flops=flops if transposes else 0,
         array_tile=tile,
+        activity_ns=hold_ns * share * min(1.0, rows / machine.tensor_rows),
     )
 
 
@@ -236,6 +242,8 @@ def _ports(engine: str, operands: list[Operand], perf_mode: bool, machine: Machi
         ports.append("sbuf")
     if MemoryRegion.psum in regions and engine in ("vector", "scalar") and machine.vector_scalar_share_psum:
         ports.append("psum")
+    if engine == "gpsimd":
+        ports.append("descriptors")
     return tuple(ports)
 
 
@@ -317,15 +325,17 @@ def _dma(template: Template, machine: Machine) -> Cost:
     bytes_on_busiest = nbytes * rows_on_busiest / rows
     rows_ns = rows_on_busiest * machine.dma_row_ns
     bytes_ns = bytes_on_busiest / (machine.dma_engine_bytes_per_ns * efficiency)
-    queue, issue_ns = _queue(template, machine)
+    queue, issue_ns, start_ns = _queue(template, machine)
     spread = machine.dma_spread_ns if last > first else 0.0
+    moving_ns = rows_ns + bytes_ns / machine.dma_sustained
     return Cost(
         queue,
         issue_ns,
         machine.dma_completion_ns + spread,
         _traffic(template),
+        ports=("descriptors",) if queue == "dma.gpsimd" else (),
         transfer=Transfer(
-            queue, first, last, rows_ns + bytes_ns / machine.dma_sustained, bytes_ns, rows, nbytes // rows, nbytes
+            queue, start_ns, first, last, moving_ns, bytes_ns, rows, nbytes // rows, nbytes
         ),
     )
 
@@ -351,18 +361,28 @@ def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine)
     return first, min(last, machine.dma_engines - 1), rows_per_partition * min(per_engine, partitions), rows
 
 
-def _queue(template: Template, machine: Machine) -> tuple[str, float]:
-    """The queue that issues the transfer, and how long the next one has to wait behind it.
+def _queue(template: Template, machine: Machine) -> tuple[str, float, float]:
+    """(queue that issues the transfer, how long the next one has to wait behind it, until the first byte).
 
-    Scalar has a descriptor generator of its own, GpSimd generates in software, all else is Sync's.
+    Scalar and Sync have a hardware engine each that generates descriptors, GpSimd generates them in software, and
+    the compiler can leave them in memory.
     """
     engine = getattr(template.attrs, "queue", None) or getattr(template.attrs, "engine", None)
     mode = getattr(getattr(template.attrs, "dge_mode", None), "name", "unknown")
-    if engine is Engine.gpsimd or mode == "swdge":
-        return "dma.gpsimd", machine.dma_software_issue_ns
-    if engine is Engine.scalar:
-        return "dma.scalar", machine.dma_hardware_issue_ns
-    return "dma.sync", machine.dma_hardware_issue_ns
+    named = engine if engine in (Engine.scalar, Engine.gpsimd, Engine.sync) else None
+    if mode == "unknown":
+        if named is Engine.gpsimd:
+            mode = "swdge"
+        elif named is not None or template.opcode == "dma_transpose":
+            mode = "hwdge"
+        else:
+            mode = "swdge" if machine.dma_plain_descriptors == "software" else "none"
+    if mode == "swdge":
+        return "dma.gpsimd", machine.dma_software_issue_ns, machine.dma_start_ns
+    queue = "dma.scalar" if named is Engine.scalar else "dma.sync"
+    if mode == "none":
+        return queue, machine.dma_prepared_issue_ns, machine.dma_start_ns
+    return queue, machine.dma_hardware_issue_ns, machine.dma_hardware_start_ns
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -1,36 +1,13 @@
 """The DMA engines as a shared resource: when does a transfer's data move, given what is already booked?
 
-Two disciplines. `FirstComeFirstServed` books transfers one behind the other, in the order they are asked
-for. `Backfilling` lets a later request use time that earlier ones left idle; it books in slices of time, in
-which capacity is interchangeable.
+`Backfilling` lets a later request use time that earlier ones left idle; it books in slices of time, in which
+capacity is interchangeable.
 """
 
 from __future__ import annotations
 
 _FULL = 1e-6
 """ns of a slice too short to be worth booking."""
-
-
-class FirstComeFirstServed:
-    def __init__(self, engines: int) -> None:
-        self._engines = engines
-        self._all = 0.0
-        self._latest = 0.0
-        self._each = [0.0] * engines
-
-    def book(self, earliest: float, first: int, last: int, duration: float) -> tuple[float, float]:
-        """(start, end) of a transfer that keeps engines first..last busy for `duration` ns."""
-        start = max(earliest, self._all)
-        if last - first + 1 == self._engines:
-            start = max(start, self._latest)
-            self._all = start + duration
-        else:
-            start = max(start, *self._each[first : last + 1])
-            end = start + duration
-            for engine in range(first, last + 1):
-                self._each[engine] = end
-            self._latest = max(self._latest, end)
-        return start, start + duration
 
 
 class Backfilling:

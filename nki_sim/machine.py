@@ -140,13 +140,17 @@ class Machine:
     """Loading weights; hidden behind the previous matmul unless that one is shorter."""
     stationary_latency_ns: float
     """What a weight load takes besides its columns, when nothing hides it."""
+    tensor_pass_ns: float
+    """Between two passes over the array, besides their columns."""
+    tensor_wait_ns: float
+    """To wait for a tile that a transfer has brought, once for each such tile and matmul."""
     tensor_latency_ns: float
     """From the last column in to the result readable in PSUM by another engine."""
     throttle_factor: float
     """Slowdown while cold. 1 turns the state machine off."""
     throttle_window_ns: float
     throttle_utilization: float
-    """Busy fraction of one window that keeps the next at full speed."""
+    """Share of the array's rows, on average over one window at full clock, that keeps the next at full speed."""
 
     # VectorE, ScalarE, GpSimdE
     vector_clock_ghz: float
@@ -192,17 +196,31 @@ class Machine:
     """Between the first and the last engine starting on the same transfer."""
     dma_completion_ns: float
     """From the last byte to a consumer starting."""
+    dma_hardware_start_ns: float
+    """The same when a hardware engine generates the descriptors."""
+    dma_prepared_issue_ns: float
+    """Interval between transfers on one queue whose descriptors the compiler left in memory."""
     dma_hardware_issue_ns: float
-    """Interval between transfers issued to one hardware queue."""
+    """The same where a hardware engine generates them."""
     dma_software_issue_ns: float
-    """The same when GpSimd generates the descriptors."""
+    """The same where software on GpSimd does, for all queues together."""
+    dma_plain_descriptors: Literal["software", "prepared"]
+    """What a dma_copy that names neither mode nor queue gets."""
     dma_transpose_efficiency: float
     dma_transpose_onchip_efficiency: float
     dma_transpose_4byte_slowdown: float
     dma_accumulate_efficiency: float
     """Read-add-write transfers (dma_compute)."""
 
+    # what the compiler decides
+    rotation_depth: int
+    """Places that a tile allocated in a loop rotates through."""
+    reload_window_bytes: int
+    """Of a partition, of other tiles allocated since: a tile loaded again sooner is not loaded."""
+
     # the rest
+    launch_ns: float
+    """Of the runtime, in what a benchmark on the device reads; in no simulated latency."""
     register_access_ns: float
     barrier_ns: float
 
@@ -369,10 +387,12 @@ _TRN2_OWN: Table = {
     "tensor_double_row": (True, _ARCH2, "documented"),
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
+    "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
+    "tensor_wait_ns": (20.0, "blocked_fp32 and ladder_fp32: order and spacing of their settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),
-    "throttle_utilization": (0.5, "Neuron Explorer guide: below 50 % the throttle returns", "documented"),
+    "throttle_utilization": (0.47, "kda bmm: a stream of K = 64 stays cool; Neuron Explorer guide: 50 %", "fitted"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
@@ -401,12 +421,18 @@ _TRN2_OWN: Table = {
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
-    "dma_hardware_issue_ns": (604.0, "C01: 66,048 transfers in 39.9 ms; Trainium2 guide: about 600 ns", "fitted"),
-    "dma_software_issue_ns": (729.0, "M08-M12: one transfer per 729 ns whatever its rows", "fitted"),
+    "dma_hardware_start_ns": (736.0, "as with software", "prior"),
+    "dma_prepared_issue_ns": (60.0, "K025: 8,192 transfers of 512-byte rows in 1.4 ms on two queues", "fitted"),
+    "dma_hardware_issue_ns": (600.0, _ARCH2 + ": about 600 ns", "documented"),
+    "dma_software_issue_ns": (700.0, "blocked_fp32 0.74 us (profiled), qwen_bf16 0.65 us; M08-M12: 729 ns", "fitted"),
+    "dma_plain_descriptors": ("software", "trn2_device: plain dma_copy of NKI 0.6", "measured"),
     "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
     "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
     "dma_transpose_4byte_slowdown": (4.0, "documented only as slow", "prior"),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
+    "rotation_depth": (3, "blocked_fp32, kda_beta1: three or four fit, two and unlimited do not", "fitted"),
+    "reload_window_bytes": (106_492, "L001, Q067-Q072: half of SBUF; C01 and blocked_fp32 reload from further", "fitted"),
+    "launch_ns": (10_560.0, "runtime's device benchmark: repeats in one kernel cut the axis at 10.56 us", "measured"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
     "rates": (_RATES_V2_26, _TABLE[0] + "; tensor_tensor and scalar_tensor_tensor at N per C06-C18", "documented"),
@@ -446,6 +472,7 @@ _TRN1: Table = {
     "vector_perf_tensor_16bit": (2.0, "published formulas: N instead of 2N when all is bf16", "documented"),
     "vector_gpsimd_share_port": ("always", _ARCH1, "documented"),
     "vector_scalar_share_psum": (True, _ARCH1, "documented"),
+    "dma_plain_descriptors": ("prepared", _ARCH1 + ": no descriptor generation", "prior"),
     "dma_engine_bytes_per_ns": (17.0, "NKI DMA bandwidth guide", "documented"),
     "rates": (_RATES_TRN1, _TABLE[0], "documented"),
 }

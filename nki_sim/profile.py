@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Cost
 from nki_sim.machine import machine
 from nki_sim.program import Program
@@ -59,7 +60,6 @@ class Measurement:
     """A simulated run. `latency_us` is the scheduled time, the one to compare kernels by."""
 
     latency_us: float
-    program_order_us: float
     resource_bound_us: float
     fields: dict[str, float]
     """Names and units of the Neuron profiler's summary: seconds, bytes, fractions of 1 (also where the name
@@ -105,7 +105,6 @@ def summarise(line: Timeline) -> Measurement:
     waits = stalls(line)
     return Measurement(
         line.latency_us,
-        line.program_order_us,
         line.resource_bound_us,
         {**profile(line), **_wait_fields(waits)},
         line_costs(line),
@@ -177,7 +176,12 @@ def profile(timeline: Timeline) -> dict[str, float]:
     out.update(_begin_and_end_s(timeline))
     for name in ("hbm_read", "hbm_write", "sbuf_read", "sbuf_write", "psum_read", "psum_write"):
         out[f"{name}_bytes"] = total(name)
-    out["spill_save_bytes"] = out["spill_reload_bytes"] = 0
+    for name, reload in (("spill_save_bytes", False), ("spill_reload_bytes", True)):
+        out[name] = sum(
+            price.transfer.nbytes * count
+            for template, price, count in zip(program.templates, costs, counts)
+            if price.transfer is not None and isinstance(template.attrs, Spill) and template.attrs.reload is reload
+        )
 
     flops = sum(price.flops * count for price, count in zip(costs, counts))
     transposes = sum(price.transpose_flops * count for price, count in zip(costs, counts))

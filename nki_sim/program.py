@@ -8,7 +8,8 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -222,11 +223,55 @@ class Program:
     def __len__(self) -> int:
         return len(self.template_ids)
 
+    def with_rows(self, order: np.ndarray, operand_data: np.ndarray | None = None) -> Program:
+        """The program that runs these rows (int64, some of them, in any order, also more than once) and no loops.
+
+        An edge holds between the first copies of its two rows, and goes where one of them does. `operand_data`
+        replaces the whole stream's.
+        """
+        counts = np.diff(self.operand_starts)[order]
+        starts = np.zeros(len(order) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        operands = np.repeat(self.operand_starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
+        first_copy = np.full(len(self) + 1, -1, np.int64)
+        first_copy[order[::-1]] = np.arange(len(order))[::-1]
+        changed = {
+            "template_ids": self.template_ids[order],
+            "operand_starts": starts,
+            "operand_data": (self.operand_data if operand_data is None else operand_data)[operands],
+            "edges": tuple(
+                Edge(int(first_copy[edge.before]), int(first_copy[edge.after]))
+                for edge in self.edges
+                if first_copy[edge.before] >= 0 and first_copy[edge.after] >= 0
+            ),
+            "loops": (),
+        }
+        return Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
+
+    @cached_property
+    def operand_rows(self) -> np.ndarray:
+        """int64 [operands]: the row that each belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.operand_starts))
+
+    def of_operands(self, values: Sequence[Sequence[int]]) -> np.ndarray:
+        """int64 [operands]: for every operand of the stream, its template's value for it."""
+        flat = np.fromiter((value for each in values for value in each), np.int64)
+        bases = np.cumsum([0] + [len(each) for each in values])[:-1]
+        rows = self.operand_rows
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        return flat[bases[self.template_ids[rows]] + np.arange(len(rows)) - self.operand_starts[:-1][rows]]
+
+    @cached_property
+    def writes(self) -> np.ndarray:
+        """bool [operands]: is it written?"""
+        return self.of_operands([[o.access != "r" for o in t.operands] for t in self.templates]).astype(np.bool_)
+
     @cached_property
     def last_use(self) -> np.ndarray:
         """int64 [allocations]: the last row that touches it (a loop's last one, if it was touched before
         the loop as well), -1 if none does."""
-        rows = np.repeat(np.arange(len(self)), np.diff(self.operand_starts))
+        rows = self.operand_rows
         buffers = self.operand_data[:, 0]
         last = np.full(len(self.allocations), -1, np.int64)
         last[buffers] = rows  # rows ascend, and the last assignment to an index stays
@@ -244,7 +289,7 @@ class Program:
     @cached_property
     def first_use(self) -> np.ndarray:
         """int64 [allocations]: the first row that touches it; the number of rows if none does."""
-        rows = np.repeat(np.arange(len(self)), np.diff(self.operand_starts))
+        rows = self.operand_rows
         first = np.full(len(self.allocations), len(self), np.int64)
         first[self.operand_data[::-1, 0]] = rows[::-1]
         return first

@@ -1,4 +1,4 @@
-"""Which operands touch the same bytes, and which buffers must share memory: the program's dependences.
+"""Which operands touch the same bytes: the program's dependences.
 
 Every distinct (buffer, offset, pattern) is a region. Regions of one buffer are compared as boxes in the
 coordinates that the buffer's own strides span (for a tile of a matrix: rows and columns), so disjoint
@@ -7,14 +7,12 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nki_sim.machine import ISA, Machine
-from nki_sim.memory import Allocation, MemoryRegion
+from nki_sim.memory import Allocation
 from nki_sim.program import Operand, Program
 
 _NO_REGION = -1
@@ -31,9 +29,17 @@ class Regions:
     """By region: the other regions that share bytes with it."""
     of_buffer: dict[int, list[int]]
     """Buffer number to its regions."""
+    places: list[tuple[int, int]]
+    """By region: (pattern and item size, as a number; offset in elements): equal in two buffers of one shape where the
+    same bytes of both are meant."""
 
     def __len__(self) -> int:
         return len(self.overlaps)
+
+    def reordered(self, order: np.ndarray) -> Regions:
+        """The same of a program with its rows (int64) in another order."""
+        rows = order.tolist()
+        return replace(self, read=[self.read[row] for row in rows], written=[self.written[row] for row in rows])
 
 
 def find_regions(program: Program) -> Regions:
@@ -42,8 +48,8 @@ def find_regions(program: Program) -> Regions:
     starts = program.operand_starts
     counts = np.diff(starts)
     if not len(counts) or not operands:
-        return Regions([()] * len(program), [()] * len(program), [], {})
-    rows = np.repeat(np.arange(len(program)), counts)
+        return Regions([()] * len(program), [()] * len(program), [], {}, [])
+    rows = program.operand_rows
     number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
     buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
 
@@ -95,6 +101,7 @@ def find_regions(program: Program) -> Regions:
         _by_instruction(rows[writing], region_of[writing], len(program)),
         overlaps,
         of_buffer,
+        list(zip(region_shape, region_offset)),
     )
 
 
@@ -200,95 +207,3 @@ def _components(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     component = np.empty(len(order), np.int64)
     component[order] = np.cumsum(starts)
     return component
-
-
-# --- handing memory on ----------------------------------------------------------------------------
-
-
-def find_gates(program: Program, machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Instruction number to the buffers that must be dead before it, because its own takes their place.
-
-    Every buffer is fresh while memory lasts; then it takes over from the ones that died first. Whether
-    everything fits is `nki_sim.capacity`'s to say; what does not is placed without waiting here.
-    """
-    gates: dict[int, tuple[int, ...]] = {}
-    if not len(program):
-        return gates
-    allocations = program.allocations
-    first_use, last_use = program.first_use.tolist(), program.last_use.tolist()
-    for region, capacity in (
-        (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
-        (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
-    ):
-        used = [a for a in allocations if a.region is region and last_use[a.id] >= 0]
-        placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
-        rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
-        _gate_placed(allocations, placed, last_use, gates)
-        _gate_rotating(allocations, rotating, last_use, capacity, gates)
-    return gates
-
-
-def _gate_rotating(
-    allocations: Sequence[Allocation],
-    members: list[tuple[int, int]],
-    last_use: list[int],
-    capacity: int,
-    gates: dict[int, tuple[int, ...]],
-) -> None:
-    """Memory is handed on in the order in which it fell free, and counted in quarters of the partitions."""
-    fresh = ISA.quadrants * capacity
-    dead: deque[tuple[int, int]] = deque()
-    """(dead buffer, what it left), oldest first."""
-    sizes: dict[int, int] = {}
-    needs: dict[tuple[object, ...], int] = {}
-    deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
-    next_death = 0
-    for at, buffer in members:
-        while next_death < len(deaths) and deaths[next_death][0] < at:
-            gone = deaths[next_death][1]
-            dead.append((gone, sizes[gone]))
-            next_death += 1
-        allocation = allocations[buffer]
-        shape = allocation.shape, allocation.dtype
-        need = needs.get(shape, 0)
-        if not need:
-            quarters = min(ISA.quadrants, -(-allocation.partitions // ISA.quadrant_partitions))
-            need = needs[shape] = allocation.partition_bytes * quarters
-        sizes[buffer] = need
-        if need <= fresh:
-            fresh -= need
-            continue
-        need -= fresh
-        fresh = 0
-        waits: list[int] = []
-        while need > 0 and dead:
-            gone, left = dead.popleft()
-            waits.append(gone)
-            if left > need:
-                dead.appendleft((gone, left - need))
-            need -= left
-        if waits:
-            gates[at] = gates.get(at, ()) + tuple(waits)
-
-
-def _gate_placed(
-    allocations: Sequence[Allocation],
-    members: list[tuple[int, int]],
-    last_use: list[int],
-    gates: dict[int, tuple[int, ...]],
-) -> None:
-    """Buffers with addresses wait for the earlier ones whose bytes they take."""
-    spans: list[tuple[int, int, int, int, int]] = []
-    for at, buffer in members:
-        allocation = allocations[buffer]
-        partition, byte = allocation.address or (0, 0)
-        span = (partition, partition + allocation.partitions, byte, byte + allocation.partition_bytes, buffer)
-        waits = tuple(
-            old[4]
-            for old in spans
-            if old[0] < span[1] and span[0] < old[1] and old[2] < span[3] and span[2] < old[3] and last_use[old[4]] < at
-        )
-        if waits:
-            gates[at] = gates.get(at, ()) + waits
-        spans = [old for old in spans if old[4] not in waits]
-        spans.append(span)

@@ -1,10 +1,10 @@
 """When every instruction runs: in-order engines, dependences through memory, and memory that buffers hand on.
 
-Two schedules of the same instructions, and a bound:
+What runs is the program as the compiler leaves it (`nki_sim.compiler`): loads in the order of need, some dropped,
+spills added, tiles in rotation. Two times come out:
 
-* program order: every engine and DMA queue works in the order of the trace;
-* scheduled: an instruction may fill an idle gap that earlier ones left on its engine, as the compiler's
-  scheduler would arrange it. No instruction is later than in program order. This is the time that ranks;
+* scheduled: in that order, except that an instruction may fill an idle gap that earlier ones left on its engine, as
+  the compiler's scheduler would arrange it. This is the time that ranks;
 * resource bound: the busiest engine with everything else hidden behind it, at the documented rates.
 """
 
@@ -14,20 +14,27 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
+from nki_sim.compiler.loads import order_of_need, without_repeated_loads
+from nki_sim.compiler.rotation import Ends, Gates, find_gates
+from nki_sim.compiler.spills import with_spills
 from nki_sim.cost import Cost, cost
-from nki_sim.dma_pool import Backfilling, FirstComeFirstServed
+from nki_sim.dma_pool import Backfilling
 from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
-from nki_sim.regions import Regions, find_gates, find_regions
+from nki_sim.regions import Regions, find_regions
 from nki_sim.steady import per_iteration_ns, shorten
 from nki_sim.unroll import unrolled
 
 RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
-_PORT_USERS = {"sbuf": ("vector", "gpsimd"), "psum": ("vector", "scalar")}
+_PORT_USERS = {
+    "sbuf": ("vector", "gpsimd"),
+    "psum": ("vector", "scalar"),
+    "descriptors": ("gpsimd", "dma.gpsimd"),
+}
 
 _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
@@ -39,16 +46,15 @@ _FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 200.0, 20_000.0, 200_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """The scheduled order, instruction by instruction, and the three times."""
+    """The scheduled order, instruction by instruction, and the two times."""
 
     program: Program
-    """Without device loops: what `schedule` was given, written out."""
+    """What runs: without device loops, as the compiler leaves it."""
     machine: Machine
     costs: tuple[Cost, ...]
     """By template."""
     latency_us: float
     """Scheduled."""
-    program_order_us: float
     resource_bound_us: float
     resource_us: dict[str, float]
     """Time each resource is busy at least; `dma` is the busiest DMA engine."""
@@ -91,35 +97,38 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
     an opcode without a price.
     """
-    program = unrolled(program)
+    given = program
+    program, regions = compiled(program, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
     extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
     shortened = shorten(program, machine) if extrapolate else None
-    shown = program if shortened is None else shortened.program
-    regions = find_regions(shown)
-    gates = find_gates(shown, machine)
-    in_order = _run(shown, machine, costs, regions, gates)
-    filled = _run(shown, machine, costs, regions, gates, in_order.latency_ns)
-    best = filled if filled.latency_ns <= in_order.latency_ns else in_order
+    shown = program
+    if shortened is not None:
+        shown = shortened.program
+        regions = find_regions(shown)
+    gates, before = find_gates(shown, machine, regions)
+    for edge in shown.edges:
+        before[edge.after] = (*before.get(edge.after, ()), edge.before)
+    best = _run(shown, machine, costs, regions, gates, before, bound_ns)
+    cold = _cold_matmuls(shown, machine, costs, best)
+    if cold:
+        best = _run(shown, machine, costs, regions, gates, before, bound_ns, cold)
     end = np.array(best.end)
-    latency_ns, in_order_ns, error = best.latency_ns, in_order.latency_ns, 0.0
+    latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
         more_ns, error = per_iteration_ns(shortened, end)
-        in_order_more_ns, _ = per_iteration_ns(shortened, np.array(in_order.end))
         latency_ns += shortened.left_out * more_ns
-        in_order_ns = max(latency_ns, in_order_ns + shortened.left_out * in_order_more_ns)
         error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
         if exact is None and error > _TRUSTED_ERROR_PERCENT:
-            return schedule(program, machine, exact=True)
-    latency_ns, in_order_ns = max(latency_ns, bound_ns), max(in_order_ns, bound_ns)
+            return schedule(given, machine, exact=True)
+    latency_ns = max(latency_ns, bound_ns)
     scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
     return Timeline(
         program,
         machine,
         costs,
         latency_ns / 1e3,
-        in_order_ns / 1e3,
         bound_ns / 1e3,
         busy,
         shown,
@@ -133,6 +142,19 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
         scale if shortened is not None else 1.0,
         error,
     )
+
+
+def compiled(program: Program, machine: Machine) -> tuple[Program, Regions]:
+    """What the compiler makes of it, and its dependences.
+
+    Raises NotSupported where a device loop is too long, CapacityExceeded where one instruction's tiles do not fit.
+    """
+    program = without_repeated_loads(unrolled(program), machine)
+    regions = find_regions(program)
+    order = order_of_need(program, regions)
+    program, regions = program.with_rows(order), regions.reordered(order)
+    spilling = with_spills(program, machine)
+    return (program, regions) if spilling is program else (spilling, find_regions(spilling))
 
 
 def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) -> tuple[float, dict[str, float]]:
@@ -225,23 +247,68 @@ def _prepared(program: Program, machine: Machine, costs: Sequence[Cost]) -> tupl
     ], overlapping
 
 
-def _producers(program: Program) -> dict[int, list[int]]:
-    """Instruction to those that the kernel itself put before it."""
-    producers: dict[int, list[int]] = {}
-    for edge in program.edges:
-        producers.setdefault(edge.after, []).append(edge.before)
-    return producers
+def _fetched_operands(program: Program, costs: Sequence[Cost], regions: Regions) -> dict[int, int]:
+    """Matmul to how many of its operands a transfer has brought since a matmul last read them."""
+    fetching = np.array([price.transfer is not None for price in costs], np.bool_)[program.template_ids]
+    tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
+    version = [0] * len(regions)
+    seen = [0] * len(regions)
+    found: dict[int, int] = {}
+    overlaps, read, written = regions.overlaps, regions.read, regions.written
+    for row in np.flatnonzero(fetching | tensor).tolist():
+        if fetching[row]:
+            for region in written[row]:
+                version[region] += 1
+                for other in overlaps[region] or ():
+                    version[other] += 1
+            continue
+        count = 0
+        for region in read[row]:
+            if version[region] != seen[region]:
+                seen[region] = version[region]
+                count += 1
+        if count:
+            found[row] = count
+    return found
 
 
-def _dma_pool(
-    machine: Machine, costs: Sequence[Cost], no_later_than_ns: float | None
-) -> Union[Backfilling, FirstComeFirstServed]:
-    if no_later_than_ns is None:
-        return FirstComeFirstServed(machine.dma_engines)
+def _dma_pool(machine: Machine, costs: Sequence[Cost], bound_ns: float) -> Backfilling:
     moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
     mean = fsum(moves) / len(moves) if moves else 0.0
-    finest = max(_FINEST_SLICE_NS, no_later_than_ns / _MOST_SLICES)
+    finest = max(_FINEST_SLICE_NS, 2 * bound_ns / _MOST_SLICES)
     return Backfilling(machine.dma_engines, max(finest, min(_COARSEST_SLICE_NS, mean)))
+
+
+def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], found: _Pass) -> frozenset[int]:
+    """The instructions that TensorE carries out at the clock of a cold array.
+
+    In the order of time: the array is cold where the window before was not active enough, and what is slow then is
+    less active itself.
+    """
+    window = machine.throttle_window_ns
+    least = machine.throttle_utilization * window
+    if machine.throttle_factor == 1.0:
+        return frozenset()
+    tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
+    rows = np.flatnonzero(tensor)
+    starts = np.array(found.start)[rows]
+    rows = rows[np.argsort(starts, kind="stable")]
+    busy = np.array([price.busy_ns for price in costs])[program.template_ids[rows]].tolist()
+    active = np.array([price.activity_ns for price in costs])[program.template_ids[rows]].tolist()
+    cold: list[int] = []
+    free, slot, this, last = 0.0, 0, 0.0, 0.0
+    for row, start, hold, activity in zip(rows.tolist(), np.sort(starts).tolist(), busy, active):
+        begin = max(start, free)
+        at = int(begin / window)
+        if at != slot:
+            last, this = (this if at == slot + 1 else 0.0), 0.0
+            slot = at
+        if last < least:
+            cold.append(row)
+            hold *= machine.throttle_factor
+        this += activity
+        free = begin + hold
+    return frozenset(cold)
 
 
 def _run(
@@ -249,17 +316,18 @@ def _run(
     machine: Machine,
     costs: Sequence[Cost],
     regions: Regions,
-    gates: dict[int, tuple[int, ...]],
-    no_later_than_ns: float | None = None,
+    gates: Gates,
+    edges: Ends,
+    bound_ns: float,
+    cold: frozenset[int] = frozenset(),
 ) -> _Pass:
-    """Program order; or, given how long that takes at most, with idle gaps filled.
+    """One pass over the rows in their order; each is put at the earliest time that its engine has for it.
 
     The loop stays in one piece: each call per instruction that was tried cost 2 to 5 % of the speed.
     """
-    backfill = no_later_than_ns is not None
     prepared, overlapping_parts = _prepared(program, machine, costs)
     part_until = [0.0] * len(overlapping_parts)  # when each part of TensorE's array is free again
-    overlaps, of_buffer = regions.overlaps, regions.of_buffer
+    overlaps = regions.overlaps
     size = len(regions)
     visible = [0.0] * size  # when the last write may be read
     visible_to_tensor = [0.0] * size  # the same for TensorE, which forwards its own results
@@ -270,11 +338,8 @@ def _run(
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
-    edges = _producers(program)
-    book, dma_start = _dma_pool(machine, costs, no_later_than_ns).book, machine.dma_start_ns
-    window, busy_share = machine.throttle_window_ns, machine.throttle_utilization * machine.throttle_window_ns
+    book = _dma_pool(machine, costs, bound_ns).book
     throttle = machine.throttle_factor
-    tensor_busy: dict[int, float] = {}
     throttled = 0.0
     table = ""
     table_ns, table_loads = machine.activation_table_load_ns, 0
@@ -282,6 +347,7 @@ def _run(
     port_until = [0.0] * (2 * len(_PORT_USERS))
 
     count = len(program)
+    fetched, wait_ns = _fetched_operands(program, costs, regions), machine.tensor_wait_ns
     found = _Pass(0.0, [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count, [-1] * count, 0, 0.0)
     starts, issues, ends, readies, causes = found.start, found.issued, found.end, found.ready, found.cause
     latest = 0.0
@@ -320,38 +386,38 @@ def _run(
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
-            for buffer in gates.get(i, ()):
-                for other in of_buffer[buffer]:
-                    when = visible[other]
-                    if when > ready:
-                        ready = when
-                        cause = writer[other]
-                    when = read_until[other]
-                    if when > ready:
-                        ready = when
-                        cause = reader[other]
+            for other in gates.get(i, ()):
+                when = visible[other]
+                if when > ready:
+                    ready = when
+                    cause = writer[other]
+                when = read_until[other]
+                if when > ready:
+                    ready = when
+                    cause = reader[other]
             for before in edges.get(i, ()):
-                if ends[before] > ready:
-                    ready = ends[before]
+                when = ends[before]
+                if when > ready:
+                    ready = when
                     cause = before
 
         # what its engine adds
         tail = tails[resource]
-        may_fill = backfill
+        may_fill = True
         earliest = ready
         if kind >= _MATMUL:
+            if i in fetched:
+                busy += wait_ns * fetched[i]
             hold = busy
             if extra is not None:
                 part, hold = extra
                 for other in overlapping_parts[part]:
                     if part_until[other] > earliest:
                         earliest = part_until[other]
-            if throttle != 1.0:
-                when = earliest if earliest > tail else tail
-                if tensor_busy.get(int(when / window) - 1, 0.0) < busy_share:
-                    throttled += busy * (throttle - 1.0)
-                    busy *= throttle
-                    hold *= throttle
+            if i in cold:
+                throttled += busy * (throttle - 1.0)
+                busy *= throttle
+                hold *= throttle
         elif kind == _FUNCTION:
             if extra != table:
                 table = extra
@@ -367,7 +433,7 @@ def _run(
         # where it fits
         if earliest >= tail:
             start = earliest
-            if backfill and start - tail > smallest[resource]:
+            if start - tail > smallest[resource]:
                 low, high = gap_low[resource], gap_high[resource]
                 low.append(tail)
                 high.append(start)
@@ -384,19 +450,16 @@ def _run(
                 tails[resource] = start + busy
         done = start + busy
         issues[i] = start
-        if kind >= _MATMUL:
-            slot = int(start / window)
-            tensor_busy[slot] = tensor_busy.get(slot, 0.0) + busy
-            if extra is not None:
-                done = start + hold
-                if done > part_until[part]:
-                    part_until[part] = done
+        if kind >= _MATMUL and extra is not None:
+            done = start + hold
+            if done > part_until[part]:
+                part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
-            start, done = book(start + dma_start, move.first_engine, move.last_engine, move.engine_ns)
+            start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = start, done
+                port_from[own], port_until[own] = issues[i], issues[i] + busy
         seen = done + latency
 
         # who waits for it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 
@@ -21,21 +20,7 @@ def unrolled(program: Program) -> Program:
     """
     if not program.loops:
         return program
-    order = _order(0, len(program), program.loops)
-    counts = np.diff(program.operand_starts)[order]
-    starts = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    rows = np.repeat(program.operand_starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
-    first_pass = np.full(len(program) + 1, len(order), np.int64)
-    first_pass[order[::-1]] = np.arange(len(order))[::-1]
-    changed = {
-        "template_ids": program.template_ids[order],
-        "operand_starts": starts,
-        "operand_data": program.operand_data[rows],
-        "edges": tuple(type(edge)(int(first_pass[edge.before]), int(first_pass[edge.after])) for edge in program.edges),
-        "loops": (),
-    }
-    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    return program.with_rows(_order(0, len(program), program.loops))
 
 
 def _order(start: int, end: int, loops: Sequence[Loop]) -> np.ndarray:

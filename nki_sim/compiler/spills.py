@@ -1,0 +1,197 @@
+"""Spills: what the compiler moves out to HBM and back where the live tiles do not fit in SBUF.
+
+On the device no kernel was refused because the sum of its live tiles exceeds SBUF; those ran, with more transfers
+than they ask for (rows A015 to C038 of benchmarks/data/trn2_device). Their number is that of a policy which, when
+room is wanted, moves out the tile whose next use lies furthest ahead, whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import NamedTuple
+
+import numpy as np
+
+from nki_sim.errors import CapacityExceeded
+from nki_sim.machine import ISA, Machine
+from nki_sim.memory import Allocation, MemoryRegion, layout
+from nki_sim.program import Engine, Operand, Program, Template
+
+_NEVER = 1 << 62
+
+
+class Spill(NamedTuple):
+    """Attributes of a transfer that the compiler added: a tile's way out to HBM, or back."""
+
+    reload: bool
+
+
+def weight(allocation: Allocation) -> int:
+    """Bytes of a partition that it takes, times the quarters of the partitions: three adjacent ones cannot be had."""
+    quarters = -(-allocation.partitions // ISA.quadrant_partitions)
+    return allocation.partition_bytes * (quarters if quarters <= 2 else ISA.quadrants)
+
+
+def most_live(program: Program) -> int:
+    """The largest sum of the weights of SBUF tiles that are live at once, in the order of the rows."""
+    first, last = program.first_use, program.last_use
+    change = np.zeros(len(program) + 1, np.int64)
+    for allocation in program.allocations:
+        if allocation.region is MemoryRegion.sbuf and last[allocation.id] >= 0:
+            size = weight(allocation)
+            change[first[allocation.id]] += size
+            change[last[allocation.id] + 1] -= size
+    return int(np.cumsum(change).max())
+
+
+def with_spills(program: Program, machine: Machine) -> Program:
+    """The program with the transfers that make it fit; itself when it does.
+
+    Raises CapacityExceeded when the tiles of one instruction do not fit together (NCC_IBIR229).
+    """
+    capacity = ISA.quadrants * machine.sbuf_partition_bytes
+    placed = any(a.region is MemoryRegion.sbuf and a.address is not None for a in program.allocations)
+    if not len(program) or placed or most_live(program) <= capacity:
+        return program
+    return _Spilling(program, capacity).run()
+
+
+class _Spilling:
+    """One walk over the rows; a tile that comes back is a buffer of its own."""
+
+    def __init__(self, program: Program, capacity: int) -> None:
+        self.program = program
+        self.free = capacity
+        self.templates = list(program.templates)
+        self.allocations = list(program.allocations)
+        self.transfers: dict[tuple[object, ...], int] = {}
+        self.weights = {a.id: weight(a) for a in program.allocations if a.region is MemoryRegion.sbuf}
+        self.uses: dict[int, list[int]] = {}
+        """Tile to the rows that touch it, last first."""
+        self.now: dict[int, int] = {}
+        """Tile in SBUF to the buffer that holds it now."""
+        self.slots: dict[int, int] = {}
+        """Tile that has been in HBM to its place there."""
+        self.unsaved: set[int] = set()
+        self.constant: dict[int, int] = {}
+        """Tile that holds but a constant to the memset that makes it again."""
+        self.ids: list[int] = []
+        self.operands: list[list[tuple[int, int]]] = []
+
+    def run(self) -> Program:
+        program = self.program
+        starts = program.operand_starts.tolist()
+        data = [(int(buffer), int(offset)) for buffer, offset in program.operand_data.tolist()]
+        from_inputs = _mirrors(program)
+        writes = program.writes.tolist()
+        for row in range(len(program) - 1, -1, -1):
+            for buffer in {buffer for buffer, _ in data[starts[row] : starts[row + 1]] if buffer in self.weights}:
+                self.uses.setdefault(buffer, []).append(row)
+        for row, number in enumerate(program.template_ids.tolist()):
+            operands = data[starts[row] : starts[row + 1]]
+            wanted = dict.fromkeys(buffer for buffer, _ in operands if buffer in self.weights)
+            for buffer in wanted:
+                if buffer not in self.now:
+                    self._bring(buffer, wanted, row)
+            self.ids.append(number)
+            self.operands.append([(self.now.get(buffer, buffer), offset) for buffer, offset in operands])
+            fills = program.templates[number].opcode == "memset"
+            for (buffer, _), writing in zip(operands, writes[starts[row] : starts[row + 1]]):
+                if writing and buffer in wanted and not from_inputs[buffer]:
+                    self.unsaved.add(buffer)
+                    self.constant.pop(buffer, None)
+                    if fills and program.templates[number].operands[0].nbytes == self.allocations[buffer].nbytes:
+                        self.constant[buffer] = number
+            for buffer in wanted:
+                self.uses[buffer].pop()
+                if not self.uses[buffer]:
+                    del self.now[buffer]
+                    self.free += self.weights[buffer]
+        counts = np.array([len(operands) for operands in self.operands], np.int64)
+        changed = {
+            "templates": tuple(self.templates),
+            "allocations": tuple(self.allocations),
+            "template_ids": np.array(self.ids, np.int32),
+            "operand_starts": np.concatenate(([0], np.cumsum(counts))),
+            "operand_data": np.array([pair for operands in self.operands for pair in operands], np.int64),
+            "edges": (),
+        }
+        return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+
+    def _bring(self, buffer: int, wanted: dict[int, None], row: int) -> None:
+        while self.free < self.weights[buffer]:
+            others = [other for other in self.now if other not in wanted]
+            if not others:
+                line = self.program.templates[self.program.template_ids[row]].line
+                raise CapacityExceeded(
+                    f"the tiles of one instruction (line {line}) do not fit in SBUF together (NCC_IBIR229): "
+                    + ", ".join(self.allocations[other].describe() for other in wanted)
+                )
+            self._move_out(max(others, key=lambda other: (self.uses[other][-1], other)))
+        self.free -= self.weights[buffer]
+        if buffer not in self.slots and buffer not in self.constant:
+            self.now[buffer] = buffer
+            return
+        was = self.program.allocations[buffer]
+        back = was._replace(id=len(self.allocations))
+        self.allocations.append(back)
+        self.now[buffer] = back.id
+        if buffer in self.constant:
+            self.ids.append(self.constant[buffer])
+            self.operands.append([(back.id, 0)])
+            return
+        self._transfer(was, reload=True)
+        self.operands.append([(back.id, 0), (self.slots[buffer], 0)])
+
+    def _move_out(self, buffer: int) -> None:
+        tile = self.program.allocations[buffer]
+        if buffer not in self.slots and buffer not in self.constant:
+            slot = tile._replace(
+                id=len(self.allocations), region=MemoryRegion.private_hbm, name=f"spilled {tile.name or 'tile'}"
+            )
+            self.allocations.append(slot)
+            self.slots[buffer] = slot.id
+        if buffer in self.unsaved and buffer not in self.constant:
+            self._transfer(tile, reload=False)
+            self.operands.append([(self.slots[buffer], 0), (self.now[buffer], 0)])
+            self.unsaved.discard(buffer)
+        del self.now[buffer]
+        self.free += self.weights[buffer]
+
+    def _transfer(self, tile: Allocation, reload: bool) -> None:
+        key = (tile.shape, tile.dtype, tile.line, reload)
+        number = self.transfers.get(key)
+        if number is None:
+            number = self.transfers[key] = len(self.templates)
+            inside, outside = (MemoryRegion.sbuf, MemoryRegion.private_hbm)
+            dst, src = (inside, outside) if reload else (outside, inside)
+            self.templates.append(
+                Template(
+                    "dma_copy", Engine.dma, Spill(reload),
+                    (_whole("dst", "w", dst, tile), _whole("src", "r", src, tile)), tile.line,
+                )
+            )  # fmt: skip
+        self.ids.append(number)
+
+
+def _whole(role: str, access: str, region: MemoryRegion, tile: Allocation) -> Operand:
+    known = layout(region, tile.shape, tile.dtype)
+    elements = known.partition_elements if region.on_chip else 0
+    return Operand(role, access, region, tile.dtype, known.pattern, 0, elements)
+
+
+def _mirrors(program: Program) -> np.ndarray:
+    """bool [allocations]: is all it ever holds copied by dma_copy from HBM that no instruction writes?"""
+    buffers, rows, writing = program.operand_data[:, 0], program.operand_rows, program.writes
+    written = np.bincount(buffers[writing], minlength=len(program.allocations)) > 0
+    source = np.full(len(program.templates), -1, np.int64)
+    for number, template in enumerate(program.templates):
+        for at, operand in enumerate(template.operands):
+            if template.opcode == "dma_copy" and operand.role == "src" and not operand.region.on_chip:
+                source[number] = at
+    source_at = source[program.template_ids[rows]]
+    sources = buffers[program.operand_starts[:-1][rows] + np.maximum(source_at, 0)]
+    clean = (source_at >= 0) & ~written[sources]
+    mirrors = written.copy()
+    mirrors[buffers[writing & ~clean]] = False
+    return mirrors
