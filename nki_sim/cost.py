@@ -46,6 +46,8 @@ class Transfer:
 
     queue: str
     """`dma.sync`, `dma.scalar` or `dma.gpsimd`."""
+    outward: bool
+    """To HBM."""
     start_ns: float
     """From the start of its issue to the first byte."""
     first_engine: int
@@ -335,7 +337,7 @@ def _dma(template: Template, machine: Machine) -> Cost:
         _traffic(template),
         ports=("descriptors",) if queue == "dma.gpsimd" else (),
         transfer=Transfer(
-            queue, start_ns, first, last, moving_ns, bytes_ns, rows, nbytes // rows, nbytes
+            queue, not dst.region.on_chip, start_ns, first, last, moving_ns, bytes_ns, rows, nbytes // rows, nbytes
         ),
     )
 
@@ -378,11 +380,11 @@ def _queue(template: Template, machine: Machine) -> tuple[str, float, float]:
         else:
             mode = "swdge" if machine.dma_plain_descriptors == "software" else "none"
     if mode == "swdge":
-        return "dma.gpsimd", machine.dma_software_issue_ns, machine.dma_start_ns
+        return "dma.gpsimd", machine.dma_software_issue_ns, machine.dma_software_start_ns
     queue = "dma.scalar" if named is Engine.scalar else "dma.sync"
     if mode == "none":
         return queue, machine.dma_prepared_issue_ns, machine.dma_start_ns
-    return queue, machine.dma_hardware_issue_ns, machine.dma_hardware_start_ns
+    return queue, machine.dma_hardware_issue_ns, machine.dma_start_ns
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ _PORT_USERS = {
     "descriptors": ("gpsimd", "dma.gpsimd"),
 }
 
+_SOFTWARE = RESOURCES.index("dma.gpsimd")
 _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
@@ -335,6 +336,7 @@ def _run(
     writer = [-1] * size
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
+    outward_tail = 0.0
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
@@ -431,7 +433,17 @@ def _run(
                     earliest = port_until[other]
 
         # where it fits
-        if earliest >= tail:
+        if resource == _SOFTWARE:
+            # software generates descriptors for two rings, each in order; what goes out delays what comes in
+            if extra.outward:
+                start = earliest if earliest > outward_tail else outward_tail
+                outward_tail = start + busy
+                if tail > start:
+                    tails[resource] = tail + busy
+            else:
+                start = earliest if earliest > tail else tail
+                tails[resource] = start + busy
+        elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
                 low, high = gap_low[resource], gap_high[resource]
