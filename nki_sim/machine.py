@@ -205,6 +205,8 @@ class Machine:
     # the rest
     register_access_ns: float
     barrier_ns: float
+    launch_ns: float
+    """What the runtime adds to an execution; in its own benchmark's figures, in no profile."""
 
     rates: Mapping[str, Rate] = field(repr=False)
     """Elementwise opcodes by name; `opcode@engine` wins over `opcode`."""
@@ -409,6 +411,11 @@ _TRN2_OWN: Table = {
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
+    "launch_ns": (
+        10_560.0,
+        "runtime device benchmark: a straight line over repeats cuts the axis at 10.56 us",
+        "measured",
+    ),
     "rates": (_RATES_V2_26, _TABLE[0] + "; tensor_tensor and scalar_tensor_tensor at N per C06-C18", "documented"),
 }
 
