@@ -34,6 +34,8 @@ class Figures:
     """Rows to which the compiler added transfers."""
     spill_median: float | None
     """Error of the bytes added."""
+    coverage: float | None
+    """Share of rows inside their 80 % interval."""
     too_high_bounds: tuple[str, ...]
     """Rows faster than the model says anything can be: `row: bound > measured`."""
 
@@ -47,6 +49,7 @@ def figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
     """Of rows of one family."""
     known = [row for row in outcomes if row.ran_and_predicted]
     errors = _errors(known)
+    inside = [row.inside for row in known if row.inside is not None]
     spilled = [row for row in known if row.spilled_bytes is not None and row.spilled_bytes > 0]
     return Figures(
         name,
@@ -58,6 +61,7 @@ def figures(name: str, outcomes: Sequence[Outcome]) -> Figures:
         tuple(row.id for row in outcomes if row.measured is None and row.predicted is not None),
         len(spilled),
         statistics.median(_spill_error(row) for row in spilled) if spilled else None,
+        sum(inside) / len(inside) if inside else None,
         tuple(
             f"{row.id}: {row.bound_us:,.1f} > {row.measured:,.1f}"
             for row in known

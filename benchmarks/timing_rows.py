@@ -17,6 +17,7 @@ from benchmarks import calibration_instructions, device_rows
 from benchmarks import calibration_kernels as kernels
 from benchmarks.device_rows import DeviceRow
 from nki_sim.errors import NkiError
+from nki_sim.intervals import Basis, basis
 from nki_sim.machine import Machine
 from nki_sim.profile import profile
 from nki_sim.program import Program
@@ -102,6 +103,10 @@ class Outcome:
     """What nothing can be faster than, by the model."""
     spilled_bytes: int | None = None
     predicted_spill_bytes: float = 0.0
+    basis: Basis | None = None
+    """What the width of its interval depends on; None of a single instruction."""
+    inside: bool | None = None
+    """Does the measured time lie in the interval? None where nobody asked."""
 
     @property
     def ran_and_predicted(self) -> bool:
@@ -142,6 +147,7 @@ def predict(row: DeviceRow, programs: Programs, machine: Machine) -> Outcome:
         bound_us=timeline.resource_bound_us + launch,
         spilled_bytes=row.spilled_bytes,
         predicted_spill_bytes=fields["spill_save_bytes"] + fields["spill_reload_bytes"],
+        basis=basis(timeline, fields),
     )
 
 

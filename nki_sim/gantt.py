@@ -56,7 +56,9 @@ def report(measured: Measurement, source: dict[int, str]) -> str:
     """For a terminal: three times and how far to trust them, engines, what they wait for, the expensive lines."""
     text = [
         f"{measured.latency_us:,.1f} us on simulated {measured.machine}"
-        f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})"
+        f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})",
+        f"{100 * measured.interval.level:.0f} % sure: {measured.interval.low_us:,.1f} to"
+        f" {measured.interval.high_us:,.1f} us; {'; '.join(measured.rests_on)}",
     ]
     core = machine(measured.machine)
     if not core.calibrated:
