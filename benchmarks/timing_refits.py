@@ -34,22 +34,23 @@ FITTED: Mapping[str, Constant] = {
 }
 """By field of Machine."""
 
-MOST_ROWS = 10
-"""Of a grid, in a refit: a long one is sampled evenly."""
+MOST_ROWS, MOST_INSTRUCTIONS = 8, 150_000
+"""Of a grid, in a refit: a long one is sampled evenly, so that one point takes some two seconds."""
 _ROUNDS = 3
 
 Values = Mapping[str, float]
 
 
-def sampled(rows: Sequence[DeviceRow], most: int = MOST_ROWS) -> list[DeviceRow]:
-    """Of rows that ran: evenly over each grid, its first and last among them."""
+def sampled(rows: Sequence[DeviceRow], programs: Programs) -> list[DeviceRow]:
+    """Of rows that ran and that the simulator accepts: evenly over each grid, its first and last among them."""
     by_grid: dict[str, list[DeviceRow]] = {}
     for row in rows:
-        if row.measured_us is not None:
+        if row.measured_us is not None and programs.length(row):
             by_grid.setdefault(row.grid, []).append(row)
     found = []
     for grid in by_grid.values():
-        count = min(most, len(grid))
+        mean_length = sum(programs.length(row) for row in grid) / len(grid)
+        count = min(len(grid), max(2, min(MOST_ROWS, int(MOST_INSTRUCTIONS / mean_length))))
         found += [grid[round(k * (len(grid) - 1) / max(1, count - 1))] for k in range(count)]
     return found
 
@@ -59,19 +60,21 @@ def descend(
 ) -> dict[str, float]:
     """The values of least error, one constant after the other from their priors until none changes.
 
-    Of values whose errors agree to four digits, the one nearest to the prior.
+    First over whole grids, then among neighbours. Of values whose errors agree to four digits, the nearest to the
+    prior.
     """
     values = {name: constant.prior for name, constant in constants.items()}
-    for _ in range(rounds):
+
+    def best(name: str, candidates: Sequence[float]) -> float:
+        prior = constants[name].prior
+        return min(candidates, key=lambda value: (round(error({**values, name: value}), 4), abs(value - prior)))
+
+    for number in range(rounds):
         before = dict(values)
         for name, constant in constants.items():
-            values[name] = min(
-                sorted({*constant.grid, constant.prior}),
-                key=lambda value: (
-                    round(error({**values, name: value}), 4),  # used at once
-                    abs(value - constant.prior),  # the same
-                ),
-            )
+            grid = sorted({*constant.grid, constant.prior})
+            at = grid.index(values[name])
+            values[name] = best(name, grid if number == 0 else grid[max(0, at - 1) : at + 2])
         if values == before:
             break
     return values
@@ -113,7 +116,7 @@ class Refits:
     def _fit(self, what: str, kept: Mapping[str, Sequence[DeviceRow]], single_instructions: bool) -> dict[str, float]:
         """Least mean |log(predicted/measured)|, every group of rows weighing the same."""
         progress(f"fitting {what}")
-        groups = [sampled(rows) for rows in kept.values()]
+        groups = [sampled(rows, self._programs) for rows in kept.values()]
 
         def error(values: Values) -> float:
             found = [self._error(rows, values) for rows in groups]
@@ -126,7 +129,7 @@ class Refits:
         return values
 
     def _error(self, rows: Sequence[DeviceRow], values: Values) -> float | None:
-        """None where the simulator refuses every row."""
+        """None where there is no row."""
         errors = []
         for row in rows:
             predicted = self._predict(row, values)

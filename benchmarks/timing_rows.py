@@ -84,6 +84,13 @@ class Programs:
             raise kept
         return kept
 
+    def length(self, row: DeviceRow) -> int:
+        """Instructions; 0 where the simulator refuses the kernel."""
+        try:
+            return len(self.of(row))
+        except NkiError:
+            return 0
+
 
 @dataclass(frozen=True)
 class Outcome:

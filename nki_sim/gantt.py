@@ -56,13 +56,13 @@ def report(measured: Measurement, source: dict[int, str]) -> str:
     """For a terminal: three times and how far to trust them, engines, what they wait for, the expensive lines."""
     text = [
         f"{measured.latency_us:,.1f} us on simulated {measured.machine}"
-        f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})",
-        f"{100 * measured.interval.level:.0f} % sure: {measured.interval.low_us:,.1f} to"
-        f" {measured.interval.high_us:,.1f} us; {'; '.join(measured.rests_on)}",
+        f" (program order {measured.program_order_us:,.1f}, resource bound {measured.resource_bound_us:,.1f})"
     ]
-    core = machine(measured.machine)
+    core, within = machine(measured.machine), measured.interval
     if not core.calibrated:
         text.append(core.calibration)
+    sure = f", {100 * within.level:.0f} % sure" if core.calibrated else ""
+    text.append(f"{within.low_us:,.1f} to {within.high_us:,.1f} us{sure}: {'; '.join(measured.rests_on)}")
     if not measured.exact:
         text.append(
             f"loops extrapolated, within {measured.error_percent:.2f} %; exact timing looks at every instruction"
