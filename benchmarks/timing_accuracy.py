@@ -144,7 +144,7 @@ def cells(line: Figures) -> list[str]:
         _shown(line.median),
         _shown(line.p90),
         pairs,
-        "-" if rank is None or rank.tau is None else f"{rank.tau:.2f}",
+        "-" if rank is None or rank.tau is None else f"{round(rank.tau, 2) + 0.0:.2f}",
         _shown(rank.top_1_percent if rank else None),
         _shown(rank.top_3_percent if rank else None),
         str(len(line.refused)),

@@ -12,12 +12,12 @@ BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
 
 _HEAD = (
     "| rows of | n | median | P90 | pairs in order | tau | first choice | best of three | inside | refused / accepted "
-    "| spilled bytes | median, fitted with | P90, fitted with |"
+    "| spilled bytes | beat the bound | median, fitted with | P90, fitted with |"
 )
 
 
 def shown(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"  # no -0.00
 
 
 def _line(name: str, apart: Figures | None, together: Figures | None) -> str:
@@ -37,6 +37,7 @@ def _line(name: str, apart: Figures | None, together: Figures | None) -> str:
         f"{100 * apart.coverage:.0f} %" if apart is not None and apart.coverage is not None else "–",
         f"{len(some.refused)} / {len(some.accepted)}",
         shown(some.spill_median, 0),
+        str(len(some.too_high_bounds)),
         shown(together.median if together else None),
         shown(together.p90 if together else None),
     ]

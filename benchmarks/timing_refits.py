@@ -34,8 +34,10 @@ FITTED: Mapping[str, Constant] = {
 }
 """By field of Machine."""
 
-MOST_ROWS, MOST_INSTRUCTIONS = 8, 150_000
+MOST_ROWS, MOST_INSTRUCTIONS = 6, 60_000
 """Of a grid, in a refit: a long one is sampled evenly, so that one point takes some two seconds."""
+EXTRAPOLATED_FROM = 20_000
+"""Instructions from which a refit lets steady loops be extrapolated; what is reported never is."""
 _ROUNDS = 3
 
 Values = Mapping[str, float]
@@ -95,6 +97,7 @@ class Refits:
         self._machine = machine
         self._constants = constants
         self._known: dict[tuple[str, tuple[float, ...]], float] = {}
+        """By row and values, in a refit."""
 
     def without(self, left_out: str) -> dict[str, float]:
         """What the family is predicted by id to take, in µs; without the rows that the simulator refuses."""
@@ -141,19 +144,22 @@ class Refits:
     def _micro_error(self, values: Values) -> float:
         key = (MICRO, tuple(values.values()))
         if key not in self._known:
-            pairs = [row.pair for row in predict_micro(replace(self._machine, **values))]  # type: ignore[arg-type]
+            pairs = [row.pair for row in predict_micro(self._changed(values))]
             self._known[key] = statistics.mean(abs(math.log(predicted / measured)) for predicted, measured in pairs)
         return self._known[key]
 
     def _predict(self, row: DeviceRow, values: Values) -> float:
-        """µs; NaN where the simulator refuses it."""
+        """µs, for a refit; NaN where the simulator refuses it."""
         key = (row.id, tuple(values.values()))
         if key not in self._known:
-            changed = replace(self._machine, **values)  # type: ignore[arg-type]  # all are floats
-            found = predict_us(row, self._programs, changed)
+            long = self._programs.length(row) > EXTRAPOLATED_FROM
+            found = predict_us(row, self._programs, self._changed(values), exact=False if long else None)
             self._known[key] = math.nan if found is None else found
         return self._known[key]
 
     def _predicted(self, rows: Sequence[DeviceRow], values: Values) -> dict[str, float]:
-        found = {row.id: self._predict(row, values) for row in rows}
-        return {row: value for row, value in found.items() if not math.isnan(value)}
+        found = {row.id: predict_us(row, self._programs, self._changed(values)) for row in rows}
+        return {row: value for row, value in found.items() if value is not None}
+
+    def _changed(self, values: Values) -> Machine:
+        return replace(self._machine, **values)  # type: ignore[arg-type]  # all are floats

@@ -132,10 +132,10 @@ def launch_us(row: DeviceRow, machine: Machine) -> float:
     return machine.launch_ns / 1e3 if row.with_launch else 0.0
 
 
-def predict_us(row: DeviceRow, programs: Programs, machine: Machine) -> float | None:
-    """The latency alone, for refits; None where the simulator refuses the kernel."""
+def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
+    """The latency alone, for refits; None where the simulator refuses the kernel. `exact` as in `schedule`."""
     try:
-        return schedule(programs.of(row), machine).latency_us + launch_us(row, machine)
+        return schedule(programs.of(row), machine, exact).latency_us + launch_us(row, machine)
     except NkiError:
         return None
 
