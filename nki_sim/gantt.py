@@ -58,9 +58,11 @@ def report(measured: Measurement, source: dict[int, str]) -> str:
         f"{measured.latency_us:,.1f} us on simulated {measured.machine}"
         f" (resource bound {measured.resource_bound_us:,.1f})"
     ]
-    core = machine(measured.machine)
+    core, within = machine(measured.machine), measured.interval
     if not core.calibrated:
         text.append(core.calibration)
+    sure = f", {100 * within.level:.0f} % sure" if core.calibrated else ""
+    text.append(f"{within.low_us:,.1f} to {within.high_us:,.1f} us{sure}: {'; '.join(measured.rests_on)}")
     if not measured.exact:
         text.append(
             f"loops extrapolated, within {measured.error_percent:.2f} %; exact timing looks at every instruction"

@@ -9,7 +9,7 @@ ask "what if", copy a machine: `dataclasses.replace(TRN2, dma_engines=32)`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 Confidence = Literal["documented", "measured", "fitted", "prior"]
@@ -33,6 +33,7 @@ class Rate:
     per_element: float = 1.0
     fixed: float = 0.0
     minimum: int = 64
+    source: Source = Source("NKI isa pages of SDK v2.26.1, last published cycle formulas", "documented")
 
 
 @dataclass(frozen=True)
@@ -223,11 +224,13 @@ class Machine:
     """Of the runtime, in what a benchmark on the device reads; in no simulated latency."""
     register_access_ns: float
     barrier_ns: float
+    launch_ns: float
+    """What the runtime adds to an execution; in its own benchmark's figures, in no profile."""
 
     rates: Mapping[str, Rate] = field(repr=False)
-    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`."""
+    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`. Each has a source of its own."""
     sources: Mapping[str, Source] = field(repr=False, compare=False)
-    """By field name; for rates, `rates`."""
+    """By field name."""
 
     @property
     def calibrated(self) -> bool:
@@ -267,58 +270,78 @@ class Machine:
 
 # --- instruction rates ----------------------------------------------------------------------------
 
+_COPIES = Source("M21, M22: one cycle per element", "measured")
+_SCALARS = Source("M24: one cycle per element, less the performance mode", "measured")
+_SUMS = Source("M23: one cycle per element", "measured")
+_FUNCTIONS = Source("M01, M02, M19, M20: one cycle per element", "measured")
+_PAIRS = Source("C04, C06-C18: one cycle per element, half of what was published", "fitted")
+_SLOW = Source("NKI isa pages of SDK v2.26.1; above one cycle per element, which M and C rows confirm of none", "prior")
+_UNPUBLISHED = Source("not published; like its kin", "prior")
+_GPSIMD = Source("not published; 150 cycles to start a GpSimd program, then one element per cycle", "prior")
+
 _RATES_V2_26 = {
     # SDK v2.26.1 nki.isa pages: "max(64, N) cycles" unless said
-    "tensor_copy": Rate(),
-    "tensor_scalar": Rate(),
-    "tensor_tensor": Rate(),
-    "scalar_tensor_tensor": Rate(),
-    "tensor_reduce": Rate(),
+    "tensor_copy": Rate(source=_COPIES),
+    "tensor_scalar": Rate(source=_SCALARS),
+    "tensor_tensor": Rate(source=_PAIRS),
+    "scalar_tensor_tensor": Rate(source=_PAIRS),
+    "tensor_reduce": Rate(source=_SUMS),
     "tensor_scalar_reduce": Rate(fixed=64),
-    "tensor_scalar_cumulative": Rate(),
-    "tensor_tensor_scan": Rate(per_element=2),
-    "select_reduce": Rate(per_element=2),
-    "tensor_copy_predicated": Rate(per_element=2),
+    "tensor_scalar_cumulative": Rate(source=_UNPUBLISHED),
+    "tensor_tensor_scan": Rate(per_element=2, source=_SLOW),
+    "select_reduce": Rate(per_element=2, source=_UNPUBLISHED),
+    "tensor_copy_predicated": Rate(per_element=2, source=_SLOW),
     "range_select": Rate(),
     "memset": Rate(),
-    "reciprocal": Rate(per_element=8),
+    "reciprocal": Rate(per_element=8, source=_SLOW),
     "bn_stats": Rate(),
-    "bn_aggr": Rate(per_element=13 / 3),
+    "bn_aggr": Rate(per_element=13 / 3, source=_SLOW),
     "max8": Rate(),
     "nc_find_index8": Rate(),
     "nc_match_replace8": Rate(),
     "nc_stream_shuffle": Rate(),
     "nc_transpose": Rate(),
     "dropout": Rate(),
-    "rng": Rate(),
-    "exponential": Rate(per_element=0.25),
-    "quantize_mx": Rate(),
-    "activation": Rate(),
-    "activate2": Rate(),
+    "rng": Rate(source=_UNPUBLISHED),
+    "exponential": Rate(per_element=0.25, source=_UNPUBLISHED),
+    "quantize_mx": Rate(source=_UNPUBLISHED),
+    "activation": Rate(source=_FUNCTIONS),
+    "activate2": Rate(source=_UNPUBLISHED),
     "activation_reduce": Rate(fixed=64),
     "activation+reduce": Rate(fixed=64),
     "affine_select": Rate(fixed=150, minimum=1),
     "iota": Rate(fixed=150, minimum=1),
-    # not published; 150 cycles to start a GpSimd program, then one element per cycle
-    "local_gather": Rate(fixed=150, minimum=1),
-    "nc_n_gather": Rate(fixed=150, minimum=1),
-    "tensor_partition_reduce": Rate(fixed=150, minimum=1),
-    "nonzero_with_count": Rate(fixed=150, minimum=1),
-    "sequence_bounds": Rate(fixed=150, minimum=1),
-    "topk": Rate(per_element=4, minimum=1),
-    "set_rng_seed": Rate(),
-    "rand_set_state": Rate(),
-    "rand_get_state": Rate(),
-    "rand2": Rate(per_element=0.25),
-    "tensor_copy@gpsimd": Rate(fixed=150, minimum=1),
-    "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1),
-    "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1),
-    "memset@gpsimd": Rate(fixed=150, minimum=1),
-    "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1),
+    "local_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "nc_n_gather": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "tensor_partition_reduce": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "nonzero_with_count": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "sequence_bounds": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "topk": Rate(
+        per_element=4, minimum=1, source=Source("NKI isa pages of SDK 2.32, topk; results not counted", "prior")
+    ),
+    "set_rng_seed": Rate(source=_UNPUBLISHED),
+    "rand_set_state": Rate(source=_UNPUBLISHED),
+    "rand_get_state": Rate(source=_UNPUBLISHED),
+    "rand2": Rate(per_element=0.25, source=_UNPUBLISHED),
+    "tensor_copy@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "memset@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1, source=_GPSIMD),
 }
 
+
+def _elsewhere(source: Source) -> Source:
+    """On another generation: what was measured or fitted on trn2 is a guess there."""
+    return Source(f"as on trn2: {source.text}", source.confidence if source.confidence == "documented" else "prior")
+
+
+def _rates_elsewhere(rates: Mapping[str, Rate]) -> dict[str, Rate]:
+    return {name: replace(rate, source=_elsewhere(rate.source)) for name, rate in rates.items()}
+
+
 _RATES_TRN1 = {
-    **_RATES_V2_26,
+    **_rates_elsewhere(_RATES_V2_26),
     "tensor_tensor": Rate(per_element=2),
     "scalar_tensor_tensor": Rate(per_element=2),
 }
@@ -435,6 +458,11 @@ _TRN2_OWN: Table = {
     "launch_ns": (10_560.0, "runtime's device benchmark: repeats in one kernel cut the axis at 10.56 us", "measured"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
+    "launch_ns": (
+        10_560.0,
+        "runtime device benchmark: a straight line over repeats cuts the axis at 10.56 us",
+        "measured",
+    ),
     "rates": (_RATES_V2_26, _TABLE[0] + "; tensor_tensor and scalar_tensor_tensor at N per C06-C18", "documented"),
 }
 
@@ -442,11 +470,13 @@ _TRN2: Table = {**_EVERY, **_TRN2_OWN}
 
 
 def _as_on_trn2() -> Table:
-    """For another generation: what was measured or fitted there is a guess here."""
-    return {
-        key: (value, f"as on trn2: {text}", confidence if confidence == "documented" else "prior")
-        for key, (value, text, confidence) in _TRN2_OWN.items()
-    }
+    """For another generation."""
+    found: dict[str, tuple[object, str, Confidence]] = {}
+    for key, (value, text, confidence) in _TRN2_OWN.items():
+        source = _elsewhere(Source(text, confidence))
+        found[key] = (value, source.text, source.confidence)
+    found["rates"] = (_rates_elsewhere(_RATES_V2_26), *found["rates"][1:])
+    return found
 
 
 _TRN1: Table = {

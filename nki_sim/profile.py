@@ -12,6 +12,7 @@ import numpy as np
 
 from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Cost
+from nki_sim.intervals import Interval, interval
 from nki_sim.machine import machine
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, schedule
@@ -80,6 +81,10 @@ class Measurement:
     """Every tensor argument read once and every result written once."""
     low_precision: tuple[str, ...]
     """Floating-point dtypes below float32 that instructions read or wrote."""
+    interval: Interval
+    """Where a device's latency lies, four times of five."""
+    rests_on: tuple[str, ...]
+    """What the interval does, one line each."""
     resource_us: dict[str, float] = field(default_factory=dict)
     """Time each engine and queue, and `dma` (the busiest DMA engine), must be busy at least."""
     exact: bool = True
@@ -102,17 +107,20 @@ def measure(program: Program, machine_name: str = "", exact: bool | None = None)
 
 def summarise(line: Timeline) -> Measurement:
     """Everything there is to say about a timeline."""
-    waits = stalls(line)
+    waits, summary = stalls(line), profile(line)
+    prediction = interval(line, summary)
     return Measurement(
         line.latency_us,
         line.resource_bound_us,
-        {**profile(line), **_wait_fields(waits)},
+        {**summary, **_wait_fields(waits)},
         line_costs(line),
         waits,
         longest_idle(line),
         line.machine.name,
         *useful_work(line.program, line.costs),
         low_precision(line.program),
+        prediction.interval,
+        prediction.rests_on,
         dict(line.resource_us),
         line.exact,
         line.error_percent,

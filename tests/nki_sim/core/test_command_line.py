@@ -58,8 +58,8 @@ def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Pa
 
 def test_profile_predicts_a_latency(kernel: Path, capsys: Any) -> None:
     assert main(["profile", str(kernel), "--shape", "128x512"]) == 0
-    latency, empty = capsys.readouterr().out.splitlines()[:2]
-    assert "us on simulated trn2" in latency and not empty
+    latency, within, empty = capsys.readouterr().out.splitlines()[:3]
+    assert "us on simulated trn2" in latency and " us, 80 % sure: " in within and not empty
 
 
 @pytest.mark.parametrize("name", ["trn1", "trn3"])

@@ -1,0 +1,165 @@
+"""Each family of rows predicted by constants that were fitted without it.
+
+What is refitted are the constants that whole kernels decide: one line of `FITTED` each. The others rest on single
+instructions, or on no row at all. How the model is built is the same with and without a family; no refit undoes that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.device_rows import DeviceRow
+from benchmarks.timing_rows import MICRO, Programs, families, predict_micro, predict_us, progress
+from nki_sim.machine import Machine
+
+
+@dataclass(frozen=True)
+class Constant:
+    prior: float
+    """What one would take without any whole kernel; where nothing decides, the nearest to it."""
+    grid: tuple[float, ...]
+
+
+def steps(first: float, step: float, count: int) -> tuple[float, ...]:
+    return tuple(round(first + step * i, 6) for i in range(count))
+
+
+FITTED: Mapping[str, Constant] = {
+    "dma_hardware_issue_ns": Constant(600.0, steps(540.0, 16.0, 10)),
+    "dma_sustained": Constant(1.0, steps(0.90, 0.01, 11)),
+    "vector_issue_cycles": Constant(64.0, steps(0.0, 16.0, 9)),
+}
+"""By field of Machine."""
+
+MOST_ROWS, MOST_INSTRUCTIONS = 6, 60_000
+"""Of a grid, in a refit: a long one is sampled evenly, so that one point takes some two seconds."""
+EXTRAPOLATED_FROM = 20_000
+"""Instructions from which a refit lets steady loops be extrapolated; what is reported never is."""
+_ROUNDS = 3
+
+Values = Mapping[str, float]
+
+
+def sampled(rows: Sequence[DeviceRow], programs: Programs) -> list[DeviceRow]:
+    """Of rows that ran and that the simulator accepts: evenly over each grid, its first and last among them."""
+    by_grid: dict[str, list[DeviceRow]] = {}
+    for row in rows:
+        if row.measured_us is not None and programs.length(row):
+            by_grid.setdefault(row.grid, []).append(row)
+    found = []
+    for grid in by_grid.values():
+        mean_length = sum(programs.length(row) for row in grid) / len(grid)
+        count = min(len(grid), max(2, min(MOST_ROWS, int(MOST_INSTRUCTIONS / mean_length))))
+        found += [grid[round(k * (len(grid) - 1) / max(1, count - 1))] for k in range(count)]
+    return found
+
+
+def descend(
+    constants: Mapping[str, Constant], error: Callable[[Values], float], rounds: int = _ROUNDS
+) -> dict[str, float]:
+    """The values of least error, one constant after the other from their priors until none changes.
+
+    First over whole grids, then among neighbours. Of values whose errors agree to four digits, the nearest to the
+    prior.
+    """
+    values = {name: constant.prior for name, constant in constants.items()}
+
+    def best(name: str, candidates: Sequence[float]) -> float:
+        prior = constants[name].prior
+        return min(candidates, key=lambda value: (round(error({**values, name: value}), 4), abs(value - prior)))
+
+    for number in range(rounds):
+        before = dict(values)
+        for name, constant in constants.items():
+            grid = sorted({*constant.grid, constant.prior})
+            at = grid.index(values[name])
+            values[name] = best(name, grid if number == 0 else grid[max(0, at - 1) : at + 2])
+        if values == before:
+            break
+    return values
+
+
+class Refits:
+    """Predictions are kept by row and values: refits begin alike, so that most points are shared."""
+
+    def __init__(
+        self,
+        rows: Sequence[DeviceRow],
+        programs: Programs,
+        machine: Machine,
+        constants: Mapping[str, Constant] = FITTED,
+    ) -> None:
+        self._rows = rows
+        self._programs = programs
+        self._machine = machine
+        self._constants = constants
+        self._known: dict[tuple[str, tuple[float, ...]], float] = {}
+        """By row and values, in a refit."""
+
+    def without(self, left_out: str) -> dict[str, float]:
+        """What the family is predicted by id to take, in µs; without the rows that the simulator refuses."""
+        kept = {name: [row for row in self._rows if row.family == name] for name in families(self._rows)}
+        mine = kept.pop(left_out)
+        return self._predicted(mine, self._fit(f"without {left_out}", kept, single_instructions=True))
+
+    def across_grids(self, family: str) -> dict[str, float]:
+        """Half of the family's grids predicted by a fit to the other half alone, and the other way round."""
+        mine = [row for row in self._rows if row.family == family]
+        names = list(dict.fromkeys(row.grid for row in mine))
+        found = {}
+        for half in (names[::2], names[1::2]):
+            kept = {name: [row for row in mine if row.grid == name] for name in names if name not in half}
+            values = self._fit(f"on {' and '.join(kept)} alone", kept, single_instructions=False)
+            found.update(self._predicted([row for row in mine if row.grid in half], values))
+        return found
+
+    def _fit(self, what: str, kept: Mapping[str, Sequence[DeviceRow]], single_instructions: bool) -> dict[str, float]:
+        """Least mean |log(predicted/measured)|, every group of rows weighing the same."""
+        progress(f"fitting {what}")
+        groups = [sampled(rows, self._programs) for rows in kept.values()]
+
+        def error(values: Values) -> float:
+            found = [self._error(rows, values) for rows in groups]
+            if single_instructions:
+                found.append(self._micro_error(values))
+            return statistics.mean(each for each in found if each is not None)
+
+        values = descend(self._constants, error)
+        progress("  " + ", ".join(f"{name} {value:g}" for name, value in values.items()))
+        return values
+
+    def _error(self, rows: Sequence[DeviceRow], values: Values) -> float | None:
+        """None where there is no row."""
+        errors = []
+        for row in rows:
+            predicted = self._predict(row, values)
+            if not math.isnan(predicted):
+                assert row.measured_us is not None  # sampled from rows that ran
+                errors.append(abs(math.log(predicted / row.measured_us)))
+        return statistics.mean(errors) if errors else None
+
+    def _micro_error(self, values: Values) -> float:
+        key = (MICRO, tuple(values.values()))
+        if key not in self._known:
+            pairs = [row.pair for row in predict_micro(self._changed(values))]
+            self._known[key] = statistics.mean(abs(math.log(predicted / measured)) for predicted, measured in pairs)
+        return self._known[key]
+
+    def _predict(self, row: DeviceRow, values: Values) -> float:
+        """µs, for a refit; NaN where the simulator refuses it."""
+        key = (row.id, tuple(values.values()))
+        if key not in self._known:
+            long = self._programs.length(row) > EXTRAPOLATED_FROM
+            found = predict_us(row, self._programs, self._changed(values), exact=False if long else None)
+            self._known[key] = math.nan if found is None else found
+        return self._known[key]
+
+    def _predicted(self, rows: Sequence[DeviceRow], values: Values) -> dict[str, float]:
+        found = {row.id: predict_us(row, self._programs, self._changed(values)) for row in rows}
+        return {row: value for row, value in found.items() if value is not None}
+
+    def _changed(self, values: Values) -> Machine:
+        return replace(self._machine, **values)  # type: ignore[arg-type]  # all are floats

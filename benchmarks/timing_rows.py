@@ -1,0 +1,185 @@
+"""Every row that was measured on a trn2, as the machine model sees it.
+
+The device rows of `device_rows.py`, the published kernels C01-C18, and the single instructions and transfers M01-M27.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import calibration_instructions, device_rows
+from benchmarks import calibration_kernels as kernels
+from benchmarks.device_rows import DeviceRow
+from nki_sim.errors import NkiError
+from nki_sim.intervals import Basis, basis
+from nki_sim.machine import Machine
+from nki_sim.profile import profile
+from nki_sim.program import Program
+from nki_sim.schedule import schedule
+
+DATA = Path(__file__).with_name("data")
+
+MICRO = "micro"
+"""The family of single instructions: constants are fitted to these one by one, so that it is never left out."""
+
+_TUTORIAL = (8192, 4096, 8192)
+_KERNELS: Mapping[str, Callable[[], Program]] = {
+    "C01": partial(kernels.matmul_loads_inside, *_TUTORIAL),
+    "C02": partial(kernels.matmul_blocked, *_TUTORIAL, 1, 1),
+    "C03": partial(kernels.matmul_blocked, *_TUTORIAL, 2, 2),
+    "C04": partial(kernels.matmul_fully_blocked, *_TUTORIAL, 8, 2, 8),
+    "C05": kernels.matmul_bf16_square,
+}
+"""The AdamW rows are added from the data file."""
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with open(DATA / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def published_rows() -> list[DeviceRow]:
+    """C01-C05 as `tutorial_matmul`, C06-C18 as `adamw`. Raises ValueError for a row that no program is written for."""
+    found = []
+    for row in read("trn2_kernels.csv"):
+        width = re.search(r"CH=(\d+)", row["kernel"])
+        if row["id"] in _KERNELS:
+            family, make = "tutorial_matmul", _KERNELS[row["id"]]
+            grid = "tutorial_bf16" if "2048" in row["shape"] else "tutorial_fp32"
+        elif width:
+            family, grid, make = "adamw", "adamw", partial(kernels.adamw, int(width.group(1)))
+        else:
+            raise ValueError(f"trn2_kernels.csv: no program for {row['id']}; write one in timing_rows.py")
+        what = f"{row['kernel']} {row['shape']}"
+        found.append(DeviceRow(row["id"], family, grid, what, make, float(row["latency_us"])))
+    return found
+
+
+def all_rows() -> list[DeviceRow]:
+    """Without the single instructions."""
+    return [*published_rows(), *device_rows.rows()]
+
+
+class Programs:
+    """Each row's program, traced once however often it is timed. What the simulator refuses is kept as its reason."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Program | NkiError] = {}
+
+    def of(self, row: DeviceRow) -> Program:
+        """Raises NkiError where the simulator refuses the kernel."""
+        if row.id not in self._kept:
+            try:
+                self._kept[row.id] = row.make()
+            except NkiError as error:
+                self._kept[row.id] = error
+        kept = self._kept[row.id]
+        if isinstance(kept, NkiError):
+            raise kept
+        return kept
+
+    def length(self, row: DeviceRow) -> int:
+        """Instructions; 0 where the simulator refuses the kernel."""
+        try:
+            return len(self.of(row))
+        except NkiError:
+            return 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row as the model predicts it, beside what the device took."""
+
+    id: str
+    family: str
+    grid: str
+    what: str
+    measured: float | None
+    """µs; of a single instruction whatever the row is in; None where the device's compiler refused it."""
+    predicted: float | None
+    """The same, with the launch where the figure has it; None where the simulator refuses it."""
+    refusal: str = ""
+    """Why the simulator does, in one line."""
+    bound_us: float = 0.0
+    """What nothing can be faster than, by the model."""
+    spilled_bytes: int | None = None
+    predicted_spill_bytes: float = 0.0
+    basis: Basis | None = None
+    """What the width of its interval depends on; None of a single instruction."""
+    inside: bool | None = None
+    """Does the measured time lie in the interval? None where nobody asked."""
+
+    @property
+    def ran_and_predicted(self) -> bool:
+        return self.measured is not None and self.predicted is not None
+
+    @property
+    def pair(self) -> tuple[float, float]:
+        """Predicted and measured. Raises ValueError where one is missing."""
+        if self.predicted is None or self.measured is None:
+            raise ValueError(f"{self.id}: not both predicted and measured")
+        return self.predicted, self.measured
+
+
+def launch_us(row: DeviceRow, machine: Machine) -> float:
+    """What the row's figure holds besides what a profile would."""
+    return machine.launch_ns / 1e3 if row.with_launch else 0.0
+
+
+def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
+    """The latency alone, for refits; None where the simulator refuses the kernel. `exact` as in `schedule`."""
+    try:
+        return schedule(programs.of(row), machine, exact).latency_us + launch_us(row, machine)
+    except NkiError:
+        return None
+
+
+def predict(row: DeviceRow, programs: Programs, machine: Machine) -> Outcome:
+    """With all that the report says of it."""
+    common = (row.id, row.family, row.grid, row.what, row.measured_us)
+    try:
+        timeline = schedule(programs.of(row), machine)
+    except NkiError as error:
+        return Outcome(*common, None, str(error).splitlines()[0], spilled_bytes=row.spilled_bytes)
+    launch, fields = launch_us(row, machine), profile(timeline)
+    return Outcome(
+        *common,
+        timeline.latency_us + launch,
+        bound_us=timeline.resource_bound_us + launch,
+        spilled_bytes=row.spilled_bytes,
+        predicted_spill_bytes=fields["spill_save_bytes"] + fields["spill_reload_bytes"],
+        basis=basis(timeline, fields),
+    )
+
+
+def predict_all(rows: Sequence[DeviceRow], programs: Programs, machine: Machine) -> list[Outcome]:
+    """A line on stderr per family: the longest take some ten seconds."""
+    found = []
+    for number, row in enumerate(rows):
+        if not number or rows[number - 1].family != row.family:
+            progress(f"{row.family}: predicting")
+        found.append(predict(row, programs, machine))
+    return found
+
+
+def predict_micro(machine: Machine) -> list[Outcome]:
+    """One per measured number."""
+    return [
+        Outcome(row.id, MICRO, MICRO, row.what, row.measured, row.predicted)
+        for row in calibration_instructions.rows(read("trn2_micro.csv"), machine)
+    ]
+
+
+def families(rows: Iterable[DeviceRow | Outcome]) -> list[str]:
+    """In the order of the rows."""
+    return list(dict.fromkeys(row.family for row in rows))
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

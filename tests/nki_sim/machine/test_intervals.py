@@ -1,0 +1,263 @@
+"""How sure a latency is: from measured rows alike, wider where priors price it, a choice where no row was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import timing_intervals, timing_refits
+from benchmarks.timing_rows import Outcome
+from nki_sim import gantt, intervals
+from nki_sim.intervals import EVERY, KINDS, Basis, Interval, Spread, Spreads
+from nki_sim.machine import MACHINES, TRN2, TRN3
+from nki_sim.profile import measure, profile
+from nki_sim.program import Program
+from nki_sim.schedule import Timeline, schedule
+from tests.nki_sim.machine import traced_kernels as traced
+from tests.nki_sim.machine.traced_kernels import nisa, nl
+
+TIGHT, LOOSE = Spread(0.9, 1.2, 40, 4), Spread(0.5, 1.6, 50, 5)
+SPREADS = Spreads(TRN2.name, 0.8, "a test", {"products": TIGHT, EVERY: LOOSE})
+ONLY_EVERY = replace(SPREADS, kinds={EVERY: LOOSE})
+
+
+def timed(program: Program, machine: Any = TRN2) -> tuple[Timeline, dict[str, float]]:
+    timeline = schedule(program, machine)
+    return timeline, profile(timeline)
+
+
+def on_gpsimd(columns: int) -> Program:
+    def body() -> None:
+        nisa.tensor_tensor(
+            traced.tile(columns), traced.tile(columns), traced.tile(columns), nl.add, engine=nisa.engine.gpsimd
+        )
+
+    return traced.instruction(body)
+
+
+# --- the interval of a timeline ---------------------------------------------------------------------
+
+
+def test_an_interval_is_the_latency_times_the_spread_of_its_kind() -> None:
+    timeline, fields = timed(traced.stream(512, 4))
+    found = intervals.interval(timeline, fields, replace(SPREADS, kinds={"small": TIGHT, EVERY: LOOSE}))
+    share = intervals.priced_by_priors(timeline)[0]
+    assert found.latency_us == timeline.latency_us
+    assert found.interval.low_us == pytest.approx(timeline.latency_us * 0.9 * (1 - share / 2))
+    assert found.interval.high_us == pytest.approx(timeline.latency_us * 1.2 * (1 + share))
+    assert found.interval.level == 0.8
+    assert found.rests_on[0] == "40 measured kernels of less than 100 us, of 4 families"
+
+
+def test_a_kind_of_too_few_rows_takes_the_spread_of_all_and_says_so() -> None:
+    timeline, fields = timed(traced.stream(512, 4))
+    found = intervals.interval(timeline, fields, ONLY_EVERY)
+    assert found.interval.low_us < 0.5 * timeline.latency_us + 1e-9
+    assert "too few measured kernels of less than 100 us: the spread of all 50 rows of 5 families" in found.rests_on
+
+
+def test_an_extrapolated_time_is_less_sure_by_its_stated_error() -> None:
+    timeline, fields = timed(traced.stream(512, 4))
+    sure = intervals.interval(timeline, fields, ONLY_EVERY).interval
+    unsure = intervals.interval(replace(timeline, error_percent=1.0), fields, ONLY_EVERY).interval
+    assert unsure.high_us == pytest.approx(1.01 * sure.high_us) and unsure.low_us == pytest.approx(sure.low_us / 1.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"spill_save_bytes": 4096.0}, "spilling"),
+        ({}, "products"),
+        ({"tensor_engine_active_time_percent": 0.5}, "transfers"),
+    ],
+)
+def test_a_kernel_is_of_the_first_kind_that_fits(changes: dict[str, float], kind: str) -> None:
+    timeline, fields = timed(traced.stream(512, 2))
+    long = replace(timeline, latency_us=500.0, resource_us={"dma": 100.0, "dma.sync": 360.0, "tensor": 480.0})
+    assert intervals.kind(long, {**fields, "tensor_engine_active_time_percent": 0.9, **changes}) == kind
+
+
+def test_what_nothing_binds_is_mixed_and_a_short_kernel_is_small_whatever_binds_it() -> None:
+    timeline, fields = timed(traced.stream(512, 2))
+    assert intervals.kind(replace(timeline, latency_us=500.0, resource_us={"dma": 100.0}), fields) == "mixed"
+    busy = {**fields, "tensor_engine_active_time_percent": 1.0}
+    assert intervals.kind(replace(timeline, latency_us=99.0), busy) == "small"
+
+
+# --- priors -----------------------------------------------------------------------------------------
+
+
+def test_the_share_that_priors_price_is_counted_and_named() -> None:
+    timeline, _ = timed(on_gpsimd(4096))
+    share, names = intervals.priced_by_priors(timeline)
+    assert names == ("GpSimd tensor_tensor",)
+    gpsimd_us = timeline.resource_us["gpsimd"]
+    assert share == pytest.approx(gpsimd_us / timeline.latency_us, rel=0.01)
+
+
+def test_a_rate_that_rows_confirm_is_no_prior_any_more() -> None:
+    rate = TRN2.rates["tensor_tensor@gpsimd"]
+    confirmed = replace(rate, source=replace(rate.source, confidence="measured"))
+    known = replace(TRN2, rates={**TRN2.rates, "tensor_tensor@gpsimd": confirmed})
+    assert intervals.priced_by_priors(timed(on_gpsimd(4096), known)[0]) == (0.0, ())
+
+
+def test_priors_that_hardly_matter_are_not_named() -> None:
+    """One short instruction beside a long stream of transfers."""
+
+    def body(source: Any, result: Any) -> None:
+        nisa.memset(traced.tile(1), 0.0, engine=nisa.engine.gpsimd)
+        for at in range(0, 64 * 512, 512):
+            loaded = traced.tile(512)
+            nisa.dma_copy(dst=loaded, src=source[:, at : at + 512])
+            nisa.dma_copy(dst=result[:, at : at + 512], src=loaded)
+
+    timeline, fields = timed(traced.traced(body, 64 * 512))
+    assert 0 < intervals.priced_by_priors(timeline)[0] < 0.01
+    assert not any("priors" in line for line in intervals.interval(timeline, fields, ONLY_EVERY).rests_on)
+
+
+def test_time_by_priors_widens_both_ends_and_at_most_by_their_factor() -> None:
+    for share, low, high in ((0.0, 0.9, 1.2), (0.5, 0.675, 1.8), (1.0, 0.45, 2.4)):
+        found = intervals.factors(Basis("products", share, ("GpSimd iota",)), TRN2, SPREADS)
+        assert list(found) == pytest.approx([low, high])
+
+
+@pytest.mark.parametrize(
+    "core", [core for core in MACHINES.values() if not core.calibrated], ids=lambda core: core.name
+)
+def test_a_machine_without_rows_has_a_stated_wide_interval(core: Any) -> None:
+    timeline, fields = timed(traced.stream(512, 4), core)
+    found = intervals.interval(timeline, fields)
+    assert found.interval == Interval(timeline.latency_us / 2, timeline.latency_us * 2)
+    assert found.rests_on[0] == f"0.5 to 2 times the latency, a choice: no row was measured on {core.name}"
+    assert all(rate.source.confidence in ("documented", "prior") for rate in core.rates.values())
+
+
+def test_every_rate_of_trn2_that_rests_on_rows_names_them() -> None:
+    for name, rate in TRN2.rates.items():
+        assert rate.source.text.strip(), name
+        if rate.source.confidence in ("measured", "fitted"):
+            assert any(f"{kind}{n:02}" in rate.source.text for kind in "CM" for n in range(1, 28)), name
+    guessed = {name for name, rate in TRN2.rates.items() if rate.source.confidence == "prior"}
+    assert {"reciprocal", "tensor_tensor_scan", "tensor_partition_reduce", "tensor_copy@gpsimd"} <= guessed
+    assert TRN3.rates["tensor_copy"].source.text.startswith("as on trn2: ")
+
+
+# --- where they are shown, and where the spreads come from ------------------------------------------
+
+
+def test_a_measurement_has_its_interval_and_the_report_shows_it() -> None:
+    measured = measure(traced.stream(512, 4))
+    assert 0 < measured.interval.low_us < measured.latency_us < measured.interval.high_us
+    shown = gantt.report(measured, {}).splitlines()[1]
+    low, high = f"{measured.interval.low_us:,.1f}", f"{measured.interval.high_us:,.1f}"
+    assert shown == f"{low} to {high} us, 80 % sure: {'; '.join(measured.rests_on)}"
+
+
+def test_a_choice_is_not_called_sure() -> None:
+    shown = gantt.report(measure(traced.stream(512, 4), TRN3.name), {}).splitlines()
+    assert shown[1] == TRN3.calibration
+    assert " us: 0.5 to 2 times the latency, a choice" in shown[2] and "% sure" not in shown[2]
+
+
+def test_the_shipped_spreads_are_those_of_the_calibrated_machine() -> None:
+    found = intervals.shipped()
+    assert found.machine == TRN2.name and "left out" in found.source and found.level == Interval(1, 2).level
+    for spread in found.kinds.values():
+        assert 0 < spread.low < spread.high and spread.rows >= timing_intervals.LEAST_ROWS
+
+
+def test_spreads_are_read_as_they_were_written(tmp_path: Path) -> None:
+    intervals.dump(SPREADS, tmp_path / "spreads.json")
+    assert intervals.load(tmp_path / "spreads.json") == SPREADS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {}}),
+        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": {"low": 1}}}),
+        json.dumps({"machine": "m", "level": 0.8, "source": "s", "kinds": {"every": None}}),
+    ],
+)
+def test_spreads_that_are_none_are_refused_with_what_makes_them(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "spreads.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"spreads.json: .*--write-intervals makes it"):
+        intervals.load(path)
+
+
+def row(family: str, number: int, ratio: float, kind: str = "products") -> Outcome:
+    return Outcome(f"{family}{number}", family, family, "", 100.0 * ratio, 100.0, basis=Basis(kind, 0.0, ()))
+
+
+def test_a_family_weighs_as_much_as_another_of_more_rows() -> None:
+    rows = [row("a", k, 1.0) for k in range(90)] + [row("b", k, 2.0) for k in range(10)]
+    assert timing_intervals.spread(rows).low == 1.0 and timing_intervals.spread(rows).high == 2.0
+    values = [(1.0, 1.0), (2.0, 1.0), (3.0, 2.0)]
+    assert timing_intervals.weighted_quantile(values, 0.0) == 1.0
+    assert timing_intervals.weighted_quantile(values, 0.25) == pytest.approx(1.5)
+    assert timing_intervals.weighted_quantile(values, 1.0) == 3.0
+
+
+def test_a_kind_has_a_spread_of_its_own_from_enough_rows_of_two_families() -> None:
+    rows = [row(family, k, 1.0 + k / 100) for family in "ab" for k in range(4)]
+    alone = [row("c", k, 1.5, "small") for k in range(20)]
+    assert set(timing_intervals.spreads([*rows, *alone], TRN2).kinds) == {EVERY, "products"}
+    assert set(timing_intervals.spreads(rows[1:], TRN2).kinds) == {EVERY}
+    assert set(KINDS) >= {"small", "products"}
+
+
+def test_spreads_are_wide_enough_for_a_family_that_was_left_out() -> None:
+    """Three families, each narrow, lie apart: as the rows lie, none would cover another."""
+    rows = [
+        row(family, k, middle + k / 1000) for family, middle in (("a", 0.9), ("b", 1.0), ("c", 1.1)) for k in range(9)
+    ]
+    covered = timing_intervals.with_coverage(rows, TRN2)
+    found = timing_intervals.spreads(rows, TRN2).kinds["products"]
+    assert found.low < 0.9 and found.high > 1.1
+    assert all(each.inside is not None for each in covered)
+
+
+def test_a_row_is_asked_about_with_spreads_that_do_not_know_its_family() -> None:
+    near = [row(family, k, 1.0 + k / 1000) for family in "abcd" for k in range(9)]
+    far = [row("far", k, 9.0) for k in range(9)]
+    inside = {each.id: each.inside for each in timing_intervals.with_coverage([*near, *far], TRN2)}
+    assert inside["a0"] and not any(inside[each.id] for each in far)
+
+
+# --- refits -----------------------------------------------------------------------------------------
+
+
+def test_what_is_refitted_is_what_whole_kernels_decide() -> None:
+    """A constant that was fitted to whole kernels and is not refitted would make left-out figures too good."""
+    for name in timing_refits.FITTED:
+        assert TRN2.sources[name].confidence == "fitted" and type(getattr(TRN2, name)) is float, name
+    for name, source in TRN2.sources.items():
+        if source.confidence == "fitted" and any(
+            f"{kind}0" in source.text or f"{kind}1" in source.text for kind in "ACKLNQS"
+        ):
+            assert name in timing_refits.FITTED, f"{name} rests on whole kernels: a line in FITTED of timing_refits.py"
+
+
+def test_a_descent_finds_the_least_error_and_stays_at_the_prior_where_nothing_decides() -> None:
+    constants = {
+        "x": timing_refits.Constant(0.0, timing_refits.steps(0.0, 1.0, 9)),
+        "y": timing_refits.Constant(3.0, timing_refits.steps(0.0, 1.0, 9)),
+        "idle": timing_refits.Constant(2.5, (1.0, 2.0, 3.0)),
+    }
+
+    def error(values: Any) -> float:
+        return (values["x"] - 5) ** 2 + (values["y"] - values["x"]) ** 2 / 2
+
+    assert timing_refits.descend(constants, error, rounds=9) == {"x": 5.0, "y": 5.0, "idle": 2.5}
