@@ -35,8 +35,11 @@ class MachineFacts:
     """All engines together, on long rows."""
     dma_issue_us: float
     """Between two transfers on one hardware queue."""
-    dma_software_issue_us: float
-    """The same on GpSimd, which makes descriptors in software."""
+    dma_plain_issue_us: float
+    """Between two whole tiles that name no queue, all of them together."""
+    dma_plain_in_software: bool
+    """GpSimd makes their descriptors then."""
+    rotation_depth: int
     dma_latency_us: float
     """From issue to a consumer that may start, beside the bytes themselves."""
     dma_poor_row_bytes: int
@@ -96,7 +99,9 @@ def machine_facts(machine: Machine) -> MachineFacts:
         dma_engines=machine.dma_engines,
         dma_gb_per_s=round(machine.dma_bytes_per_ns),
         dma_issue_us=round(machine.dma_hardware_issue_ns / 1e3, 1),
-        dma_software_issue_us=round(machine.dma_software_issue_ns / 1e3, 1),
+        dma_plain_issue_us=round(machine.dma_plain_issue_ns / 1e3, 2),
+        dma_plain_in_software=machine.dma_plain_descriptors == "software",
+        rotation_depth=machine.rotation_depth,
         dma_latency_us=round((machine.dma_start_ns + machine.dma_spread_ns + machine.dma_completion_ns) / 1e3, 1),
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),

@@ -137,8 +137,8 @@ class MachineModel(Protocol):
         ...
 
     @property
-    def dma_hardware_issue_ns(self) -> float:
-        """Between two transfers on one hardware queue."""
+    def dma_plain_issue_ns(self) -> float:
+        """Between two transfers of whole tiles that name no queue."""
         ...
 
 
@@ -178,14 +178,8 @@ class Toolchain(Protocol):
         """How many runs may go on at once in forked processes; 1 for a device."""
         ...
 
-    def compile(
-        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
-    ) -> Any:
-        """An artifact. Raises CompileError, StepTimeout, RunError (the compiler itself died) or ToolchainMissing.
-
-        `in_order`: the kernel must fit on chip as it is written; False leaves room for a compiler that reorders, as
-        the user's own kernel may (AWS's tutorials do). A device's compiler decides that by itself.
-        """
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Any:
+        """An artifact. Raises CompileError, StepTimeout, RunError (the compiler itself died) or ToolchainMissing."""
         ...
 
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:

@@ -9,7 +9,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ _KERNELS: Mapping[str, Callable[[], Program]] = {
     "C01": partial(kernels.matmul_loads_inside, *_TUTORIAL),
     "C02": partial(kernels.matmul_blocked, *_TUTORIAL, 1, 1),
     "C03": partial(kernels.matmul_blocked, *_TUTORIAL, 2, 2),
-    "C04": partial(kernels.matmul_fully_blocked, *_TUTORIAL, 8, 2, 8),
+    "C04": partial(kernels.matmul_fully_blocked, *_TUTORIAL, 16, 2, 8),
     "C05": kernels.matmul_bf16_square,
 }
 """The AdamW rows are added from the data file."""
@@ -103,7 +103,7 @@ class Outcome:
     measured: float | None
     """µs; of a single instruction whatever the row is in; None where the device's compiler refused it."""
     predicted: float | None
-    """The same, with the launch where the figure has it; None where the simulator refuses it."""
+    """The same, with the launch or the profiler's share where the figure has it; None where the simulator refuses it."""
     refusal: str = ""
     """Why the simulator does, in one line."""
     bound_us: float = 0.0
@@ -127,15 +127,22 @@ class Outcome:
         return self.predicted, self.measured
 
 
-def launch_us(row: DeviceRow, machine: Machine) -> float:
-    """What the row's figure holds besides what a profile would."""
-    return machine.launch_ns / 1e3 if row.with_launch else 0.0
+def besides_us(row: DeviceRow, machine: Machine) -> float:
+    """What the row's figure holds besides the kernel's own time."""
+    return (machine.launch_ns * row.with_launch + machine.profiler_ns * row.profiled) / 1e3
+
+
+def as_measured(row: DeviceRow, machine: Machine) -> Machine:
+    """The machine as it was when the row was measured: a capture slows transfers down."""
+    if not row.profiled:
+        return machine
+    return replace(machine, dma_software_issue_ns=machine.dma_software_issue_ns + machine.profiler_transfer_ns)
 
 
 def predict_us(row: DeviceRow, programs: Programs, machine: Machine, exact: bool | None = None) -> float | None:
     """The latency alone, for refits; None where the simulator refuses the kernel. `exact` as in `schedule`."""
     try:
-        return schedule(programs.of(row), machine, exact).latency_us + launch_us(row, machine)
+        return schedule(programs.of(row), as_measured(row, machine), exact).latency_us + besides_us(row, machine)
     except NkiError:
         return None
 
@@ -144,14 +151,14 @@ def predict(row: DeviceRow, programs: Programs, machine: Machine) -> Outcome:
     """With all that the report says of it."""
     common = (row.id, row.family, row.grid, row.what, row.measured_us)
     try:
-        timeline = schedule(programs.of(row), machine)
+        timeline = schedule(programs.of(row), as_measured(row, machine))
     except NkiError as error:
         return Outcome(*common, None, str(error).splitlines()[0], spilled_bytes=row.spilled_bytes)
-    launch, fields = launch_us(row, machine), profile(timeline)
+    besides, fields = besides_us(row, machine), profile(timeline)
     return Outcome(
         *common,
-        timeline.latency_us + launch,
-        bound_us=timeline.resource_bound_us + launch,
+        timeline.latency_us + besides,
+        bound_us=timeline.resource_bound_us + besides,
         spilled_bytes=row.spilled_bytes,
         predicted_spill_bytes=fields["spill_save_bytes"] + fields["spill_reload_bytes"],
         basis=basis(timeline, fields),

@@ -1,26 +1,22 @@
-"""On-chip capacity: what is live at once must fit, because the compiler never spills (NCC_EGCA111).
+"""On-chip capacity: what the compiler refuses, and how full the memories are.
 
-A buffer is live from the first instruction that touches it to the last one. The compiler places
-buffers by graph colouring and may put small ones side by side on different quarters of the
-partitions, so the peak of live bytes over time, with a buffer of up to 32 partitions counted as a
-quarter, is what no placement can beat in program order.
-
-The compiler also reorders: AWS's blocked matmul tutorial holds 320 KiB per partition in program order
-and runs, because loads and whole tiles of work can be moved. What only mirrors an input can be loaded
-when it is wanted; so unless `in_order` is asked for, such a buffer counts only where it is touched, and
-a kernel that exceeds even that cannot be compiled at all.
+A buffer is live from the first instruction that touches it to the last one. The compiler places buffers by graph
+colouring and may put small ones side by side on different quarters of the partitions, so that a buffer of up to 32
+partitions counts as a quarter. What does not fit in SBUF is spilled (`nki_sim.compiler.spills`); refused is only, as
+on the device (benchmarks/data/trn2_device), a tile larger than a partition (NCC_INLA001), an instruction whose tiles
+do not fit together (NCC_IBIR229), and whatever PSUM cannot hold, which is not spilled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from nki_sim.compiler.spills import weight
 from nki_sim.errors import CapacityExceeded, NkiValidationError
 from nki_sim.machine import ISA, machine
-from nki_sim.memory import Allocation, MemoryRegion, layout
+from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Program
 
 _SHOWN = 8
@@ -59,83 +55,28 @@ def usable_bytes(machine_name: str, region: MemoryRegion) -> int:
     return core.sbuf_partition_bytes if region is MemoryRegion.sbuf else core.psum_banks * core.psum_bank_bytes
 
 
-def peak(program: Program, region: MemoryRegion, *, in_order: bool = True) -> Peak:
-    """Where `region` is fullest: in program order, or counting what can be loaded again only where it is touched."""
+def peak(program: Program, region: MemoryRegion) -> Peak:
+    """Where `region` is fullest, in program order."""
     limit = usable_bytes(program.machine, region)
-    sizes: dict[Any, int] = {}
-    numbers: list[int] = []
-    weights: list[int] = []
-    for number, place, shape, dtype, *_ in program.allocations:
-        if place is region:
-            numbers.append(number)
-            key = (shape, dtype)
-            if key not in sizes:
-                known = layout(place, shape, dtype)
-                sizes[key] = _quarters(shape[0]) * known.partition_elements * dtype.itemsize
-            weights.append(sizes[key])
-    mine = np.array(numbers, np.int64)
-    used = program.last_use[mine] >= 0
-    mine, weight = mine[used], np.array(weights, np.int64)[used]
-    first, last = program.first_use[mine], program.last_use[mine]
-    if not len(mine):
+    first, last = program.first_use, program.last_use
+    mine = [a for a in program.allocations if a.region is region and last[a.id] >= 0]
+    if not mine:
         return Peak(region, 0.0, limit, 0, ())
-    held_throughout = np.ones(len(mine), np.bool_) if in_order else ~_mirrors_of_inputs(program)[mine]
     change = np.zeros(len(program) + 1, np.int64)
-    np.add.at(change, first[held_throughout], weight[held_throughout])
-    np.subtract.at(change, last[held_throughout] + 1, weight[held_throughout])
+    for allocation in mine:
+        size = weight(allocation)
+        change[first[allocation.id]] += size
+        change[last[allocation.id] + 1] -= size
     live = np.cumsum(change)
-    rows, buffers, nbytes = _touches(program)
-    passing = np.zeros(len(program.allocations), np.bool_)
-    passing[mine[~held_throughout]] = True
-    np.add.at(live, rows[passing[buffers]], nbytes[passing[buffers]])
     row = int(np.argmax(live))
-    there = mine[np.where(held_throughout, (first <= row) & (last >= row), np.isin(mine, buffers[rows == row]))]
-    held = sorted((program.allocations[n] for n in there), key=lambda a: (-a.partition_bytes, a.id))
-    return Peak(region, float(live[row]) / ISA.quadrants, limit, row, tuple(held))
+    held = [a for a in mine if first[a.id] <= row <= last[a.id]]
+    return Peak(
+        region, float(live[row]) / ISA.quadrants, limit, row, tuple(sorted(held, key=lambda a: (-a.partition_bytes, a.id)))
+    )
 
 
-def _touches(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per operand of every instruction: instruction, buffer, bytes it touches (per partition, in quarters)."""
-    width = max((len(template.operands) for template in program.templates), default=0)
-    touched = np.zeros((len(program.templates), width), np.int64)
-    for number, template in enumerate(program.templates):
-        for at, operand in enumerate(template.operands):
-            touched[number, at] = _quarters(operand.partitions) * operand.free_size * operand.dtype.itemsize
-    counts = np.diff(program.operand_starts)
-    rows = np.repeat(np.arange(len(program), dtype=np.int64), counts)
-    at = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    return rows, program.operand_data[:, 0], touched[program.template_ids[rows], at]
-
-
-def _mirrors_of_inputs(program: Program) -> np.ndarray:
-    """Per buffer: is all it ever holds copied by dma_copy from HBM that the program never writes?"""
-    width = max((len(template.operands) for template in program.templates), default=0)
-    writes = np.zeros((len(program.templates), width), np.bool_)
-    source = np.full(len(program.templates), -1, np.int64)
-    for number, template in enumerate(program.templates):
-        for at, operand in enumerate(template.operands):
-            writes[number, at] = operand.access != "r"
-            if template.opcode == "dma_copy" and operand.role == "src" and not operand.region.on_chip:
-                source[number] = at
-    counts = np.diff(program.operand_starts)
-    templates = np.repeat(program.template_ids.astype(np.int64), counts)
-    at = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    buffers = program.operand_data[:, 0]
-    writing = writes[templates, at]
-    written = np.zeros(len(program.allocations), np.bool_)
-    written[buffers[writing]] = True
-    loads = source[templates] >= 0
-    sources = program.operand_data[np.repeat(program.operand_starts[:-1], counts) + np.maximum(source[templates], 0), 0]
-    clean = loads & ~written[sources]
-    mirrors = written.copy()
-    mirrors[buffers[writing & ~clean]] = False
-    return mirrors
-
-
-def check_capacity(program: Program, *, in_order: bool = False) -> None:
-    """Raises CapacityExceeded, with what is live at the peak, when SBUF or PSUM cannot hold the program.
-
-    `in_order`: also when it could only be held by reordering it, which a compiler may or may not manage.
+def check_capacity(program: Program) -> None:
+    """Raises CapacityExceeded for what the compiler refuses, with what is live there.
 
     Raises NkiValidationError for manual addresses that are mixed with automatic ones or out of range.
     """
@@ -143,13 +84,50 @@ def check_capacity(program: Program, *, in_order: bool = False) -> None:
         placed = [a for a in program.allocations if a.region is region and a.address is not None]
         if placed:
             _check_addresses(program, region, placed)
-            continue
-        at = peak(program, region, in_order=in_order)
-        if at.live_bytes > at.limit_bytes:
-            line = program.templates[program.template_ids[at.row]].line
-            error = CapacityExceeded(at.report(line))
-            error.line, error.file = line, program.source_file or None
-            raise error
+        elif region is MemoryRegion.psum:
+            at = peak(program, region)
+            if at.live_bytes > at.limit_bytes:
+                line = program.templates[program.template_ids[at.row]].line
+                raise _at(program, line, at.report(line))
+        else:
+            _check_tiles(program)
+
+
+def _check_tiles(program: Program) -> None:
+    """Every SBUF tile for itself, and the tiles of every instruction together."""
+    limit = usable_bytes(program.machine, MemoryRegion.sbuf)
+    used = program.last_use
+    weights = np.zeros(len(program.allocations), np.int64)
+    for allocation in program.allocations:
+        if allocation.region is MemoryRegion.sbuf and used[allocation.id] >= 0:
+            weights[allocation.id] = weight(allocation)
+            if allocation.partition_bytes > limit:
+                raise _at(
+                    program,
+                    allocation.line,
+                    f"{allocation.describe()} takes {allocation.partition_bytes:,} bytes of each partition, "
+                    f"{limit:,} are usable (NCC_INLA001): use smaller tiles",
+                )
+    if weights.sum() <= ISA.quadrants * limit:
+        return
+    pairs = np.unique(np.stack((program.operand_rows, program.operand_data[:, 0]), axis=1), axis=0)
+    together = np.bincount(pairs[:, 0], weights[pairs[:, 1]], minlength=len(program))
+    row = int(np.argmax(together))
+    if together[row] > ISA.quadrants * limit:
+        template = program.templates[program.template_ids[row]]
+        tiles = [program.allocations[buffer] for buffer in pairs[pairs[:, 0] == row, 1].tolist() if weights[buffer]]
+        raise _at(
+            program,
+            template.line,
+            f"the tiles of one {template.opcode} do not fit in SBUF together, {limit:,} bytes per partition are usable "
+            f"(NCC_IBIR229): {', '.join(f'{tile.partition_bytes:,} B {tile.describe()}' for tile in tiles)}",
+        )
+
+
+def _at(program: Program, line: int, text: str) -> CapacityExceeded:
+    error = CapacityExceeded(text)
+    error.line, error.file = line, program.source_file or None
+    return error
 
 
 def _check_addresses(program: Program, region: MemoryRegion, placed: list[Allocation]) -> None:
@@ -174,9 +152,3 @@ def _check_addresses(program: Program, region: MemoryRegion, placed: list[Alloca
                 f"{allocation.describe()} at address={allocation.address} ends outside the {limit:,} usable bytes of "
                 f"{ISA.partitions} partitions of {region.value}"
             )
-
-
-def _quarters(partitions: int) -> int:
-    """One, two or all of them: three adjacent ones cannot be had."""
-    quarters = -(-partitions // ISA.quadrant_partitions)
-    return quarters if quarters <= 2 else ISA.quadrants

@@ -327,7 +327,8 @@ def _dma(template: Template, machine: Machine) -> Cost:
     bytes_on_busiest = nbytes * rows_on_busiest / rows
     rows_ns = rows_on_busiest * machine.dma_row_ns
     bytes_ns = bytes_on_busiest / (machine.dma_engine_bytes_per_ns * efficiency)
-    queue, issue_ns, start_ns = _queue(template, machine)
+    partitions = max((operand.partitions for operand in tensors if operand.region.on_chip), default=machine.dma_engines)
+    queue, issue_ns, start_ns = _queue(template, machine, partitions)
     spread = machine.dma_spread_ns if last > first else 0.0
     moving_ns = rows_ns + bytes_ns / machine.dma_sustained
     return Cost(
@@ -363,7 +364,7 @@ def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine)
     return first, min(last, machine.dma_engines - 1), rows_per_partition * min(per_engine, partitions), rows
 
 
-def _queue(template: Template, machine: Machine) -> tuple[str, float, float]:
+def _queue(template: Template, machine: Machine, descriptors: int) -> tuple[str, float, float]:
     """(queue that issues the transfer, how long the next one has to wait behind it, until the first byte).
 
     Scalar and Sync have a hardware engine each that generates descriptors, GpSimd generates them in software, and
@@ -380,11 +381,12 @@ def _queue(template: Template, machine: Machine) -> tuple[str, float, float]:
         else:
             mode = "swdge" if machine.dma_plain_descriptors == "software" else "none"
     if mode == "swdge":
-        return "dma.gpsimd", machine.dma_software_issue_ns, machine.dma_software_start_ns
+        issue_ns = machine.dma_software_issue_ns + descriptors * machine.dma_software_descriptor_ns
+        return "dma.gpsimd", issue_ns, machine.dma_software_start_ns
     queue = "dma.scalar" if named is Engine.scalar else "dma.sync"
     if mode == "none":
         return queue, machine.dma_prepared_issue_ns, machine.dma_start_ns
-    return queue, machine.dma_hardware_issue_ns, machine.dma_start_ns
+    return queue, machine.dma_hardware_issue_ns, machine.dma_hardware_start_ns
 
 
 # --- bytes ----------------------------------------------------------------------------------------

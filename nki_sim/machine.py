@@ -197,6 +197,8 @@ class Machine:
     """Between the first and the last engine starting on the same transfer."""
     dma_completion_ns: float
     """From the last byte to a consumer starting."""
+    dma_hardware_start_ns: float
+    """The same where a hardware engine generates the descriptors."""
     dma_software_start_ns: float
     """The same where software generates the descriptors: the first ones move while the last are being made."""
     dma_prepared_issue_ns: float
@@ -204,7 +206,9 @@ class Machine:
     dma_hardware_issue_ns: float
     """The same where a hardware engine generates them."""
     dma_software_issue_ns: float
-    """The same where software on GpSimd does, for all queues together."""
+    """The same where software on GpSimd does, for all queues together; besides its descriptors."""
+    dma_software_descriptor_ns: float
+    """And for each of them: one for every partition that takes part."""
     dma_plain_descriptors: Literal["software", "prepared"]
     """What a dma_copy that names neither mode nor queue gets."""
     dma_transpose_efficiency: float
@@ -220,10 +224,12 @@ class Machine:
     """Of a partition, of other tiles allocated since: a tile loaded again sooner is not loaded."""
 
     # the rest
-    launch_ns: float
-    """Of the runtime, in what a benchmark on the device reads; in no simulated latency."""
     register_access_ns: float
     barrier_ns: float
+    profiler_ns: float
+    """What the total time of a profile holds besides the kernel's own; in no simulated latency."""
+    profiler_transfer_ns: float
+    """What a capture adds to the issue of each transfer with software descriptors; likewise."""
     launch_ns: float
     """What the runtime adds to an execution; in its own benchmark's figures, in no profile."""
 
@@ -236,6 +242,13 @@ class Machine:
     def calibrated(self) -> bool:
         """Does any number rest on a measurement of this generation?"""
         return any(source.confidence in ("measured", "fitted") for source in self.sources.values())
+
+    @property
+    def dma_plain_issue_ns(self) -> float:
+        """Between two transfers of whole tiles that name no queue."""
+        if self.dma_plain_descriptors == "prepared":
+            return self.dma_prepared_issue_ns
+        return self.dma_software_issue_ns + self.partitions * self.dma_software_descriptor_ns
 
     def clock_ghz(self, engine: str) -> float:
         return {
@@ -444,10 +457,12 @@ _TRN2_OWN: Table = {
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
+    "dma_hardware_start_ns": (200.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
     "dma_software_start_ns": (500.0, "blocked_fp32, ladder_fp32, qwen_bf16", "fitted"),
     "dma_prepared_issue_ns": (60.0, "K025: 8,192 transfers of 512-byte rows in 1.4 ms on two queues", "fitted"),
     "dma_hardware_issue_ns": (600.0, _ARCH2 + ": about 600 ns", "documented"),
-    "dma_software_issue_ns": (700.0, "blocked_fp32 0.74 us (profiled), qwen_bf16 0.65 us; M08-M12: 729 ns", "fitted"),
+    "dma_software_issue_ns": (115.0, "S003-S005: 128 transfers of one row", "fitted"),
+    "dma_software_descriptor_ns": (4.2, "qwen_bf16: 0.65 us for 128 rows; M08-M12: 0.73 us", "fitted"),
     "dma_plain_descriptors": ("software", "trn2_device: plain dma_copy of NKI 0.6", "measured"),
     "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
     "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
@@ -455,7 +470,8 @@ _TRN2_OWN: Table = {
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
     "rotation_depth": (3, "blocked_fp32, kda_beta1: three or four fit, two and unlimited do not", "fitted"),
     "reload_window_bytes": (106_492, "L001, Q067-Q072: half of SBUF; C01 and blocked_fp32 reload from further", "fitted"),
-    "launch_ns": (10_560.0, "runtime's device benchmark: repeats in one kernel cut the axis at 10.56 us", "measured"),
+    "profiler_ns": (10_000.0, "blocked_fp32: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
+    "profiler_transfer_ns": (90.0, "blocked_fp32 (profiled) 0.74 us, qwen_bf16 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
     "launch_ns": (

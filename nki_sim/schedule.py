@@ -299,16 +299,20 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     cold: list[int] = []
     free, slot, this, last = 0.0, 0, 0.0, 0.0
     for row, start, hold, activity in zip(rows.tolist(), np.sort(starts).tolist(), busy, active):
-        begin = max(start, free)
+        begin = start if start > free else free
         at = int(begin / window)
         if at != slot:
-            last, this = (this if at == slot + 1 else 0.0), 0.0
-            slot = at
+            last, this, slot = (this if at == slot + 1 else 0.0), 0.0, at
         if last < least:
             cold.append(row)
             hold *= machine.throttle_factor
-        this += activity
         free = begin + hold
+        share = activity / hold
+        while free > (slot + 1) * window:  # what it does is spread over the windows that it lasts
+            last, this = this + share * ((slot + 1) * window - begin), 0.0
+            slot += 1
+            begin = slot * window
+        this += share * (free - begin)
     return frozenset(cold)
 
 

@@ -181,14 +181,14 @@ def _inefficiencies(
             )
         )
         if transfers:
-            issue_us = transfers * machine.dma_hardware_issue_ns / 1e3
+            issue_us = transfers * machine.dma_plain_issue_ns / 1e3
             found.append(
                 _Inefficiency(
                     "issuing transfers",
                     "dma",
                     min(issue_us, spent["dma"]) - at_peak_us,
                     "load several tiles with one dma_copy; spread transfers over the Sync, Scalar and GpSimd queues",
-                    f"{transfers:,.0f} transfers, {machine.dma_hardware_issue_ns / 1e3:.2f} µs apart on one queue",
+                    f"{transfers:,.0f} transfers, {machine.dma_plain_issue_ns / 1e3:.2f} µs apart where none names a queue",
                 )
             )
     if "tensor" in spent:

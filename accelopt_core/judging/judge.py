@@ -129,9 +129,7 @@ def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePres
 def _artifact(
     request: EvaluationRequest, toolchain: Toolchain, candidate: Candidate, specs: tuple[ArgumentSpec, ...]
 ) -> Any:
-    """The user's own kernel may lean on a compiler that reorders, as AWS's tutorials do; a proposed one must not."""
-    proposed = candidate.parent_id is not None
-    return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, in_order=proposed)
+    return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s)
 
 
 class _IncumbentFault(Exception):

@@ -122,9 +122,7 @@ class SimulatorToolchain:
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> None:
         """There is no second opinion: what is measured here is the trace."""
 
-    def compile(
-        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
-    ) -> Simulated:
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
         traced = self._compiled(source, arguments, timeout_s)
         self.isolation = traced.isolation
         finished = traced.finished
@@ -141,7 +139,7 @@ class SimulatorToolchain:
                     f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
                 )
             raise error
-        return Simulated(_checked(traced.program, source, in_order, self.machine.name), self.machine.name)
+        return Simulated(_checked(traced.program, source, self.machine.name), self.machine.name)
 
     def _compiled(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Compilation:
         """What the candidate's process left, whatever it did."""
@@ -229,7 +227,7 @@ def traced_on_simulator(
     """
     simulator = SimulatorToolchain(machine)
     try:
-        program = simulator.compile(source, arguments, timeout_s, in_order=False).program
+        program = simulator.compile(source, arguments, timeout_s).program
     except (CandidateFault, ToolchainMissing) as fault:
         log.info("no second opinion from the simulator: %s", fault)
         return None
@@ -251,7 +249,7 @@ def _beginning(file: IO[bytes], limit: int) -> bytes:
     return file.read(limit)
 
 
-def _checked(traced: bytes, source: str, in_order: bool, machine: str) -> Program:
+def _checked(traced: bytes, source: str, machine: str) -> Program:
     """The program in what the candidate's process left. Raises CompileError for anything else."""
     if not traced:
         raise CompileError("the process ended without leaving a program")
@@ -259,7 +257,7 @@ def _checked(traced: bytes, source: str, in_order: bool, machine: str) -> Progra
         program = program_file.loads(traced)
         if program.machine != machine:
             raise CompileError(f"the program says that it is for {program.machine}, and {machine} is simulated")
-        check_capacity(program, in_order=in_order)
+        check_capacity(program)
     except ProgramFormatError as error:
         raise CompileError(f"the traced program is damaged: {error}") from None
     except NkiError as error:

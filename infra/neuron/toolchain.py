@@ -177,13 +177,8 @@ class NeuronToolchain:
     def isolation(self) -> str:
         return self._compiler.isolation if "_compiler" in self.__dict__ else ""  # asking must not lease a core
 
-    def compile(
-        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, *, in_order: bool = True
-    ) -> Neff:
-        """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work.
-
-        The order of instructions on chip is the compiler's business, whatever `in_order` says.
-        """
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
+        """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
         return self._compiler.compile(source, arguments, timeout_s)
 
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:

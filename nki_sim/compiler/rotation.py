@@ -73,6 +73,7 @@ class _Rotation:
         """Dead buffer to what is left of its place."""
         deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
         next_death = 0
+        together = self._live_together(members, last_use)
         for at, buffer in members:
             while next_death < len(deaths) and deaths[next_death][0] < at:
                 gone = deaths[next_death][1]
@@ -89,7 +90,7 @@ class _Rotation:
             while turn and last_use[turn[0]] < at and turn[0] not in left:
                 turn.popleft()  # another site has taken its place
             turn.append(buffer)
-            if len(turn) > self.depth and left.get(turn[0]) == need:
+            if len(turn) > self.depth * together[site] and left.get(turn[0]) == need:
                 oldest = turn.popleft()
                 del left[oldest]
                 self._wait(at, buffer, (oldest,))
@@ -119,6 +120,18 @@ class _Rotation:
                     dead.popleft()
                     del left[gone]
             self._wait(at, buffer, tuple(waits))
+
+    def _live_together(self, members: list[tuple[int, int]], last_use: list[int]) -> dict[tuple[object, ...], int]:
+        """Allocation site to the most of its buffers that are live at once: a helper function makes several."""
+        most: dict[tuple[object, ...], int] = {}
+        live: dict[tuple[object, ...], list[int]] = {}
+        for at, buffer in members:
+            site = (self.allocations[buffer].line, self._kind(buffer))
+            ends = [end for end in live.get(site, ()) if end >= at]
+            ends.append(last_use[buffer])
+            live[site] = ends
+            most[site] = max(most.get(site, 0), len(ends))
+        return most
 
     def _kind(self, buffer: int) -> tuple[object, ...]:
         allocation = self.allocations[buffer]
