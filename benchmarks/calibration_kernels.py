@@ -143,7 +143,11 @@ def matmul_bf16_square(size: int = 2048, block_m: int = 4, block_k: int = 8) -> 
 
 
 def adamw(columns: int, rows: int = 10944, width: int = 2048) -> Program:
-    """C06-C18: the tensors as 128 long rows, `columns` at a time; 2 Scalar and 4 Vector instructions per tile."""
+    """C06-C18: the tensors as 128 long rows, `columns` at a time; 2 Scalar and 4 Vector instructions per tile.
+
+    Compiled, like all of that source, with descriptors prepared in memory.
+    """
+    prepared = nisa.dge_mode.none
     length = rows * width // P
     if length % columns:
         raise ValueError(f"adamw: {columns} columns do not divide {length}")
@@ -157,7 +161,8 @@ def adamw(columns: int, rows: int = 10944, width: int = 2048) -> Program:
         for at in range(0, length, columns):
             here = slice(at, at + columns)
             old, grad, first, second = (
-                _load(tensor.reshape((P, length))[:, here]) for tensor in (theta, gradient, momentum, variance)
+                _load(tensor.reshape((P, length))[:, here], prepared)
+                for tensor in (theta, gradient, momentum, variance)
             )
             square, corrected, root, mixed, step, new = (tile() for _ in range(6))
             nisa.activation(dst=square, op=nl.square, data=grad)
@@ -166,7 +171,7 @@ def adamw(columns: int, rows: int = 10944, width: int = 2048) -> Program:
             _fused(mixed, first, nl.multiply, 9.0, nl.add, grad)
             _fused(step, mixed, nl.multiply, 0.001, nl.multiply, root)
             _fused(new, old, nl.multiply, 0.99999, nl.subtract, step)
-            _move(out[:, here], new)
+            _move(out[:, here], new, prepared)
         return out
 
     shape = TensorSpec((rows, width), dtypes.float32)
@@ -193,15 +198,15 @@ def _fused(dst: Any, data: Any, op0: Any, operand0: float, op1: Any, operand1: A
     nisa.scalar_tensor_tensor(dst=dst, data=data, op0=op0, operand0=operand0, op1=op1, operand1=operand1)
 
 
-def _move(dst: Any, src: Any) -> None:
-    """Descriptors prepared in memory, on two queues: these kernels were compiled without generation on the device."""
+def _move(dst: Any, src: Any, mode: Any = nisa.dge_mode.hwdge) -> None:
+    """Loads on one queue, stores on another; C01 has one transfer every 0.60 us, which is what hardware makes."""
     queue = nisa.engine.sync if dst.buffer is nl.sbuf else nisa.engine.scalar
-    nisa.dma_copy(dst=dst, src=src, engine=queue, dge_mode=nisa.dge_mode.none)
+    nisa.dma_copy(dst=dst, src=src, engine=queue, dge_mode=mode)
 
 
-def _load(source: Any) -> Any:
+def _load(source: Any, mode: Any = nisa.dge_mode.hwdge) -> Any:
     tile = nl.ndarray(source.shape, dtype=source.dtype, buffer=nl.sbuf)
-    _move(tile, source)
+    _move(tile, source, mode)
     return tile
 
 

@@ -103,7 +103,7 @@ class Outcome:
     measured: float | None
     """µs; of a single instruction whatever the row is in; None where the device's compiler refused it."""
     predicted: float | None
-    """The same, with the launch or the profiler's share where the figure has it; None where the simulator refuses it."""
+    """The same, with the launch or the profiler's share where the figure has it; None where the simulator refuses."""
     refusal: str = ""
     """Why the simulator does, in one line."""
     bound_us: float = 0.0

@@ -71,7 +71,11 @@ def peak(program: Program, region: MemoryRegion) -> Peak:
     row = int(np.argmax(live))
     held = [a for a in mine if first[a.id] <= row <= last[a.id]]
     return Peak(
-        region, float(live[row]) / ISA.quadrants, limit, row, tuple(sorted(held, key=lambda a: (-a.partition_bytes, a.id)))
+        region,
+        float(live[row]) / ISA.quadrants,
+        limit,
+        row,
+        tuple(sorted(held, key=lambda a: (-a.partition_bytes, a.id))),
     )
 
 

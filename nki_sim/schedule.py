@@ -20,7 +20,7 @@ import numpy as np
 
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.rotation import Ends, Gates, find_gates
-from nki_sim.compiler.spills import with_spills
+from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
 from nki_sim.dma_pool import Backfilling
 from nki_sim.machine import Machine
@@ -159,8 +159,11 @@ def compiled(program: Program, machine: Machine) -> tuple[Program, Regions]:
 
 
 def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) -> tuple[float, dict[str, float]]:
-    """(ns of the busiest resource, µs by resource): no waiting, no throttling, no table loads."""
+    """(ns of the busiest resource, µs by resource): no waiting, no throttling, no table loads, no spills."""
     counts = np.bincount(program.template_ids, minlength=len(costs)).tolist()
+    for number, template in enumerate(program.templates):
+        if isinstance(template.attrs, Spill):
+            counts[number] = 0
     busy = dict.fromkeys((*RESOURCES, "dma"), 0.0)
     engines = np.zeros(machine.dma_engines)
     for price, count in zip(costs, counts):

@@ -188,7 +188,7 @@ def _inefficiencies(
                     "dma",
                     min(issue_us, spent["dma"]) - at_peak_us,
                     "load several tiles with one dma_copy; spread transfers over the Sync, Scalar and GpSimd queues",
-                    f"{transfers:,.0f} transfers, {machine.dma_plain_issue_ns / 1e3:.2f} µs apart where none names a queue",
+                    f"{transfers:,.0f} transfers, {machine.dma_plain_issue_ns / 1e3:.2f} µs apart on one queue",
                 )
             )
     if "tensor" in spent:

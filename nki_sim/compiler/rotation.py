@@ -43,9 +43,9 @@ def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Ga
         placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
         rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
         _gate_placed(allocations, placed, last_use, regions, gates)
-        _Rotation(
-            program, regions, gates, ends, ISA.quadrants * capacity, depths[region], machine.psum_banks
-        ).place(rotating, last_use)
+        _Rotation(program, regions, gates, ends, ISA.quadrants * capacity, depths[region], machine.psum_banks).place(
+            rotating, last_use
+        )
     return gates, ends
 
 
