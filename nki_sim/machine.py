@@ -144,7 +144,7 @@ class Machine:
     tensor_pass_ns: float
     """Between two passes over the array, besides their columns."""
     tensor_wait_ns: float
-    """To wait for a tile that a transfer has brought, once for each such tile and matmul."""
+    """To wait for a transfer, once for each whose data a matmul reads."""
     tensor_latency_ns: float
     """From the last column in to the result readable in PSUM by another engine."""
     throttle_factor: float
@@ -424,7 +424,7 @@ _TRN2_OWN: Table = {
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
-    "tensor_wait_ns": (20.0, "blocked_fp32 and ladder_fp32: order and spacing of their settings", "fitted"),
+    "tensor_wait_ns": (50.0, "blocked_fp32: order and spacing of its settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),

@@ -252,27 +252,25 @@ def _prepared(program: Program, machine: Machine, costs: Sequence[Cost]) -> tupl
 
 
 def _fetched_operands(program: Program, costs: Sequence[Cost], regions: Regions) -> dict[int, int]:
-    """Matmul to how many of its operands a transfer has brought since a matmul last read them."""
+    """Matmul to the number of transfers for whose data TensorE waits there first."""
     fetching = np.array([price.transfer is not None for price in costs], np.bool_)[program.template_ids]
     tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
-    version = [0] * len(regions)
-    seen = [0] * len(regions)
+    brought_by = [-1] * len(regions)
+    waited_for = bytearray(len(program))
     found: dict[int, int] = {}
     overlaps, read, written = regions.overlaps, regions.read, regions.written
     for row in np.flatnonzero(fetching | tensor).tolist():
         if fetching[row]:
             for region in written[row]:
-                version[region] += 1
+                brought_by[region] = row
                 for other in overlaps[region] or ():
-                    version[other] += 1
+                    brought_by[other] = row
             continue
-        count = 0
         for region in read[row]:
-            if version[region] != seen[region]:
-                seen[region] = version[region]
-                count += 1
-        if count:
-            found[row] = count
+            transfer = brought_by[region]
+            if transfer >= 0 and not waited_for[transfer]:
+                waited_for[transfer] = 1
+                found[row] = found.get(row, 0) + 1
     return found
 
 
@@ -319,6 +317,13 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     return frozenset(cold)
 
 
+def _last_software_load(program: Program, prepared: Sequence[Prepared]) -> int:
+    """-1 if there is none."""
+    loads = [each[0] == _SOFTWARE and not each[4].outward for each in prepared]
+    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids]) if any(loads) else ()
+    return int(rows[-1]) if len(rows) else -1
+
+
 def _run(
     program: Program,
     machine: Machine,
@@ -343,7 +348,8 @@ def _run(
     writer = [-1] * size
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
-    outward_tail = 0.0
+    outward_from = outward_tail = 0.0
+    last_load = _last_software_load(program, prepared)
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
@@ -441,15 +447,15 @@ def _run(
 
         # where it fits
         if resource == _SOFTWARE:
-            # software generates descriptors for two rings, each in order; what goes out delays what comes in
+            # Two rings, each in order. While both have work they take turns.
             if extra.outward:
                 start = earliest if earliest > outward_tail else outward_tail
-                outward_tail = start + busy
-                if tail > start:
-                    tails[resource] = tail + busy
+                if start > outward_tail:
+                    outward_from = start
+                outward_tail = start + (2.0 * busy if i < last_load else busy)
             else:
                 start = earliest if earliest > tail else tail
-                tails[resource] = start + busy
+                tails[resource] = start + (2.0 * busy if outward_from <= start < outward_tail else busy)
         elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
