@@ -319,7 +319,7 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
 
 def _last_software_load(program: Program, prepared: Sequence[Prepared]) -> int:
     """-1 if there is none."""
-    loads = [each[0] == _SOFTWARE and not each[4].outward for each in prepared]
+    loads = [resource == _SOFTWARE and not move.outward for resource, _, _, _, move, _ in prepared]
     rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids]) if any(loads) else ()
     return int(rows[-1]) if len(rows) else -1
 

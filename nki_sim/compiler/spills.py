@@ -2,12 +2,13 @@
 
 On the device no kernel was refused because the sum of its live tiles exceeds SBUF; those ran, with more transfers
 than they ask for (rows A015 to C038 of benchmarks/data/trn2_device). Their number is that of a policy which, when
-room is wanted, moves out the tile whose next use lies furthest ahead, whole.
+room is wanted, moves out the tile whose next use lies furthest ahead, whole; a tile of which little is used each
+time stays outside, and instructions fetch their slices of it (rows B048, B074 to B080).
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Engine, Operand, Program, Template
 
-_NEVER = 1 << 62
+_PATIENCE = 2
+"""Times that a tile is moved out hardly used before it stays outside."""
 
 
 class Spill(NamedTuple):
@@ -75,6 +77,12 @@ class _Spilling:
         self.unsaved: set[int] = set()
         self.constant: dict[int, int] = {}
         """Tile that holds but a constant to the memset that makes it again."""
+        self.used: dict[int, int] = {}
+        """Tile in SBUF to the bytes that instructions touched since it came."""
+        self.hardly_used: dict[int, int] = {}
+        """Tile to how often it was moved out with less than half of it used."""
+        self.by_slice: dict[tuple[int, tuple[int, ...]], int] = {}
+        """(template, operands whose tiles stay outside) to the template that works on slices."""
         self.ids: list[int] = []
         self.operands: list[list[tuple[int, int]]] = []
 
@@ -89,12 +97,28 @@ class _Spilling:
                 self.uses.setdefault(buffer, []).append(row)
         for row, number in enumerate(program.template_ids.tolist()):
             operands = data[starts[row] : starts[row + 1]]
-            wanted = dict.fromkeys(buffer for buffer, _ in operands if buffer in self.weights)
+            template = program.templates[number]
+            outside = tuple(
+                at
+                for at, (buffer, _) in enumerate(operands)
+                if self.hardly_used.get(buffer, 0) >= _PATIENCE
+                and buffer not in self.now
+                and 2 * template.operands[at].nbytes < self.allocations[buffer].nbytes
+            )
+            wanted = dict.fromkeys(
+                buffer for at, (buffer, _) in enumerate(operands) if buffer in self.weights and at not in outside
+            )
             for buffer in wanted:
                 if buffer not in self.now:
                     self._bring(buffer, wanted, row)
-            self.ids.append(number)
-            self.operands.append([(self.now.get(buffer, buffer), offset) for buffer, offset in operands])
+            for operand, (buffer, _) in zip(template.operands, operands):
+                if buffer in wanted:
+                    self.used[buffer] = self.used.get(buffer, 0) + operand.nbytes
+            if outside:
+                self._on_slices(number, operands, outside, wanted, row)
+            else:
+                self.ids.append(number)
+                self.operands.append([(self.now.get(buffer, buffer), offset) for buffer, offset in operands])
             fills = program.templates[number].opcode == "memset"
             for (buffer, _), writing in zip(operands, writes[starts[row] : starts[row + 1]]):
                 if writing and buffer in wanted and not from_inputs[buffer]:
@@ -102,9 +126,9 @@ class _Spilling:
                     self.constant.pop(buffer, None)
                     if fills and program.templates[number].operands[0].nbytes == self.allocations[buffer].nbytes:
                         self.constant[buffer] = number
-            for buffer in wanted:
+            for buffer in {buffer for buffer, _ in operands if buffer in self.weights}:
                 self.uses[buffer].pop()
-                if not self.uses[buffer]:
+                if not self.uses[buffer] and buffer in self.now:
                     del self.now[buffer]
                     self.free += self.weights[buffer]
         counts = np.array([len(operands) for operands in self.operands], np.int64)
@@ -118,8 +142,42 @@ class _Spilling:
         }
         return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
 
-    def _bring(self, buffer: int, wanted: dict[int, None], row: int) -> None:
-        while self.free < self.weights[buffer]:
+    def _on_slices(
+        self, number: int, operands: list[tuple[int, int]], outside: tuple[int, ...], wanted: dict[int, None], row: int
+    ) -> None:
+        """The instruction with a buffer of their own for those slices, fetched before it and put back after it."""
+        template = self.program.templates[number]
+        given = [(self.now.get(buffer, buffer), offset) for buffer, offset in operands]
+        back: list[tuple[int, list[tuple[int, int]]]] = []
+        for at in outside:
+            operand, (tile, offset) = template.operands[at], operands[at]
+            slice_ = Allocation(
+                len(self.allocations), MemoryRegion.sbuf, (operand.partitions, operand.free_size), operand.dtype,
+                "slice", template.line, 0,
+            )  # fmt: skip
+            self.allocations.append(slice_)
+            self._make_room(weight(slice_), wanted, row)
+            given[at] = (slice_.id, 0)
+            here, there = _compact(operand), replace(operand, region=MemoryRegion.private_hbm, partition_elements=0)
+            if operand.access != "w":
+                self.ids.append(self._transfer_between(here, there, template.line, reload=True))
+                self.operands.append([(slice_.id, 0), (self.slots[tile], offset)])
+            if operand.access != "r":
+                put = self._transfer_between(there, here, template.line, reload=False)
+                back.append((put, [(self.slots[tile], offset), (slice_.id, 0)]))
+        key = (number, outside)
+        if key not in self.by_slice:
+            self.by_slice[key] = len(self.templates)
+            on_slices = tuple(_compact(o) if at in outside else o for at, o in enumerate(template.operands))
+            self.templates.append(replace(template, operands=on_slices))
+        self.ids.append(self.by_slice[key])
+        self.operands.append(given)
+        for put, moved in back:
+            self.ids.append(put)
+            self.operands.append(moved)
+
+    def _make_room(self, size: int, wanted: dict[int, None], row: int) -> None:
+        while self.free < size:
             others = [other for other in self.now if other not in wanted]
             if not others:
                 line = self.program.templates[self.program.template_ids[row]].line
@@ -128,7 +186,11 @@ class _Spilling:
                     + ", ".join(self.allocations[other].describe() for other in wanted)
                 )
             self._move_out(max(others, key=lambda other: (self.uses[other][-1], other)))
+
+    def _bring(self, buffer: int, wanted: dict[int, None], row: int) -> None:
+        self._make_room(self.weights[buffer], wanted, row)
         self.free -= self.weights[buffer]
+        self.used[buffer] = 0
         if buffer not in self.slots and buffer not in self.constant:
             self.now[buffer] = buffer
             return
@@ -155,29 +217,41 @@ class _Spilling:
             self._transfer(tile, reload=False)
             self.operands.append([(self.slots[buffer], 0), (self.now[buffer], 0)])
             self.unsaved.discard(buffer)
+        if 2 * self.used[buffer] < tile.nbytes and buffer in self.slots:
+            self.hardly_used[buffer] = self.hardly_used.get(buffer, 0) + 1
         del self.now[buffer]
         self.free += self.weights[buffer]
 
     def _transfer(self, tile: Allocation, reload: bool) -> None:
-        key = (tile.shape, tile.dtype, tile.line, reload)
+        here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
+        dst, src = (here, there) if reload else (there, here)
+        self.ids.append(self._transfer_between(dst, src, tile.line, reload))
+
+    def _transfer_between(self, dst: Operand, src: Operand, line: int, reload: bool) -> int:
+        """The number of its template."""
+        dst, src = replace(dst, role="dst", access="w"), replace(src, role="src", access="r")
+        key = (dst, src, line)
         number = self.transfers.get(key)
         if number is None:
             number = self.transfers[key] = len(self.templates)
-            inside, outside = (MemoryRegion.sbuf, MemoryRegion.private_hbm)
-            dst, src = (inside, outside) if reload else (outside, inside)
-            self.templates.append(
-                Template(
-                    "dma_copy", Engine.dma, Spill(reload),
-                    (_whole("dst", "w", dst, tile), _whole("src", "r", src, tile)), tile.line,
-                )
-            )  # fmt: skip
-        self.ids.append(number)
+            self.templates.append(Template("dma_copy", Engine.dma, Spill(reload), (dst, src), line))
+        return number
 
 
-def _whole(role: str, access: str, region: MemoryRegion, tile: Allocation) -> Operand:
+def _whole(region: MemoryRegion, tile: Allocation) -> Operand:
     known = layout(region, tile.shape, tile.dtype)
     elements = known.partition_elements if region.on_chip else 0
-    return Operand(role, access, region, tile.dtype, known.pattern, 0, elements)
+    return Operand("", "r", region, tile.dtype, known.pattern, 0, elements)
+
+
+def _compact(operand: Operand) -> Operand:
+    """The same elements as all of a tile of their own."""
+    stride = 1
+    pattern: list[tuple[int, int]] = []
+    for _, size in reversed(operand.pattern):
+        pattern.append((stride, size))
+        stride *= size
+    return replace(operand, pattern=tuple(reversed(pattern)), partition_elements=operand.free_size, partition_start=0)
 
 
 def _mirrors(program: Program) -> np.ndarray:
