@@ -317,10 +317,10 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     return frozenset(cold)
 
 
-def _last_software_load(program: Program, prepared: Sequence[Prepared]) -> int:
+def _last_software_load(program: Program, costs: Sequence[Cost]) -> int:
     """-1 if there is none."""
-    loads = [resource == _SOFTWARE and not move.outward for resource, _, _, _, move, _ in prepared]
-    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids]) if any(loads) else ()
+    loads = [price.transfer is not None and not price.transfer.outward for price in costs]
+    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids])
     return int(rows[-1]) if len(rows) else -1
 
 
@@ -349,7 +349,7 @@ def _run(
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
     outward_from = outward_tail = 0.0
-    last_load = _last_software_load(program, prepared)
+    last_load = _last_software_load(program, costs)
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
