@@ -48,6 +48,11 @@ class InstructionSet:
     """Where an access may start, and what one shuffle works within."""
     access_pattern_free_dims: int
     """Dimensions of an access pattern besides the partition."""
+    access_pattern_least_stride: int
+    access_pattern_most_stride: int
+    """In elements."""
+    access_pattern_elements: int
+    """Per partition, that one instruction of a compute engine reads or writes."""
     psum_banks: int
     psum_bank_bytes: int
     """Per partition; what one matmul may write."""
@@ -334,7 +339,10 @@ _EVERY: Table = {
 _ISA: Table = {
     **_EVERY,
     "quadrant_partitions": (32, "NKI language guide, start partitions; nc_stream_shuffle", "documented"),
-    "access_pattern_free_dims": (4, "NKI language guide", "documented"),
+    "access_pattern_free_dims": (4, _ARCH1 + ", data access; NKI access patterns", "documented"),
+    "access_pattern_least_stride": (-32_768, _ARCH1 + ", data access: int16 elements", "documented"),
+    "access_pattern_most_stride": (32_767, _ARCH1 + ", data access: int16 elements", "documented"),
+    "access_pattern_elements": (65_536, _ARCH1 + ": 64K elements of SBUF", "documented"),
     "psum_align_bytes": (4, _TILE_SIZE, "documented"),
     "sbuf_align_bytes": (1, _TILE_SIZE, "documented"),
     "tensor_tile_sizes": ((32, 64, 128), _PAGES + ", nc_matmul, tiling mode", "documented"),

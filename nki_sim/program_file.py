@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.access_patterns import check_access_patterns
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -454,6 +455,7 @@ def _template(entry: Any) -> Template:
     template = Template(name, engine, decode_attrs(opcode.attrs_type, attrs, what), parsed, line)
     try:
         opcode.check(template)
+        check_access_patterns(template)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
     except Exception as error:  # a check that trips over a forged template has found it forged
