@@ -6,6 +6,7 @@ busy, how long until the result may be used, and what is moved and computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -129,11 +130,13 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         data = template.operands[1]
         rows, stationary_columns, columns = data.partitions, data.free_size, data.partitions
         inputs = [data]
+        loaded, streamed = [data], [_role(template, "dst")]
         cycles = max(data.partitions, min(machine.tensor_min_cycles, data.free_size))
         tile_size: tuple[int, ...] = ()
     else:
         stationary, moving = _role(template, "stationary"), _role(template, "moving")
         inputs = [stationary, moving]
+        loaded, streamed = [stationary], [moving, _role(template, "dst")]
         doubled = getattr(getattr(template.attrs, "perf_mode", None), "name", "none").startswith("double")
         if doubled and not machine.tensor_double_row:
             raise NotSupported(f"nc_matmul perf_mode double_row does not exist on {machine.name}")
@@ -145,8 +148,9 @@ def _tensor(template: Template, machine: Machine) -> Cost:
     passes = 1
     if any(operand.dtype == "float32" for operand in inputs):
         passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
-    moving_ns = passes * cycles / machine.tensor_clock_ghz
+    moving_ns = passes * cycles * _stride_slowdown(streamed, machine) / machine.tensor_clock_ghz
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
+    loading_ns *= _stride_slowdown(loaded, machine)
     flops = 2 * rows * stationary_columns * columns
     hold_ns = max(moving_ns, loading_ns)
     tile = _array_tile(tile_size, tuple(getattr(template.attrs, "tile_position", ()) or ()), hold_ns, machine)
@@ -200,11 +204,10 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
     if rate is None:
         raise NotSupported(f"{template.describe()}: no price for {opcode}; add its rate to nki_sim.machine")
     speedup = _vector_speedup(template, operands, machine) if engine == "vector" else 1.0
-    stride = max((_inner_stride_bytes(operand) for operand in operands if operand.region.value == "sbuf"), default=0)
-    slowdown = machine.sbuf_stride_slowdown if stride > machine.sbuf_stride_limit_bytes else 1.0
-    if slowdown > 1:
+    beats = max((operand.free_size * _stride_slowdown([operand], machine) for operand in operands), default=1.0)
+    if _stride_slowdown(operands, machine) > 1:
         speedup = 1.0
-    cycles = rate.fixed + max(rate.per_element * elements * slowdown / speedup, rate.minimum)
+    cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum)
     issue = {
         "vector": machine.vector_issue_cycles,
         "scalar": machine.scalar_issue_cycles,
@@ -265,6 +268,12 @@ def _vector_speedup(template: Template, operands: list[Operand], machine: Machin
     elif template.opcode == "tensor_tensor" and narrow and all(o.region is MemoryRegion.sbuf for o in tiles[1:]):
         return machine.vector_perf_tensor_16bit
     return 1.0
+
+
+def _stride_slowdown(operands: Sequence[Operand], machine: Machine) -> float:
+    """Each read or write interface to SBUF or PSUM has half its rate where the innermost stride is too long."""
+    widest = max((_inner_stride_bytes(operand) for operand in operands if operand.region.on_chip), default=0)
+    return machine.stride_slowdown if widest > machine.stride_limit_bytes else 1.0
 
 
 def _inner_stride_bytes(operand: Operand) -> int:

@@ -174,9 +174,9 @@ class Machine:
     """The same instructions on 4-byte types, SBUF to SBUF."""
     vector_perf_tensor_16bit: float
     """tensor_tensor with everything 2-byte and both inputs in SBUF."""
-    sbuf_stride_limit_bytes: int
-    """An innermost stride above this halves the rate (`sbuf_stride_slowdown`)."""
-    sbuf_stride_slowdown: float
+    stride_limit_bytes: int
+    """An innermost stride above this in SBUF or PSUM slows every engine's reads and writes (`stride_slowdown`)."""
+    stride_slowdown: float
     activation_table_load_ns: float
     vector_gpsimd_share_port: Literal["always", "perf modes"]
     vector_scalar_share_psum: bool
@@ -395,8 +395,8 @@ _TRN2_OWN: Table = {
     "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
-    "sbuf_stride_limit_bytes": (16, "NKI performance guide", "documented"),
-    "sbuf_stride_slowdown": (2.0, "NKI performance guide", "documented"),
+    "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
+    "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
     "activation_table_load_ns": (1283.0, "M03", "measured"),
     "vector_gpsimd_share_port": ("perf modes", _ARCH2 + ", data movement updates", "documented"),
     "vector_scalar_share_psum": (False, _ARCH2 + ", data movement updates", "documented"),

@@ -10,7 +10,9 @@ import pytest
 from traced_kernels import P, instruction, nisa, nl, tile
 
 from nki_sim import program_file
+from nki_sim.cost import Cost, cost
 from nki_sim.errors import NkiValidationError, ProgramFormatError
+from nki_sim.machine import TRN2
 from nki_sim.program import Program, Template
 
 
@@ -98,3 +100,62 @@ def test_a_forged_pattern_is_refused_when_the_file_is_read(name: str) -> None:
     forged = with_operand(honest, "memset", "dst", pattern=tuple(map(tuple, pattern)))
     with pytest.raises(ProgramFormatError, match=message):
         program_file.loads(program_file.dumps(forged))
+
+
+# --- long strides -----------------------------------------------------------------------------------
+
+
+def price(body: Callable[[], Any]) -> Cost:
+    return cost(instruction(body).templates[0], TRN2)
+
+
+def strided(columns: int, step: int, dtype: Any = nl.float32, buffer: Any = None, partitions: int = P) -> Any:
+    """[partitions, columns], of which every `step`th element is touched."""
+    wide = tile(columns * step, dtype, buffer, partitions)
+    return wide.ap(pattern=[[columns * step, partitions], [step, columns]])
+
+
+LONG, SHORT = 8, 4
+"""Elements of float32: 32 bytes, which is too far, and 16, which is not."""
+
+STRIDED: dict[str, Callable[[int], Any]] = {
+    "a copy out of PSUM": lambda step: nisa.tensor_copy(dst=tile(256), src=strided(256, step, buffer=nl.psum)),
+    "a copy into PSUM": lambda step: nisa.tensor_copy(dst=strided(256, step, buffer=nl.psum), src=tile(256)),
+    "an activation of PSUM": lambda step: nisa.activation(tile(256), nl.exp, strided(256, step, buffer=nl.psum)),
+    "the moving operand of a product": lambda step: nisa.nc_matmul(
+        dst=tile(512, buffer=nl.psum), stationary=tile(P), moving=strided(512, step)
+    ),
+    "the result of a product": lambda step: nisa.nc_matmul(
+        dst=strided(64, step, buffer=nl.psum, partitions=32), stationary=tile(32), moving=tile(64)
+    ),
+    "the result of a transpose": lambda step: nisa.nc_transpose(
+        dst=strided(64, step, buffer=nl.psum, partitions=32), data=tile(32, partitions=64), engine=nisa.engine.tensor
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_a_stride_above_16_bytes_halves_the_rate_in_psum_and_for_tensor(name: str) -> None:
+    body = STRIDED[name]
+    long, short = price(lambda: body(LONG)), price(lambda: body(SHORT))
+    issue = {"vector": 64 / 0.96, "scalar": 64 / 1.2, "tensor": 0.0}[long.resource]
+    assert long.busy_ns - issue == pytest.approx(2 * (short.busy_ns - issue))
+
+
+def test_loading_strided_weights_takes_twice_as_long() -> None:
+    """Nothing hides the load where the product is short."""
+
+    def product(step: int) -> Cost:
+        return price(lambda: nisa.nc_matmul(dst=tile(64, buffer=nl.psum), stationary=strided(P, step), moving=tile(64)))
+
+    loading_ns = 4 * P / (TRN2.stationary_columns_per_cycle * TRN2.tensor_clock_ghz)
+    assert product(SHORT).busy_ns == pytest.approx(loading_ns)
+    assert product(LONG).busy_ns == pytest.approx(2 * loading_ns)
+
+
+def test_a_strided_sum_does_not_slow_what_is_summed() -> None:
+    one = price(lambda: nisa.tensor_tensor(tile(512), tile(512), tile(512), nl.add)).busy_ns
+    halves = price(
+        lambda: nisa.tensor_reduce(dst=strided(2, LONG), op=nl.add, data=tile(512).reshape((P, 2, 256)), axis=2)
+    )
+    assert halves.busy_ns == pytest.approx(one)
