@@ -68,7 +68,8 @@ class ArrayTile:
     rows: int
     columns: int
     hold_ns: float
-    """As long as the product would have the whole array; `Cost.busy_ns` is its share of that."""
+    """As long as the product would have the whole array; `Cost.busy_ns` is its share of that, and never less than
+    the interval at which TensorE issues."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         rows, stationary_columns, columns = data.partitions, data.free_size, data.partitions
         inputs = [data]
         loaded, streamed = [data], [_role(template, "dst")]
-        cycles = max(data.partitions, min(machine.tensor_min_cycles, data.free_size))
+        cycles = max(data.partitions, machine.tensor_min_cycles)
         tile_size: tuple[int, ...] = ()
     else:
         stationary, moving = _role(template, "stationary"), _role(template, "moving")
@@ -157,7 +158,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
     share = 1.0 if tile is None else tile.rows * tile.columns / (machine.tensor_rows * machine.tensor_columns)
     return Cost(
         "tensor",
-        hold_ns * share,
+        max(hold_ns * share, passes * machine.tensor_min_cycles / machine.tensor_clock_ghz),
         machine.tensor_latency_ns,
         _traffic(template),
         flops=flops,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.access_patterns import check_access_patterns
+from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -139,6 +140,10 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
     if len(set(numbers)) != len(numbers):
         raise ProgramFormatError("two inputs share a buffer")
     check_stream(program)
+    try:
+        check_array_tiles(program)
+    except NkiError as error:
+        raise ProgramFormatError(str(error)) from None
     shared = [(a.shape, a.dtype) for a in allocations if a.region is MemoryRegion.shared_hbm]
     for peer in program.peers:
         if shared != [(a.shape, a.dtype) for a in peer.allocations if a.region is MemoryRegion.shared_hbm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,3 +159,93 @@ def test_a_strided_sum_does_not_slow_what_is_summed() -> None:
         lambda: nisa.tensor_reduce(dst=strided(2, LONG), op=nl.add, data=tile(512).reshape((P, 2, 256)), axis=2)
     )
     assert halves.busy_ns == pytest.approx(one)
+
+
+# --- tiles of TensorE's array -------------------------------------------------------------------------
+
+QUARTERS = (0, 32, 64, 96)
+
+
+def quarter_products(rows: Sequence[int], positions: Sequence[int], buffers: int = 1, partitions: int = P) -> Program:
+    """Products of 32 rows each: operands at `rows` of as many buffers, on the array's rows at `positions`."""
+
+    def body() -> None:
+        pairs = [(tile(P, nl.bfloat16, partitions=partitions), tile(dtype=nl.bfloat16, partitions=partitions))
+                 for _ in range(buffers)]  # fmt: skip
+        for at, (row, position) in enumerate(zip(rows, positions)):
+            weights, values = pairs[at % buffers]
+            nisa.nc_matmul(
+                dst=tile(buffer=nl.psum),
+                stationary=weights[row : row + 32],
+                moving=values[row : row + 32],
+                tile_position=(position, 0),
+                tile_size=(32, 128),
+            )
+
+    return instruction(body)
+
+
+def test_a_tile_takes_the_rows_that_its_operands_partitions_feed() -> None:
+    quarter_products(QUARTERS, QUARTERS)
+    with pytest.raises(NkiValidationError, match=r"rows 32 to 63.*stationary is partitions 0 to 31 of.*cannot lie"):
+        quarter_products([0] * 4, QUARTERS)
+
+
+def test_a_small_buffer_lies_in_one_place() -> None:
+    """The compiler may put it on any quarter, as in AWS's own example of tiled products, but not on four at once."""
+    quarter_products([0] * 4, QUARTERS, buffers=4, partitions=32)
+    with pytest.raises(NkiValidationError, match="rows 32 to 63"):
+        quarter_products([0] * 4, QUARTERS, buffers=1, partitions=32)
+
+
+def test_a_tile_writes_the_partitions_of_its_columns() -> None:
+    def product(column: int, start: int) -> Callable[[], Any]:
+        return lambda: nisa.nc_matmul(
+            dst=tile(buffer=nl.psum)[start : start + 64],
+            stationary=tile(64, nl.bfloat16),
+            moving=tile(dtype=nl.bfloat16),
+            tile_position=(0, column),
+            tile_size=(128, 64),
+        )
+
+    instruction(product(64, 64))
+    with pytest.raises(NkiValidationError, match=r"columns 64 to 127.*dst is partitions 0 to 63"):
+        instruction(product(64, 0))
+
+
+def test_a_forged_tile_position_is_refused_when_the_file_is_read() -> None:
+    honest = quarter_products([0], [0])
+    templates = tuple(
+        replace(t, attrs=t.attrs._replace(tile_position=(96, 0))) if t.opcode == "nc_matmul" else t
+        for t in honest.templates
+    )
+    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    with pytest.raises(ProgramFormatError, match="rows 96 to 127"):
+        program_file.loads(program_file.dumps(forged))
+
+
+@pytest.mark.parametrize("dtype, passes", [(nl.bfloat16, 1), (nl.float32, 4)])
+def test_tensor_issues_no_faster_on_small_tiles_than_on_the_whole_array(dtype: Any, passes: int) -> None:
+    def product(columns: int) -> Cost:
+        return price(
+            lambda: nisa.nc_matmul(
+                dst=tile(columns, buffer=nl.psum)[0:32],
+                stationary=tile(32, dtype)[0:32],
+                moving=tile(columns, dtype)[0:32],
+                tile_position=(0, 0),
+                tile_size=(32, 32),
+            )
+        )
+
+    issue_ns = passes * TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz
+    assert product(64).busy_ns == product(512).busy_ns == pytest.approx(issue_ns)
+    assert product(512).array_tile is not None
+
+
+def test_a_small_transpose_takes_an_issue_interval_too() -> None:
+    turned = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(4, nl.bfloat16, nl.psum, 4), data=tile(4, nl.bfloat16, partitions=4), engine=nisa.engine.tensor
+        )
+    )
+    assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz)
