@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from nki_sim.dtypes import float32
 from nki_sim.errors import NotSupported
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
@@ -35,6 +36,8 @@ OPERATIONS = {
     "dropout": 1,
 }
 """Arithmetic per element, for useful work; moving, filling and transposing count as none."""
+
+FLOAT32_BYTES = float32.itemsize
 
 _EVERY_TABLE = frozenset({"copy", "identity", "square", "relu", "abs", "sign", "add", "multiply", "subtract"})
 _TABLES = {"rsqrt": "sqrt", "reciprocal_sqrt": "sqrt"}
@@ -147,8 +150,10 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         cycles = max(columns, machine.tensor_min_cycles)
         tile_size = tuple(getattr(template.attrs, "tile_size", ()) or ())
     passes = 1
-    if any(operand.dtype == "float32" for operand in inputs):
-        passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
+    if transposes and any(operand.dtype.itemsize >= FLOAT32_BYTES for operand in inputs):
+        passes = machine.tensor_fp32_transpose_passes  # it moves bits: four bytes of any type are those of a float32
+    elif not transposes and any(operand.dtype == "float32" for operand in inputs):
+        passes = machine.tensor_fp32_passes
     moving_ns = passes * cycles * _stride_slowdown(streamed, machine) / machine.tensor_clock_ghz
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
     loading_ns *= _stride_slowdown(loaded, machine)

@@ -249,3 +249,30 @@ def test_a_small_transpose_takes_an_issue_interval_too() -> None:
         )
     )
     assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz)
+
+
+# --- transposes on TensorE ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [nl.int32, nl.uint32, nl.tfloat32, nl.float32])
+def test_a_transpose_of_four_bytes_costs_two_passes_whatever_they_are_called(view: Any) -> None:
+    turned = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(P, view, nl.psum), data=tile(P, nl.float32).view(view), engine=nisa.engine.tensor
+        )
+    )
+    multiplied = price(
+        lambda: nisa.nc_matmul(
+            dst=tile(P, view, nl.psum), stationary=tile(P).view(view), moving=tile(P).view(view), is_transpose=True
+        )
+    )
+    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(2 * P / TRN2.tensor_clock_ghz)
+
+
+def test_two_bytes_still_turn_in_one_pass() -> None:
+    half = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(P, nl.bfloat16, nl.psum), data=tile(P, nl.bfloat16), engine=nisa.engine.tensor
+        )
+    )
+    assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz)
