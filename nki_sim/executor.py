@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds
+from nki_sim.isa import numerics
 from nki_sim.memory import MemoryRegion, Storage
 from nki_sim.opcodes import OPCODES, Opcode
 from nki_sim.program import Bound, Loop, OperandView, Program, Template, TensorRef
@@ -36,6 +37,8 @@ def execute_one(
             overwrites = fills >= 0 and fills == storage.allocation.nbytes and storages.count(storage) == 1
             raw = storage.writable(overwrites)
         arrays.append(np.ndarray(shape, dtype, raw, offset * item, strides))
+    for at in template.tfloat32_factors:
+        arrays[at] = numerics.tfloat32(arrays[at])
     if indirect:
         _execute_indirect(opcode, template, storages, offsets, attrs, arrays)
     elif opcode.uses_psum_flags:

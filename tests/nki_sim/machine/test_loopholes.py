@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from traced_kernels import P, instruction, nisa, nl, tile
 
+import nki_sim
 from nki_sim import program_file
 from nki_sim.cost import Cost, cost
+from nki_sim.dtypes import float32
 from nki_sim.errors import NkiValidationError, ProgramFormatError
+from nki_sim.executor import execute
+from nki_sim.isa import numerics
 from nki_sim.machine import TRN2
 from nki_sim.program import Program, Template
+from nki_sim.session import TensorSpec
 
 
 def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:
@@ -276,3 +282,65 @@ def test_two_bytes_still_turn_in_one_pass() -> None:
         )
     )
     assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz)
+
+
+IDENTITY = np.eye(P, dtype=np.float32)
+NO_IDENTITY = {
+    "a full matrix": np.random.default_rng(0).standard_normal((P, P)).astype(np.float32),
+    "a permutation": IDENTITY[::-1],
+    "a scaled identity": 2 * IDENTITY,
+    "512 columns": np.ones((P, 512), np.float32),
+}
+
+
+def turned(values: Any, by: Any) -> Any:
+    out = nl.ndarray((P, by.shape[1]), nl.float32, buffer=nl.shared_hbm)
+    result = nl.ndarray((P, by.shape[1]), nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=result, stationary=nl.load(values), moving=nl.load(by), is_transpose=True)
+    nl.store(out, nl.copy(result))
+    return out
+
+
+@pytest.mark.parametrize("name", NO_IDENTITY)
+def test_transpose_mode_is_no_cheap_product(name: str) -> None:
+    """Two passes instead of four, and no FLOPs: only what turns a tile has that price."""
+    values, by = np.arange(P * P, dtype=np.float32).reshape(P, P), NO_IDENTITY[name]
+    program = nki_sim.trace(turned, TensorSpec((P, P), float32), TensorSpec(by.shape, float32))
+    with pytest.raises(NkiValidationError, match="is_transpose.*moving.*must be an identity"):
+        execute(program, [values, by])
+    with pytest.raises(NkiValidationError, match="must be an identity"):
+        nki_sim.simulate(turned)(values, by)
+    np.testing.assert_array_equal(nki_sim.simulate(turned)(values, IDENTITY), values.T)
+
+
+def test_an_identity_as_stationary_turns_nothing() -> None:
+    with pytest.raises(NkiValidationError, match="must be an identity"):
+        nki_sim.simulate(turned)(IDENTITY, np.ones((P, P), np.float32))
+
+
+def test_float32_called_tfloat32_is_multiplied_as_tfloat32() -> None:
+    """One pass instead of four is for ten bits of mantissa."""
+
+    def product(left: Any, right: Any) -> Any:
+        out = nl.ndarray((P, 64), nl.float32, buffer=nl.shared_hbm)
+        result = nl.ndarray((P, 64), nl.float32, buffer=nl.psum)
+        short = [nl.load(each).view(nl.tfloat32) for each in (left, right)]
+        nisa.nc_matmul(dst=result, stationary=short[0], moving=short[1])
+        nl.store(out, nl.copy(result))
+        return out
+
+    rng = np.random.default_rng(1)
+    left, right = (rng.standard_normal((P, n)).astype(np.float32) for n in (P, 64))
+    got, exact = nki_sim.simulate(product)(left, right), left.astype(np.float64).T @ right
+    assert 1e-4 < np.linalg.norm(got - exact) / np.linalg.norm(exact) < 1e-3
+    program = nki_sim.trace(product, *[TensorSpec(each.shape, float32) for each in (left, right)])
+    np.testing.assert_array_equal(execute(program, [left, right])[0], got)
+
+
+@pytest.mark.parametrize(
+    "value, kept",
+    [(1.0, 1.0), (1 + 2**-10, 1 + 2**-10), (1 + 2**-11, 1.0), (1 + 3 * 2**-11, 1 + 2**-9), (-1 - 2**-12, -1.0),
+     (np.inf, np.inf), (np.nan, np.nan), (0.0, 0.0)],
+)  # fmt: skip
+def test_tfloat32_rounds_to_nearest_even(value: float, kept: float) -> None:
+    np.testing.assert_array_equal(numerics.tfloat32(np.array([value], np.float32)), np.array([kept], np.float32))
