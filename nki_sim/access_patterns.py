@@ -20,9 +20,28 @@ def check_access_patterns(template: Template) -> None:
     for operand in template.operands:
         if not operand.region.on_chip:
             continue
+        _dynamic_places(template, operand)
         _adjacent_partitions(template, operand)
         if template.engine is not Engine.dma:
             _free_dimensions(template, operand)
+
+
+def _dynamic_places(template: Template, operand: Operand) -> None:
+    """NKI's pages of dma_copy and of access patterns: a vector of indices is for rows of HBM (before NeuronCore-v4),
+    a single one on chip is for a place within the partitions."""
+    if operand.indirection is None:
+        return
+    kind, _, dim, _ = operand.indirection
+    if kind == "vector":
+        raise NkiValidationError(
+            f"{template.opcode}: {operand.role} {list(operand.shape)} has a vector_offset and is in "
+            f"{operand.region.value}; only rows of HBM are gathered so, by nisa.dma_copy: use nisa.nc_n_gather on chip"
+        )
+    if dim == 0 and template.engine is not Engine.dma:
+        raise NkiValidationError(
+            f"{template.opcode}: {operand.role} {list(operand.shape)} in {operand.region.value} starts at a partition "
+            "that is only known on the device; scalar_offset on chip needs an indirect_dim above 0: use nisa.dma_copy"
+        )
 
 
 def _adjacent_partitions(template: Template, operand: Operand) -> None:

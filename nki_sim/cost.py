@@ -158,7 +158,7 @@ def _tensor(template: Template, machine: Machine) -> Cost:
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
     loading_ns *= _stride_slowdown(loaded, machine)
     flops = 2 * rows * stationary_columns * columns
-    hold_ns = max(moving_ns, loading_ns)
+    hold_ns = max(moving_ns, loading_ns, _dynamic_cycles(template, machine) / machine.tensor_clock_ghz)
     tile = _array_tile(tile_size, tuple(getattr(template.attrs, "tile_position", ()) or ()), hold_ns, machine)
     share = 1.0 if tile is None else tile.rows * tile.columns / (machine.tensor_rows * machine.tensor_columns)
     return Cost(
@@ -213,7 +213,7 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
     beats = max((operand.free_size * _stride_slowdown([operand], machine) for operand in operands), default=1.0)
     if _stride_slowdown(operands, machine) > 1:
         speedup = 1.0
-    cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum)
+    cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum, _dynamic_cycles(template, machine))
     issue = {
         "vector": machine.vector_issue_cycles,
         "scalar": machine.scalar_issue_cycles,
@@ -274,6 +274,11 @@ def _vector_speedup(template: Template, operands: list[Operand], machine: Machin
     elif template.opcode == "tensor_tensor" and narrow and all(o.region is MemoryRegion.sbuf for o in tiles[1:]):
         return machine.vector_perf_tensor_16bit
     return 1.0
+
+
+def _dynamic_cycles(template: Template, machine: Machine) -> float:
+    """What an instruction takes at least when one of its places is only known on the device."""
+    return machine.dynamic_min_cycles if any(o.indirection is not None for o in template.operands) else 0.0
 
 
 def _stride_slowdown(operands: Sequence[Operand], machine: Machine) -> float:

@@ -177,6 +177,8 @@ class Machine:
     stride_limit_bytes: int
     """An innermost stride above this in SBUF or PSUM slows every engine's reads and writes (`stride_slowdown`)."""
     stride_slowdown: float
+    dynamic_min_cycles: float
+    """Least issue interval of an instruction that reads or writes where a device value says."""
     activation_table_load_ns: float
     vector_gpsimd_share_port: Literal["always", "perf modes"]
     vector_scalar_share_psum: bool
@@ -397,6 +399,11 @@ _TRN2_OWN: Table = {
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
     "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
+    "dynamic_min_cycles": (
+        600.0,
+        "NKI isa pages of SDK v2.26.1, tensor_copy_dynamic_src: MIN_II_DYNAMIC",
+        "documented",
+    ),
     "activation_table_load_ns": (1283.0, "M03", "measured"),
     "vector_gpsimd_share_port": ("perf modes", _ARCH2 + ", data movement updates", "documented"),
     "vector_scalar_share_psum": (False, _ARCH2 + ", data movement updates", "documented"),

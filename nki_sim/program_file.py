@@ -27,7 +27,7 @@ from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MAGIC = b"NKIPROG\n"
 MAX_BUFFERS = 1 << 24
 MAX_RANK = 16

@@ -344,3 +344,104 @@ def test_float32_called_tfloat32_is_multiplied_as_tfloat32() -> None:
 )  # fmt: skip
 def test_tfloat32_rounds_to_nearest_even(value: float, kept: float) -> None:
     np.testing.assert_array_equal(numerics.tfloat32(np.array([value], np.float32)), np.array([kept], np.float32))
+
+
+# --- places known on the device -----------------------------------------------------------------------
+
+
+def gathered(**options: Any) -> Callable[[], Any]:
+    """64 rows of HBM, picked by a vector of indices."""
+
+    def body() -> None:
+        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.int32, buffer=nl.sbuf)
+        picked = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_copy(dst=tile(64, partitions=64), src=picked, **options)
+
+    return body
+
+
+SYNC, SCALAR, HARDWARE = nisa.engine.sync, nisa.engine.scalar, nisa.dge_mode.hwdge
+
+GATHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "by hardware descriptors": ({"dge_mode": HARDWARE}, "vector_offset needs dge_mode.swdge.*not hwdge"),
+    "by hardware descriptors, as a number": ({"dge_mode": 2}, "not hwdge"),
+    "by prepared descriptors": ({"dge_mode": nisa.dge_mode.none}, "not none"),
+    "on Sync's queue": ({"engine": SYNC}, "hardware queue of sync"),
+    "on Scalar's queue": ({"engine": SCALAR}, "hardware queue of scalar"),
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_only_software_descriptors_gather(name: str) -> None:
+    options, message = GATHERS[name]
+    with pytest.raises(NkiValidationError, match=message):
+        instruction(gathered(**options))
+
+
+@pytest.mark.parametrize("options", [{}, {"dge_mode": nisa.dge_mode.swdge}, {"engine": nisa.engine.gpsimd}])
+def test_a_gather_is_issued_by_gpsimd(options: dict[str, Any]) -> None:
+    assert price(gathered(**options)).resource == "dma.gpsimd"
+
+
+def test_a_scatter_that_adds_and_an_indirect_transpose_are_issued_by_gpsimd() -> None:
+    def adds() -> None:
+        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.int32, buffer=nl.sbuf)
+        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_compute(dst=here, srcs=[here, tile(64, partitions=64)], reduce_op=nl.add)
+
+    def turns() -> None:
+        rows = nl.ndarray((P, 64), nl.bfloat16, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.uint32, buffer=nl.sbuf)
+        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_transpose(dst=tile(64, nl.bfloat16, partitions=64), src=here)
+
+    assert price(adds).resource == price(turns).resource == "dma.gpsimd"
+
+
+@pytest.mark.parametrize("mode", ["unknown", "hwdge", "none"])
+def test_a_forged_gather_on_a_hardware_queue_is_refused_when_the_file_is_read(mode: str) -> None:
+    honest = instruction(gathered())
+    templates = tuple(
+        replace(t, attrs=t.attrs._replace(dge_mode=nisa.dge_mode[mode])) if t.operands[1].indirection else t
+        for t in honest.templates
+    )
+    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    with pytest.raises(ProgramFormatError, match="vector_offset needs"):
+        program_file.loads(program_file.dumps(forged))
+
+
+def test_a_compute_engine_does_not_gather_by_a_vector() -> None:
+    def body() -> None:
+        where = nl.ndarray((P, 1), nl.int32, buffer=nl.sbuf)
+        picked = tile(64).ap(pattern=[[64, P], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.tensor_copy(dst=tile(64), src=picked)
+
+    with pytest.raises(NkiValidationError, match="vector_offset and is in sbuf.*nc_n_gather"):
+        instruction(body)
+
+
+def test_a_compute_engine_does_not_choose_its_partition_on_the_device() -> None:
+    def body() -> None:
+        where = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+        nisa.tensor_copy(
+            dst=tile(64, partitions=32),
+            src=tile(64).ap(pattern=[[64, 32], [1, 64]], scalar_offset=where, indirect_dim=0),
+        )
+
+    with pytest.raises(NkiValidationError, match="partition that is only known on the device"):
+        instruction(body)
+
+
+def test_a_place_known_on_the_device_takes_600_cycles_at_least() -> None:
+    def copied_from(columns: int) -> Cost:
+        def body() -> None:
+            where = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+            here = tile(2048).ap(pattern=[[2048, P], [1, columns]], scalar_offset=where, indirect_dim=1)
+            nisa.tensor_copy(dst=tile(columns, buffer=nl.psum), src=here)
+
+        return price(body)
+
+    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx((600 + 64) / 0.96)
+    assert copied_from(1024).busy_ns == pytest.approx((1024 + 64) / 0.96)
