@@ -67,8 +67,8 @@ def _check_generator(template: Template, mode: _dge_mode, queue: Engine = Engine
         )
     if queue not in (Engine.unknown, Engine.gpsimd):
         raise NkiValidationError(
-            f"{template.opcode}: vector_offset is not for the hardware queue of {queue.name}: leave engine unset, since "
-            "GpSimd makes the descriptors"
+            f"{template.opcode}: vector_offset is not for the hardware queue of {queue.name}: leave engine "
+            "unset, GpSimd makes the descriptors"
         )
 
 
