@@ -45,6 +45,7 @@ from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.executor import execute
+from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
 from nki_sim.run import iterate
 
@@ -257,9 +258,10 @@ def _checked(traced: bytes, source: str, in_order: bool, machine: str) -> Progra
         raise CompileError("the process ended without leaving a program")
     try:
         program = program_file.loads(traced)
-        if program.machine != machine:
-            raise CompileError(f"the program says that it is for {program.machine}, and {machine} is simulated")
-        check_capacity(program, in_order=in_order)
+        for each in iterate(program):
+            if each.machine != machine:
+                raise CompileError(f"the program says that it is for {each.machine}, and {machine} is simulated")
+            check_capacity(each, in_order=in_order)
     except ProgramFormatError as error:
         raise CompileError(f"the traced program is damaged: {error}") from None
     except NkiError as error:
@@ -288,6 +290,25 @@ def _checked(traced: bytes, source: str, in_order: bool, machine: str) -> Progra
 
 def _overwritten_parameters(program: Program) -> list[int]:
     """Positions among the tensor arguments of those that are written and not returned: nobody compares them."""
+    returned = {ref.allocation for ref in program.outputs}
+    written = _written(program)
+    shared = _shared(program)
+    for peer in program.peers:  # the nth shared buffer of every core is the same memory
+        theirs = _written(peer)
+        written |= {mine for mine, other in zip(shared, _shared(peer)) if other in theirs}
+    return [
+        number
+        for number, ref in enumerate(program.inputs)
+        if ref.allocation in written and ref.allocation not in returned
+    ]
+
+
+def _shared(program: Program) -> list[int]:
+    return [a.id for a in program.allocations if a.region is MemoryRegion.shared_hbm]
+
+
+def _written(program: Program) -> set[int]:
+    """Numbers of the buffers that some instruction of one core writes."""
     most = max((len(template.operands) for template in program.templates), default=0)
     writes = np.zeros((len(program.templates), most), bool)
     for number, template in enumerate(program.templates):
@@ -295,13 +316,7 @@ def _overwritten_parameters(program: Program) -> list[int]:
             writes[number, position] = operand.access != "r"
     counts = np.diff(program.operand_starts)
     positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    written = set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
-    returned = {ref.allocation for ref in program.outputs}
-    return [
-        number
-        for number, ref in enumerate(program.inputs)
-        if ref.allocation in written and ref.allocation not in returned
-    ]
+    return set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
 
 
 def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:
