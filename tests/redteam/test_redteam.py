@@ -207,7 +207,7 @@ import nki.isa as nisa
 
 def large(a, b):
     result = kernel(a, b)
-    tiles = [nl.ndarray((128, 8192), nl.float32, buffer=nl.sbuf) for _ in range(8)]
+    tiles = [nl.ndarray((128, 8192), nl.float32, buffer=nl.sbuf) for _ in range(7)]
     for tile in tiles:
         nisa.memset(dst=tile, value=0.0)
     for tile in tiles:
