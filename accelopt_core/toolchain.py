@@ -190,8 +190,16 @@ class Toolchain(Protocol):
         """Outputs in the order the kernel returns them. Raises RunError or StepTimeout."""
         ...
 
+    def counts(self, artifact: Any) -> bool:
+        """Does its time depend on what runs of it do, so that they must not go on in processes of their own?
+
+        A simulated kernel whose device loops run as often as a register says. The time is then that of the run
+        which did most.
+        """
+        ...
+
     def estimate_us(self, artifact: Any) -> float | None:
-        """A latency before any run, where the toolchain can tell; None where only a device can."""
+        """A latency before any run, where the toolchain can tell; None where only a device can, or a run."""
         ...
 
     def time(

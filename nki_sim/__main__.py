@@ -21,12 +21,15 @@ from nki_sim import gantt, lint, perfetto, program_file
 from nki_sim.capacity import peak
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
+from nki_sim.executor import execute_counting
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
+from nki_sim.passes import Passes, must_be_counted
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec, where
+from nki_sim.unroll import unrolled
 
 
 class UsageError(Exception):
@@ -238,8 +241,10 @@ def _trace(options: argparse.Namespace) -> int:
 
 def _profile(options: argparse.Namespace) -> int:
     program = _traced(options)
-    timeline = schedule(replace(program, peers=()), machine(program.machine), True if options.exact else None)
-    measured = measure(program, exact=True) if program.peers else summarise(timeline)
+    passes = _counted(program, options)
+    alone = unrolled(replace(program, peers=()), None if passes is None else passes.cores[0])
+    timeline = schedule(alone, machine(program.machine), True if options.exact else None)
+    measured = measure(program, exact=True, passes=passes) if program.peers else summarise(timeline)
     print(gantt.report(measured, perfetto.source_lines(program)))
     print(gantt.gantt(timeline, ascii_only=options.ascii), end="")
     if options.fields:
@@ -253,8 +258,22 @@ def _profile(options: argparse.Namespace) -> int:
     return 0
 
 
+def _counted(program: Program, options: argparse.Namespace) -> Passes | None:
+    """How often device loops ran on the given inputs; None where registers decide nothing."""
+    if not must_be_counted(program):
+        return None
+    values = _problem_values(options.problem) if options.problem is not None else _arrays(options)
+    return execute_counting(program, [value for value in values if isinstance(value, np.ndarray)])[1]
+
+
 def _problem_specs(path: Path) -> list[Any]:
     """The arguments that a reference module gives its kernel, tensors by shape and dtype only."""
+    values = _problem_values(path)
+    return [TensorSpec(v.shape, as_dtype(v.dtype)) if isinstance(v, np.ndarray) else v for v in values]
+
+
+def _problem_values(path: Path) -> list[Any]:
+    """The arguments that a reference module gives its kernel."""
     spec = importlib.util.spec_from_file_location("problem", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"no reference module {path}")
@@ -263,8 +282,7 @@ def _problem_specs(path: Path) -> list[Any]:
     for name in ("get_inputs", "transform_to_nki_inputs"):
         if not hasattr(module, name):
             raise UsageError(f"{path} has no function {name}")
-    values = module.transform_to_nki_inputs(module.get_inputs())
-    return [TensorSpec(v.shape, as_dtype(v.dtype)) if isinstance(v, np.ndarray) else v for v in values]
+    return list(module.transform_to_nki_inputs(module.get_inputs()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from nki_sim.compiler.spills import weight
 from nki_sim.errors import CapacityExceeded, NkiValidationError
 from nki_sim.machine import ISA, machine
 from nki_sim.memory import Allocation, MemoryRegion
-from nki_sim.program import Program
+from nki_sim.program import Engine, Program
 
 _SHOWN = 8
 
@@ -156,3 +156,49 @@ def _check_addresses(program: Program, region: MemoryRegion, placed: list[Alloca
                 f"{allocation.describe()} at address={allocation.address} ends outside the {limit:,} usable bytes of "
                 f"{ISA.partitions} partitions of {region.value}"
             )
+        if region is MemoryRegion.psum and byte % ISA.psum_bank_bytes:
+            raise NkiValidationError(
+                f"{allocation.describe()} at address={allocation.address}: a PSUM tensor starts at the beginning of a "
+                f"bank of {ISA.psum_bank_bytes} bytes (NKI migration guide, allocation)"
+            )
+    shared = _two_in_one_place(program, placed)
+    if shared is not None:
+        old, new, row = shared
+        error = NkiValidationError(
+            f"{new.describe()} at address={new.address} takes bytes of {old.describe()} at address={old.address}, "
+            "which is still used after it: their contents would mix; give them different addresses, or stop using "
+            "the older one first"
+        )
+        error.line, error.file = program.templates[program.template_ids[row]].line, program.source_file or None
+        raise error
+
+
+def _two_in_one_place(program: Program, placed: list[Allocation]) -> tuple[Allocation, Allocation, int] | None:
+    """(older, newer, row) where a buffer is first touched at an address whose buffer is used then or later."""
+    first, last = program.first_use, program.last_use
+    held: list[Allocation] = []
+    for new in sorted((a for a in placed if last[a.id] >= 0), key=lambda a: (int(first[a.id]), a.id)):
+        row = int(first[new.id])
+        held = [old for old in held if last[old.id] >= row]
+        for old in held:
+            if _overlap(old, new) and not (last[old.id] == row and _in_place(program, row, old, new)):
+                return old, new, row
+        held.append(new)
+    return None
+
+
+def _overlap(one: Allocation, other: Allocation) -> bool:
+    (partition, byte), (partition2, byte2) = one.address or (0, 0), other.address or (0, 0)
+    return (
+        partition < partition2 + other.partitions
+        and partition2 < partition + one.partitions
+        and byte < byte2 + other.partition_bytes
+        and byte2 < byte + one.partition_bytes
+    )
+
+
+def _in_place(program: Program, row: int, old: Allocation, new: Allocation) -> bool:
+    """Does an elementwise engine put its results, which are no wider, where it reads for the last time?"""
+    engine = program.templates[program.template_ids[row]].engine
+    elementwise = engine in (Engine.vector, Engine.scalar, Engine.gpsimd)
+    return elementwise and old.address == new.address and new.partition_bytes <= old.partition_bytes

@@ -6,9 +6,11 @@ busy, how long until the result may be used, and what is moved and computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from nki_sim.dtypes import float32
 from nki_sim.errors import NotSupported
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
@@ -34,6 +36,8 @@ OPERATIONS = {
     "dropout": 1,
 }
 """Arithmetic per element, for useful work; moving, filling and transposing count as none."""
+
+FLOAT32_BYTES = float32.itemsize
 
 _EVERY_TABLE = frozenset({"copy", "identity", "square", "relu", "abs", "sign", "add", "multiply", "subtract"})
 _TABLES = {"rsqrt": "sqrt", "reciprocal_sqrt": "sqrt"}
@@ -71,7 +75,8 @@ class ArrayTile:
     rows: int
     columns: int
     hold_ns: float
-    """As long as the product would have the whole array; `Cost.busy_ns` is its share of that."""
+    """As long as the product would have the whole array; `Cost.busy_ns` is its share of that, and never less than
+    the interval at which TensorE issues."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +141,13 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         data = template.operands[1]
         rows, stationary_columns, columns = data.partitions, data.free_size, data.partitions
         inputs = [data]
-        cycles = max(data.partitions, min(machine.tensor_min_cycles, data.free_size))
+        loaded, streamed = [data], [_role(template, "dst")]
+        cycles = max(data.partitions, machine.tensor_min_cycles)
         tile_size: tuple[int, ...] = ()
     else:
         stationary, moving = _role(template, "stationary"), _role(template, "moving")
         inputs = [stationary, moving]
+        loaded, streamed = [stationary], [moving, _role(template, "dst")]
         doubled = getattr(getattr(template.attrs, "perf_mode", None), "name", "none").startswith("double")
         if doubled and not machine.tensor_double_row:
             raise NotSupported(f"nc_matmul perf_mode double_row does not exist on {machine.name}")
@@ -150,17 +157,21 @@ def _tensor(template: Template, machine: Machine) -> Cost:
         cycles = max(columns, machine.tensor_min_cycles)
         tile_size = tuple(getattr(template.attrs, "tile_size", ()) or ())
     passes = 1
-    if any(operand.dtype == "float32" for operand in inputs):
-        passes = machine.tensor_fp32_transpose_passes if transposes else machine.tensor_fp32_passes
-    moving_ns = passes * (cycles / machine.tensor_clock_ghz + machine.tensor_pass_ns)
+    if transposes and any(operand.dtype.itemsize >= FLOAT32_BYTES for operand in inputs):
+        passes = machine.tensor_fp32_transpose_passes  # it moves bits: four bytes of any type are those of a float32
+    elif not transposes and any(operand.dtype == "float32" for operand in inputs):
+        passes = machine.tensor_fp32_passes
+    slowed = cycles * _stride_slowdown(streamed, machine)
+    moving_ns = passes * (slowed / machine.tensor_clock_ghz + machine.tensor_pass_ns)
     loading_ns = load_stationary_ns(stationary_columns, passes, machine) - machine.stationary_latency_ns
+    loading_ns *= _stride_slowdown(loaded, machine)
     flops = 2 * rows * stationary_columns * columns
-    hold_ns = max(moving_ns, loading_ns)
+    hold_ns = max(moving_ns, loading_ns, _dynamic_cycles(template, machine) / machine.tensor_clock_ghz)
     tile = _array_tile(tile_size, tuple(getattr(template.attrs, "tile_position", ()) or ()), hold_ns, machine)
     share = 1.0 if tile is None else tile.rows * tile.columns / (machine.tensor_rows * machine.tensor_columns)
     return Cost(
         "tensor",
-        hold_ns * share,
+        max(hold_ns * share, passes * machine.tensor_min_cycles / machine.tensor_clock_ghz),
         machine.tensor_latency_ns,
         _traffic(template),
         flops=flops,
@@ -208,11 +219,10 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
     if rate is None:
         raise NotSupported(f"{template.describe()}: no price for {opcode}; add its rate to nki_sim.machine")
     speedup = _vector_speedup(template, operands, machine) if engine == "vector" else 1.0
-    stride = max((_inner_stride_bytes(operand) for operand in operands if operand.region.value == "sbuf"), default=0)
-    slowdown = machine.sbuf_stride_slowdown if stride > machine.sbuf_stride_limit_bytes else 1.0
-    if slowdown > 1:
+    beats = max((operand.free_size * _stride_slowdown([operand], machine) for operand in operands), default=1.0)
+    if _stride_slowdown(operands, machine) > 1:
         speedup = 1.0
-    cycles = rate.fixed + max(rate.per_element * elements * slowdown / speedup, rate.minimum)
+    cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum, _dynamic_cycles(template, machine))
     issue = {
         "vector": machine.vector_issue_cycles,
         "scalar": machine.scalar_issue_cycles,
@@ -275,6 +285,17 @@ def _vector_speedup(template: Template, operands: list[Operand], machine: Machin
     elif template.opcode == "tensor_tensor" and narrow and all(o.region is MemoryRegion.sbuf for o in tiles[1:]):
         return machine.vector_perf_tensor_16bit
     return 1.0
+
+
+def _dynamic_cycles(template: Template, machine: Machine) -> float:
+    """What an instruction takes at least when one of its places is only known on the device."""
+    return machine.dynamic_min_cycles if any(o.indirection is not None for o in template.operands) else 0.0
+
+
+def _stride_slowdown(operands: Sequence[Operand], machine: Machine) -> float:
+    """Each read or write interface to SBUF or PSUM has half its rate where the innermost stride is too long."""
+    widest = max((_inner_stride_bytes(operand) for operand in operands if operand.region.on_chip), default=0)
+    return machine.stride_slowdown if widest > machine.stride_limit_bytes else 1.0
 
 
 def _inner_stride_bytes(operand: Operand) -> int:

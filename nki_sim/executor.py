@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds
+from nki_sim.isa import numerics
 from nki_sim.memory import MemoryRegion, Storage
 from nki_sim.opcodes import OPCODES, Opcode
+from nki_sim.passes import PassCounter, Passes, together
 from nki_sim.program import Bound, Loop, OperandView, Program, Template, TensorRef
 
 
@@ -36,6 +38,8 @@ def execute_one(
             overwrites = fills >= 0 and fills == storage.allocation.nbytes and storages.count(storage) == 1
             raw = storage.writable(overwrites)
         arrays.append(np.ndarray(shape, dtype, raw, offset * item, strides))
+    for at in template.tfloat32_factors:
+        arrays[at] = numerics.tfloat32(arrays[at])
     if indirect:
         _execute_indirect(opcode, template, storages, offsets, attrs, arrays)
     elif opcode.uses_psum_flags:
@@ -148,6 +152,11 @@ def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     No Python of the kernel runs, and the inputs are not modified. A buffer is released after its last
     use. Raises NkiValidationError when the arrays do not fit the program.
     """
+    return execute_counting(program, inputs)[0]
+
+
+def execute_counting(program: Program, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Passes]:
+    """`execute`, and how often each device loop ran: what `profile.measure` needs where a register decides it."""
     if len(inputs) != len(program.inputs):
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
     cores = [_Core(program, number) for number, program in enumerate((program, *program.peers))]
@@ -165,7 +174,7 @@ def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
                 waiting.pop(number, None)
         meet(waiting, len(cores))
         running = sorted(waiting)
-    return [cores[0].read(ref) for ref in program.outputs]
+    return [cores[0].read(ref) for ref in program.outputs], together([core.counter for core in cores])
 
 
 class Exchange(NamedTuple):
@@ -216,6 +225,7 @@ class _Core:
         self.program = program
         self.number = number
         self.storages: list[Storage | None] = [None] * len(program.allocations)
+        self.counter = PassCounter(program)
 
     def bind(self, inputs: Sequence[np.ndarray], shared: list[Storage]) -> None:
         program = self.program
@@ -256,24 +266,28 @@ class _Core:
             last[(last >= loop.start) & (last < loop.end)] = -1
         last[[ref.allocation for ref in program.outputs]] = -1
         self._last_use = last.tolist()
-        yield from self._block(0, len(program), list(program.loops))
+        yield from self._block(0, len(program), list(enumerate(program.loops)))
 
-    def _block(self, start: int, end: int, loops: list[Loop]) -> Generator[Exchange, None, None]:
+    def _block(self, start: int, end: int, loops: list[tuple[int, Loop]]) -> Generator[Exchange, None, None]:
         at = start
         while loops:
-            loop = loops[0]
-            inner: list[Loop] = []
-            rest: list[Loop] = []
+            number, loop = loops[0]
+            inner: list[tuple[int, Loop]] = []
+            rest: list[tuple[int, Loop]] = []
             for other in loops[1:]:
-                (inner if other.start >= loop.start and other.end <= loop.end else rest).append(other)
+                nested = other[1].start >= loop.start and other[1].end <= loop.end
+                (inner if nested else rest).append(other)
             yield from self._rows(at, loop.start)
+            self.counter.enter(number)
             if loop.kind == "for":
                 for value in range(self._bound(loop.lower), self._bound(loop.upper), loop.step):
+                    self.counter.step(number)
                     self._set(loop.counter, value)
                     yield from self._block(loop.start, loop.end, list(inner))
             else:
                 condition = self._bound(loop.lower)
                 while condition != 0:
+                    self.counter.step(number)
                     self._set(loop.counter, condition)
                     yield from self._block(loop.start, loop.end, list(inner))
                     condition = self._bound(Bound(register=loop.next))

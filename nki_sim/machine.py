@@ -49,6 +49,11 @@ class InstructionSet:
     """Where an access may start, and what one shuffle works within."""
     access_pattern_free_dims: int
     """Dimensions of an access pattern besides the partition."""
+    access_pattern_least_stride: int
+    access_pattern_most_stride: int
+    """In elements."""
+    access_pattern_elements: int
+    """Per partition, that one instruction of a compute engine reads or writes."""
     psum_banks: int
     psum_bank_bytes: int
     """Per partition; what one matmul may write."""
@@ -174,9 +179,11 @@ class Machine:
     """The same instructions on 4-byte types, SBUF to SBUF."""
     vector_perf_tensor_16bit: float
     """tensor_tensor with everything 2-byte and both inputs in SBUF."""
-    sbuf_stride_limit_bytes: int
-    """An innermost stride above this halves the rate (`sbuf_stride_slowdown`)."""
-    sbuf_stride_slowdown: float
+    stride_limit_bytes: int
+    """An innermost stride above this in SBUF or PSUM slows every engine's reads and writes (`stride_slowdown`)."""
+    stride_slowdown: float
+    dynamic_min_cycles: float
+    """Least issue interval of an instruction that reads or writes where a device value says."""
     activation_table_load_ns: float
     vector_gpsimd_share_port: Literal["always", "perf modes"]
     vector_scalar_share_psum: bool
@@ -388,7 +395,10 @@ _EVERY: Table = {
 _ISA: Table = {
     **_EVERY,
     "quadrant_partitions": (32, "NKI language guide, start partitions; nc_stream_shuffle", "documented"),
-    "access_pattern_free_dims": (4, "NKI language guide", "documented"),
+    "access_pattern_free_dims": (4, _ARCH1 + ", data access; NKI access patterns", "documented"),
+    "access_pattern_least_stride": (-32_768, _ARCH1 + ", data access: int16 elements", "documented"),
+    "access_pattern_most_stride": (32_767, _ARCH1 + ", data access: int16 elements", "documented"),
+    "access_pattern_elements": (65_536, _ARCH1 + ": 64K elements of SBUF", "documented"),
     "psum_align_bytes": (4, _TILE_SIZE, "documented"),
     "sbuf_align_bytes": (1, _TILE_SIZE, "documented"),
     "tensor_tile_sizes": ((32, 64, 128), _PAGES + ", nc_matmul, tiling mode", "documented"),
@@ -443,8 +453,13 @@ _TRN2_OWN: Table = {
     "vector_perf_copy_16bit_slow": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
     "vector_perf_copy_32bit": (2.0, "256-wide datapath for 4-byte types; M24: 481 ns for 512 elements", "fitted"),
     "vector_perf_tensor_16bit": (2.0, _ARCH2 + ", Vector performance mode", "documented"),
-    "sbuf_stride_limit_bytes": (16, "NKI performance guide", "documented"),
-    "sbuf_stride_slowdown": (2.0, "NKI performance guide", "documented"),
+    "stride_limit_bytes": (16, _ARCH1 + ", access pattern: SBUF and PSUM", "documented"),
+    "stride_slowdown": (2.0, _ARCH1 + ", access pattern: each read or write interface", "documented"),
+    "dynamic_min_cycles": (
+        600.0,
+        "NKI isa pages of SDK v2.26.1, tensor_copy_dynamic_src: MIN_II_DYNAMIC",
+        "documented",
+    ),
     "activation_table_load_ns": (1283.0, "M03", "measured"),
     "vector_gpsimd_share_port": ("perf modes", _ARCH2 + ", data movement updates", "documented"),
     "vector_scalar_share_psum": (False, _ARCH2 + ", data movement updates", "documented"),

@@ -14,8 +14,10 @@ from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Cost
 from nki_sim.intervals import Interval, interval
 from nki_sim.machine import machine
+from nki_sim.passes import Passes
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, schedule
+from nki_sim.unroll import unrolled
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 
@@ -92,17 +94,20 @@ class Measurement:
     """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
 
 
-def measure(program: Program, machine_name: str = "", exact: bool | None = None) -> Measurement:
+def measure(
+    program: Program, machine_name: str = "", exact: bool | None = None, passes: Passes | None = None
+) -> Measurement:
     """Time a program on a generation; by default the one it was traced for. `exact`: see `schedule`.
 
-    With LNC 2, the core that takes longer. Raises KeyError for an unknown machine and NotSupported for an
-    instruction without a price.
+    `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting). With
+    LNC 2, the core that takes longer. Raises KeyError for an unknown machine and NotSupported for an instruction
+    without a price, or such a loop without `passes`.
     """
     core = machine(machine_name or program.machine)
-    if program.peers:
-        alone = [replace(one, peers=()) for one in (program, *program.peers)]
-        return max((measure(one, core.name, exact) for one in alone), key=lambda measured: measured.latency_us)
-    return summarise(schedule(program, core, exact))
+    alone = [replace(one, peers=()) for one in (program, *program.peers)]
+    counted = passes.cores if passes is not None else (None,) * len(alone)
+    found = [summarise(schedule(unrolled(one, ran), core, exact)) for one, ran in zip(alone, counted)]
+    return max(found, key=lambda measured: measured.latency_us)
 
 
 def summarise(line: Timeline) -> Measurement:

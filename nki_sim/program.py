@@ -134,6 +134,13 @@ class Template:
     def views(self) -> tuple[OperandView, ...]:
         return tuple(_view_of(operand) for operand in self.operands)
 
+    @cached_property
+    def tfloat32_factors(self) -> tuple[int, ...]:
+        """Operands of a product that TensorE reads as tfloat32; a transpose moves all 32 bits."""
+        if not self.opcode.startswith("nc_matmul") or getattr(self.attrs, "is_transpose", False):
+            return ()
+        return tuple(at for at, o in enumerate(self.operands) if o.access == "r" and o.dtype == "tfloat32")
+
     def operand(self, role: str) -> Operand | None:
         return next((operand for operand in self.operands if operand.role == role), None)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.access_patterns import check_access_patterns
+from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -25,7 +27,7 @@ from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MAGIC = b"NKIPROG\n"
 MAX_BUFFERS = 1 << 24
 MAX_RANK = 16
@@ -138,6 +140,10 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
     if len(set(numbers)) != len(numbers):
         raise ProgramFormatError("two inputs share a buffer")
     check_stream(program)
+    try:
+        check_array_tiles(program)
+    except NkiError as error:
+        raise ProgramFormatError(str(error)) from None
     shared = [(a.shape, a.dtype) for a in allocations if a.region is MemoryRegion.shared_hbm]
     for peer in program.peers:
         if shared != [(a.shape, a.dtype) for a in peer.allocations if a.region is MemoryRegion.shared_hbm]:
@@ -454,6 +460,7 @@ def _template(entry: Any) -> Template:
     template = Template(name, engine, decode_attrs(opcode.attrs_type, attrs, what), parsed, line)
     try:
         opcode.check(template)
+        check_access_patterns(template)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
     except Exception as error:  # a check that trips over a forged template has found it forged

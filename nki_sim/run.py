@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim import torch_arrays
+from nki_sim.array_tiles import check_array_tiles
 from nki_sim.capacity import check_capacity
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError, NkiValidationError
@@ -43,6 +44,7 @@ def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: 
             isinstance(result, (tuple, list)),
             code.co_filename if code is not None else "",
         )
+        check_array_tiles(program)
         check_capacity(program)
         programs.append(program)
     first = programs[0]
@@ -74,7 +76,9 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
             meeting.run([_job(results, t, function, arguments, keywords, schedule) for t in tracers])
         for tracer, (result, inputs) in zip(tracers, results):
             _outputs(tracer, result, inputs)
-            check_capacity(tracer.program("kernel", [], [], False, ""))
+            program = tracer.program("kernel", [], [], False, "")
+            check_array_tiles(program)
+            check_capacity(program)
             changed = tracer.written()
             for tensor, original in inputs:
                 if tensor.storage.allocation.id in changed:

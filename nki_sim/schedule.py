@@ -93,10 +93,10 @@ _TRUSTED_ERROR_PERCENT = 1.0
 
 
 def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
-    """Loops with constant bounds count with all their passes, others once.
+    """Device loops with constant bounds count with all their passes.
 
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
-    an opcode without a price.
+    an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     """
     given = program
     program, regions = compiled(program, machine)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nki_sim.access_patterns import check_access_patterns
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, exchange, execute_one
@@ -214,6 +215,7 @@ class Tracer:
             line,
         )
         opcode.check(template)
+        check_access_patterns(template)
         self.templates.append(template)
         number = self._numbers_of[key] = len(self.templates) - 1
         return number

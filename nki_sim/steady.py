@@ -1,7 +1,7 @@
 """Loops that repeat themselves: time a few iterations, and know the rest.
 
-A program whose instructions repeat with a fixed period reaches a steady state: each further iteration adds
-the same time. Such a program is cut to its first iterations and whatever follows the loop; the rest is
+A program whose instructions, and what they wait for, repeat with a fixed period reaches a steady state: each further
+iteration adds the same time. Such a program is cut to its first iterations and whatever follows the loop; the rest is
 extrapolated, and two estimates of the time per iteration tell how far to trust it.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
+from nki_sim.structure import dependence_structure
 
 _FEWEST_KEPT = 12
 """Iterations that are always timed."""
@@ -26,7 +27,7 @@ _CANDIDATES = 48
 
 @dataclass(frozen=True)
 class Repetition:
-    """Rows [start, start + period * count) repeat the same templates `count` times."""
+    """Rows [start, start + period * count) repeat the same templates, waiting for each other alike, `count` times."""
 
     start: int
     period: int
@@ -43,14 +44,18 @@ class Shortened:
     """Iterations not in `program`."""
 
 
-def find_repetition(template_ids: np.ndarray) -> Repetition | None:
-    """The loop that covers most of the stream, if there is one."""
+def find_repetition(template_ids: np.ndarray, structure: np.ndarray | None = None) -> Repetition | None:
+    """The loop that covers most of the stream, if there is one.
+
+    `structure`: what has to repeat, by row (nki_sim.structure); without it, only the templates.
+    """
+    structure = template_ids if structure is None else structure
     n = len(template_ids)
     best: Repetition | None = None
     for period in _candidate_periods(template_ids):
         if 2 * period > n:
             continue
-        same = template_ids[:-period] == template_ids[period:]
+        same = structure[:-period] == structure[period:]
         start, length = _longest_run(same)
         found = Repetition(start, period, (length + period) // period)
         if found.count >= 2 and (best is None or _worth(found) > 1.01 * _worth(best)):
@@ -94,7 +99,7 @@ def shorten(program: Program, machine: Machine) -> Shortened | None:
     """The program without most iterations of its main loop; None when nothing is gained."""
     if program.edges or program.loops or not len(program):
         return None
-    found = find_repetition(program.template_ids)
+    found = find_repetition(program.template_ids, dependence_structure(program))
     if found is None:
         return None
     kept = max(_FEWEST_KEPT, -(-_ROWS_KEPT // found.period), _FILLS * _iterations_that_fill(program, found, machine))

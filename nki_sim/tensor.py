@@ -409,12 +409,12 @@ class NkiTensor:
         start_dim, end_dim = self._dim(start_dim), self._dim(end_dim)
         if start_dim < end_dim:
             self._keep_partition(start_dim, "flatten_dims")
-        merged = _merge(self.pattern[start_dim : end_dim + 1])
-        if len(merged) != 1:
+        walk = merged(self.pattern[start_dim : end_dim + 1])
+        if len(walk) != 1:
             raise NkiValidationError(
                 f"flatten_dims({start_dim}, {end_dim}) of {self!r}: the dimensions are not contiguous"
             )
-        return self._view(self.offset, (*self.pattern[:start_dim], *merged, *self.pattern[end_dim + 1 :]))
+        return self._view(self.offset, (*self.pattern[:start_dim], *walk, *self.pattern[end_dim + 1 :]))
 
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """The same elements in row-major order under another shape; never copies."""
@@ -423,13 +423,13 @@ class NkiTensor:
         if self.storage.on_chip:
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the partition dimension must stay {self.pattern[0][1]}")
-            free = _split(_merge(self.pattern[1:]), sizes[1:], what)
+            free = _split(merged(self.pattern[1:]), sizes[1:], what)
             return self._view(self.offset, (self.pattern[0], *free))
         if self.indirection is not None and self.indirection.kind == "vector":
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the indirect dimension must stay {self.pattern[0][1]}")
-            return self._view(self.offset, (self.pattern[0], *_split(_merge(self.pattern[1:]), sizes[1:], what)))
-        return self._view(self.offset, _split(_merge(self.pattern), sizes, what))
+            return self._view(self.offset, (self.pattern[0], *_split(merged(self.pattern[1:]), sizes[1:], what)))
+        return self._view(self.offset, _split(merged(self.pattern), sizes, what))
 
     def rearrange(
         self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
@@ -557,7 +557,7 @@ def _infer(sizes: list[int], total: int, what: str) -> list[int]:
     return sizes
 
 
-def _merge(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def merged(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The shortest equivalent pattern: neighbours that walk memory as one are one."""
     out: list[tuple[int, int]] = []
     for stride, size in pattern:
@@ -570,10 +570,10 @@ def _merge(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return out or [(1, 1)]
 
 
-def _split(merged: list[tuple[int, int]], sizes: Sequence[int], what: str) -> list[tuple[int, int]]:
+def _split(walk: list[tuple[int, int]], sizes: Sequence[int], what: str) -> list[tuple[int, int]]:
     """Cut a merged pattern into dimensions of the given sizes; fails where memory is not contiguous."""
     out: list[tuple[int, int]] = []
-    runs = [list(pair) for pair in merged]
+    runs = [list(pair) for pair in walk]
     for n in reversed(sizes):
         if n == 1:
             out.append((1, 1))
@@ -587,12 +587,12 @@ def _split(merged: list[tuple[int, int]], sizes: Sequence[int], what: str) -> li
                 stride = run_stride
             if run_size <= need:
                 if need % run_size or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {merged} is not contiguous across dimensions")
+                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
                 need //= run_size
                 runs.pop()
             else:
                 if run_size % need or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {merged} is not contiguous across dimensions")
+                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
                 runs[-1] = [run_stride * need, run_size // need]
                 need = 1
         out.append((stride if stride is not None else 1, n))

@@ -137,6 +137,12 @@ class Verifier:
     compiled: Compiled
     cache: ReferenceCache
 
+    def count(self, artifact: Any, draws: Sequence[Draw]) -> None:
+        """Run another artifact on the same inputs, where its time depends on that."""
+        for draw in draws if self.toolchain.counts(artifact) else ():
+            inputs = self.compiled.reference.inputs(draw.seed, draw.distribution)
+            self.toolchain.run(artifact, self._tensors(inputs), self.request.limits.run_timeout_s)
+
     def same_bits_twice(self) -> None:
         """Raises Wrong when two executions of one artifact on the same inputs differ in a bit."""
         seed = self.request.task.seeds[0]
@@ -151,7 +157,8 @@ class Verifier:
         """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails."""
         worst = 0.0
         left_out: list[str] = []
-        verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, self.toolchain.parallel_runs)
+        at_once = 1 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
+        verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once)
         for draw, verdict in zip(draws, verdicts):
             if isinstance(verdict, Failed):
                 raise Wrong(verdict.evaluation)

@@ -91,7 +91,7 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
-        timing, incumbent = _time(request, toolchain, full, progress, checks)
+        timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
         facts = toolchain.facts(full.artifact)
         return _measured(request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent)
     except CompileError as error:
@@ -137,7 +137,12 @@ class _IncumbentFault(Exception):
 
 
 def _time(
-    request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled, progress: Progress, checks: list[str]
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    compiled: Compiled,
+    progress: Progress,
+    checks: list[str],
+    cache: ReferenceCache,
 ) -> tuple[Timing, IncumbentTiming | None]:
     """On inputs that were verified and, where there is one, of a secret seed: a kernel cannot know them by heart."""
     tensors: list[np.ndarray] = []
@@ -148,7 +153,7 @@ def _time(
     if incumbent is not None:
         progress(Step.BENCHMARK, f"against {incumbent.id}: {'once each' if toolchain.simulated else 'in turns'}")
         try:
-            return _time_beside(incumbent, request, toolchain, compiled, tensors, progress)
+            return _time_beside(incumbent, request, toolchain, compiled, tensors, progress, cache)
         except _IncumbentFault as fault:
             checks.append(f"{incumbent.id} could not be timed beside it: {fault}")
             progress(Step.BENCHMARK, checks[-1])
@@ -162,11 +167,13 @@ def _time_beside(
     compiled: Compiled,
     tensors: Sequence[np.ndarray],
     progress: Progress,
+    cache: ReferenceCache,
 ) -> tuple[Timing, IncumbentTiming]:
     """The incumbent's latency is given as the device was when it ran the candidate: by the ratio of the two."""
     limits = request.limits
     try:
         artifact = _artifact(request, toolchain, incumbent, compiled.specs)
+        Verifier(request, toolchain, compiled, cache).count(artifact, draws_at_full_shape(request))
     except CandidateFault as fault:
         raise _IncumbentFault(str(fault)) from None
 

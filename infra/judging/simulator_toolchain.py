@@ -44,7 +44,9 @@ from nki_sim import profile, program_file
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, ProgramFormatError
-from nki_sim.executor import execute
+from nki_sim.executor import execute_counting
+from nki_sim.memory import MemoryRegion
+from nki_sim.passes import Passes, must_be_counted
 from nki_sim.program import Program
 from nki_sim.run import iterate
 
@@ -61,15 +63,36 @@ DISK_LIMIT = 1 << 30
 
 
 class Simulated:
-    """An artifact of the simulator: a program, and its timing once somebody asked."""
+    """An artifact of the simulator: a program, and its timing once somebody asked.
+
+    Where registers decide how often device loops run, the executions count it, and the timing takes the most that
+    any of them counted: what is timed is what was verified.
+    """
 
     def __init__(self, program: Program, machine: str) -> None:
         self.program = program
         self._machine = machine
+        self.passes: Passes | None = None
+        """None until it was executed, and where nothing has to be counted."""
+        self.counts = must_be_counted(program)
+
+    def run(self, tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs. Raises NkiError for what the instructions do not allow."""
+        outputs, passes = execute_counting(self.program, tensors)
+        if self.counts:
+            most = passes if self.passes is None else self.passes.most(passes)
+            if most != self.passes:
+                self.passes = most
+                self.__dict__.pop("measurement", None)
+        return outputs
 
     @cached_property
     def measurement(self) -> profile.Measurement:
-        return profile.measure(self.program, self._machine)
+        """Raises RunError for a program that cannot be timed."""
+        try:
+            return profile.measure(self.program, self._machine, passes=self.passes)
+        except NkiError as error:
+            raise RunError(f"it cannot be timed: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -184,14 +207,17 @@ class SimulatorToolchain:
 
     def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         try:
-            return execute(artifact.program, list(tensors))
+            return artifact.run(list(tensors))
         except NkiError as error:
             raise RunError(str(error)) from None
         except MemoryError:
             raise RunError("the kernel needs more memory than this machine has left") from None
 
-    def estimate_us(self, artifact: Simulated) -> float:
-        return artifact.measurement.latency_us
+    def counts(self, artifact: Simulated) -> bool:
+        return artifact.counts
+
+    def estimate_us(self, artifact: Simulated) -> float | None:
+        return None if artifact.counts and artifact.passes is None else artifact.measurement.latency_us
 
     def time(
         self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
@@ -255,9 +281,10 @@ def _checked(traced: bytes, source: str, machine: str) -> Program:
         raise CompileError("the process ended without leaving a program")
     try:
         program = program_file.loads(traced)
-        if program.machine != machine:
-            raise CompileError(f"the program says that it is for {program.machine}, and {machine} is simulated")
-        check_capacity(program)
+        for each in iterate(program):
+            if each.machine != machine:
+                raise CompileError(f"the program says that it is for {each.machine}, and {machine} is simulated")
+            check_capacity(each)
     except ProgramFormatError as error:
         raise CompileError(f"the traced program is damaged: {error}") from None
     except NkiError as error:
@@ -286,6 +313,25 @@ def _checked(traced: bytes, source: str, machine: str) -> Program:
 
 def _overwritten_parameters(program: Program) -> list[int]:
     """Positions among the tensor arguments of those that are written and not returned: nobody compares them."""
+    returned = {ref.allocation for ref in program.outputs}
+    written = _written(program)
+    shared = _shared(program)
+    for peer in program.peers:  # the nth shared buffer of every core is the same memory
+        theirs = _written(peer)
+        written |= {mine for mine, other in zip(shared, _shared(peer)) if other in theirs}
+    return [
+        number
+        for number, ref in enumerate(program.inputs)
+        if ref.allocation in written and ref.allocation not in returned
+    ]
+
+
+def _shared(program: Program) -> list[int]:
+    return [a.id for a in program.allocations if a.region is MemoryRegion.shared_hbm]
+
+
+def _written(program: Program) -> set[int]:
+    """Numbers of the buffers that some instruction of one core writes."""
     most = max((len(template.operands) for template in program.templates), default=0)
     writes = np.zeros((len(program.templates), most), bool)
     for number, template in enumerate(program.templates):
@@ -293,13 +339,7 @@ def _overwritten_parameters(program: Program) -> list[int]:
             writes[number, position] = operand.access != "r"
     counts = np.diff(program.operand_starts)
     positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    written = set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
-    returned = {ref.allocation for ref in program.outputs}
-    return [
-        number
-        for number, ref in enumerate(program.inputs)
-        if ref.allocation in written and ref.allocation not in returned
-    ]
+    return set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
 
 
 def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:

@@ -41,6 +41,37 @@ def _no_psum(template: Template, *operands: Operand) -> None:
             )
 
 
+def _indices(operands: Sequence[Operand]) -> bool:
+    """Does one of them gather or scatter, an index for each row?"""
+    return any(operand.indirection is not None and operand.indirection[0] == "vector" for operand in operands)
+
+
+def _generator(mode: Any, *tensors: NkiTensor) -> _dge_mode:
+    """Who makes the descriptors: software for what gathers or scatters, whom the compiler would choose too."""
+    if isinstance(mode, int):
+        mode = next((each for each in _dge_mode if each.value == mode), mode)
+    if not isinstance(mode, _dge_mode):
+        raise NkiValidationError(f"dge_mode must be one of nisa.dge_mode, not {mode!r}")
+    vector = any(tensor.indirection is not None and tensor.indirection.kind == "vector" for tensor in tensors)
+    return _dge_mode.swdge if vector and mode is _dge_mode.unknown else mode
+
+
+def _check_generator(template: Template, mode: _dge_mode, queue: Engine = Engine.unknown) -> None:
+    """NKI's page on descriptor generation: only software descriptors gather or scatter."""
+    if not _indices(template.operands):
+        return
+    if mode is not _dge_mode.swdge:
+        raise NkiValidationError(
+            f"{template.opcode}: vector_offset needs dge_mode.swdge (or unknown, which becomes it), not {mode.name}: "
+            "only software descriptors gather and scatter"
+        )
+    if queue not in (Engine.unknown, Engine.gpsimd):
+        raise NkiValidationError(
+            f"{template.opcode}: vector_offset is not for the hardware queue of {queue.name}: leave engine "
+            "unset, GpSimd makes the descriptors"
+        )
+
+
 def _check_queue(template: Template, mode: _dge_mode, queue: Engine) -> None:
     if queue is not Engine.unknown and mode is _dge_mode.hwdge and queue not in (Engine.sync, Engine.scalar):
         raise NkiValidationError(
@@ -66,6 +97,7 @@ def _check_copy(template: Template) -> None:
             f"dma_copy with dge_mode.hwdge cannot cast {src.dtype} to {dst.dtype}: leave dge_mode unset or cast on chip"
         )
     _check_queue(template, attrs.dge_mode, attrs.queue)
+    _check_generator(template, attrs.dge_mode, attrs.queue)
 
 
 def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
@@ -94,12 +126,11 @@ def dma_copy(
 
     Element counts must match; shapes need not. `engine` names the queue that issues the transfer: sync (also
     without it), scalar or gpsimd. dge_mode.hwdge takes sync or scalar only, and cannot cast. Views with
-    .ap(scalar_offset= / vector_offset=) gather or scatter; oob_mode.skip leaves out indices outside their
-    dimension, error (default) raises.
+    .ap(scalar_offset= / vector_offset=) gather or scatter, those with vector_offset by software descriptors
+    only; oob_mode.skip leaves out indices outside their dimension, error (default) raises.
     """
-    return current().emit(
-        _DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), DmaCopy(engine, dge_mode, oob_mode), name=name
-    )
+    attrs = DmaCopy(engine, _generator(dge_mode, dst, src), oob_mode)
+    return current().emit(_DMA_COPY, Engine.dma, ("dst", "src"), "wr", (dst, src), attrs, name=name)
 
 
 # --- dma_transpose --------------------------------------------------------------------------------
@@ -129,6 +160,7 @@ def _check_transpose(template: Template) -> None:
     rules.region(template, dst, MemoryRegion.sbuf)
     if src.indirection is not None and src.region.on_chip:
         raise NkiValidationError("dma_transpose: an indirect src must be in HBM")
+    _check_generator(template, attrs.dge_mode)
     if attrs.dge_mode is _dge_mode.hwdge:
         item, columns = ISA.dma_transpose_item_bytes, ISA.dma_transpose_columns
         if src.dtype.itemsize != item or src.shape[-1] > columns:
@@ -165,7 +197,7 @@ def dma_transpose(
     first. hwdge: 2-byte dtypes.
     """
     order = _TRANSPOSES.get(src.ndim, ()) if axes is None else tuple(int(a) for a in axes)
-    attrs = DmaTranspose(order, dge_mode, oob_mode)
+    attrs = DmaTranspose(order, _generator(dge_mode, src), oob_mode)
     return current().emit(_DMA_TRANSPOSE, Engine.dma, ("dst", "src"), "wr", (dst, src), attrs, name=name)
 
 
@@ -177,6 +209,8 @@ class DmaCompute(NamedTuple):
     sources: int
     unique_indices: bool
     oob_mode: _oob_mode
+    dge_mode: _dge_mode
+    """Software where it gathers or scatters, else prepared in memory; nobody can choose."""
 
 
 def _check_compute(template: Template) -> None:
@@ -194,7 +228,9 @@ def _check_compute(template: Template) -> None:
             raise NkiValidationError(
                 f"dma_compute: {source.role} {list(source.shape)} and dst {list(dst.shape)} differ in size"
             )
-    if any(o.indirection is not None and o.indirection[0] == "vector" for o in (dst, *sources)):
+    if attrs.dge_mode is not (_dge_mode.swdge if _indices(template.operands) else _dge_mode.none):
+        raise NkiValidationError(f"dma_compute: dge_mode {attrs.dge_mode.name} is not the one that AWS names for it")
+    if _indices(template.operands):
         if attrs.sources != 2 or not attrs.unique_indices:
             raise NkiValidationError("dma_compute with a vector_offset takes exactly 2 srcs and unique_indices=True")
 
@@ -227,5 +263,7 @@ def dma_compute(
     if scales is not None and (len(scales) != len(srcs) or any(s != 1.0 for s in scales)):
         raise NkiValidationError(f"dma_compute: scales must be 1.0 for each of {len(srcs)} srcs, not {list(scales)}")
     roles = ("dst", *[f"srcs[{i}]" for i in range(len(srcs))])
-    attrs = DmaCompute(ops.name_of(reduce_op, "dma_compute"), len(srcs), bool(unique_indices), oob_mode)
+    generator = _generator(_dge_mode.unknown, dst, *srcs)
+    generator = _dge_mode.none if generator is _dge_mode.unknown else generator
+    attrs = DmaCompute(ops.name_of(reduce_op, "dma_compute"), len(srcs), bool(unique_indices), oob_mode, generator)
     return current().emit(_DMA_COMPUTE, Engine.dma, roles, "w" + "r" * len(srcs), (dst, *srcs), attrs, name=name)

@@ -22,6 +22,19 @@ def read32(array: np.ndarray) -> np.ndarray:
     return array if array.dtype is FLOAT32 or array.dtype == FLOAT32 else array.astype(FLOAT32)
 
 
+TFLOAT32_DROPPED_BITS = 13
+"""Of float32's 23 mantissa bits; tfloat32 is 1 sign, 8 exponent and 10 mantissa bits (NKI's table of dtypes)."""
+
+
+def tfloat32(array: np.ndarray) -> np.ndarray:
+    """A float32 operand as TensorE multiplies it when it is called tfloat32: rounded to nearest even."""
+    bits = np.ascontiguousarray(array).view(np.uint32).astype(np.uint64)
+    half = (1 << (TFLOAT32_DROPPED_BITS - 1)) - 1
+    odd = (bits >> TFLOAT32_DROPPED_BITS) & 1
+    kept = ((bits + half + odd) >> TFLOAT32_DROPPED_BITS << TFLOAT32_DROPPED_BITS).astype(np.uint32)
+    return np.where(np.isfinite(array), kept.view(np.float32), array)
+
+
 def shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The operand with another rank but the same elements per partition."""
     return array if array.shape == shape else array.reshape(shape)

@@ -141,11 +141,9 @@ def _compute_matmul(arrays: Sequence[np.ndarray], attrs: NcMatmul, flags: Sequen
     written = flags[0]
     assert written is not None
     if attrs.is_transpose:
-        product = _transposed(stationary, moving)
-        if product is not None:
-            _put(dst, product.reshape(dst.shape))
-            written[...] = True
-            return
+        _put(dst, _transposed(stationary, moving).reshape(dst.shape))
+        written[...] = True
+        return
     k = stationary.shape[0]
     if attrs.perf_mode is _perf_mode.double_row:
         left = numerics.read32(stationary).reshape(2 * k, -1)
@@ -159,13 +157,13 @@ def _compute_matmul(arrays: Sequence[np.ndarray], attrs: NcMatmul, flags: Sequen
             right = right.reshape(k, -1)
     left = left.T
     adds = attrs.accumulate
-    if adds is None and not attrs.is_transpose:
+    if adds is None:
         if not written.any():
             adds = False
         elif written.all():
             adds = True
     plain = dst.dtype == numerics.FLOAT32 and dst.ndim == 2
-    if not adds and adds is not None or attrs.is_transpose:
+    if adds is False:
         if plain and dst.strides[1] == 4:
             np.matmul(left, right, out=dst)
         else:
@@ -190,14 +188,18 @@ def _put(dst: np.ndarray, values: np.ndarray) -> None:
         numerics.write(dst, numerics.read32(values))
 
 
-def _transposed(stationary: np.ndarray, moving: np.ndarray) -> np.ndarray | None:
-    """Transpose mode moves values unchanged, NaN included, when the partner is an identity matrix."""
+def _transposed(stationary: np.ndarray, moving: np.ndarray) -> np.ndarray:
+    """Transpose mode moves values unchanged, NaN included, by way of an identity matrix.
+
+    With any other moving matrix the instruction would be a product at the price of a transpose; AWS documents none.
+    """
     left, right = stationary.reshape(stationary.shape[0], -1), moving.reshape(moving.shape[0], -1)
-    if _is_identity(right):
-        return left.T
-    if _is_identity(left):
-        return right
-    return None
+    if not _is_identity(right):
+        raise NkiValidationError(
+            f"nc_matmul with is_transpose=True: moving {list(moving.shape)} must be an identity matrix, with the "
+            "tile to turn as stationary (NKI's page of nc_matmul, transpose mode): leave is_transpose out for a product"
+        )
+    return left.T
 
 
 def _is_identity(matrix: np.ndarray) -> bool:
@@ -227,7 +229,8 @@ def nc_matmul(
     K <= 128 on the partitions of both inputs (SBUF), M <= 128, N <= 512; dst: float32 in PSUM, within one
     2 KiB bank. float32 only with float32; bfloat16, float16 and float8 mix. accumulate: False overwrites,
     True adds, None (default) overwrites what no matmul has written yet and adds to the rest, so a loop
-    over K needs no flag. double_row: float8 inputs [K, 2, n].
+    over K needs no flag. double_row: float8 inputs [K, 2, n]. is_transpose: dst = stationary.T bit for bit, with an
+    identity matrix as moving; any other raises when it is multiplied.
     """
     attrs = NcMatmul(
         bool(is_transpose),

@@ -192,3 +192,63 @@ def test_a_program_does_not_choose_the_machine_whose_limits_hold() -> None:
                 toolchain.compile(LARGER, [tensor, tensor], 60.0)
         finally:
             toolchain.close()
+
+
+FORGED_PEER = (
+    HONEST
+    + EVERY_FILE
+    + """
+from dataclasses import replace
+import nki_sim
+from nki_sim import program_file
+from nki_sim.dtypes import as_dtype
+from nki_sim.session import TensorSpec
+import nki.isa as nisa
+
+def large(a, b):
+    result = kernel(a, b)
+    tiles = [nl.ndarray((128, 8192), nl.float32, buffer=nl.sbuf) for _ in range(7)]
+    for tile in tiles:
+        nisa.memset(dst=tile, value=0.0)
+    for tile in tiles:
+        nisa.dma_copy(dst=result, src=tile[:, 0:512])
+    return result
+
+def writing(a, b):
+    result = kernel(a, b)
+    nisa.dma_copy(dst=a, src=b)
+    return result
+
+tile = TensorSpec((128, 512), as_dtype("float32"))
+alone = nki_sim.trace(kernel, tile, tile)
+MACHINE = alone.machine
+peer = PEER
+everywhere(program_file.dumps(nki_sim.run._with_peers(alone, [peer])))
+os._exit(0)
+"""
+)
+"""A sound program of core 0, and for core 1 one that the tracer would have refused."""
+
+PEERS = {
+    "for another machine": ('replace(alone, machine="trn3")', "it is for trn3, and trn2 is simulated"),
+    "that fills another machine's memory": (
+        'replace(nki_sim.trace(large, tile, tile, machine="trn3"), machine=MACHINE)',
+        "SBUF is full",
+    ),
+    "that writes a parameter": ("nki_sim.trace(writing, tile, tile)", "writes to its parameter 0"),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_other_core_of_a_program_is_held_to_the_same_limits(name: str) -> None:
+    from accelopt_core.toolchain import CompileError, TensorArgument
+    from infra.judging.simulator_toolchain import SimulatorToolchain
+
+    peer, said = PEERS[name]
+    tensor = TensorArgument((128, 512), "float32")
+    toolchain = SimulatorToolchain("trn2")
+    try:
+        with pytest.raises(CompileError, match=said):
+            toolchain.compile(FORGED_PEER.replace("PEER", peer), [tensor, tensor], 60.0)
+    finally:
+        toolchain.close()

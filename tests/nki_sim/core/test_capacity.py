@@ -157,6 +157,100 @@ def test_manual_addresses_are_all_or_nothing_and_inside_the_memory() -> None:
         traced(placed((0,)))
 
 
+def two_at(second: Any, *, in_turns: bool = False, shape: tuple[int, int] = (128, COLUMNS)) -> Any:
+    """One tile at address 0 and another at `second`, both filled and then stored, or one after the other."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        tiles = [
+            nl.ndarray(shape, nl.float32, name=name, address=at) for name, at in (("old", (0, 0)), ("new", second))
+        ]
+
+        def stored(tile: Any) -> None:
+            nisa.dma_copy(dst=out[: shape[0]], src=tile)
+
+        for tile in tiles:
+            nisa.memset(dst=tile, value=1.0)
+            if in_turns:
+                stored(tile)
+        for tile in tiles if not in_turns else ():
+            stored(tile)
+        return out
+
+    return kernel
+
+
+def test_two_live_tensors_do_not_share_an_address() -> None:
+    """Given one address for two tiles, when both hold values at once, then it is refused, on the newer one's line."""
+    traced(two_at((0, 0), in_turns=True))
+    traced(two_at((0, TILE_BYTES)))
+    traced(two_at((64, 0), shape=(64, COLUMNS)))
+    for second in ((0, 0), (0, TILE_BYTES - 4)):
+        with pytest.raises(NkiValidationError, match=r"new.*takes bytes of old.*still used") as raised:
+            traced(two_at(second))
+        assert raised.value.line is not None
+    with pytest.raises(NkiValidationError, match="takes bytes of old"):
+        traced(two_at((32, 0), shape=(64, COLUMNS)))
+
+
+def test_what_a_loop_on_the_device_needs_again_keeps_its_address() -> None:
+    def kernel_with(second: Any) -> Any:
+        def kernel(a: Any) -> Any:
+            out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+            old = nl.ndarray((128, COLUMNS), nl.float32, address=(0, 0))
+            nisa.memset(dst=old, value=0.0)
+
+            def body(i: Any) -> None:
+                nisa.dma_copy(dst=out, src=old)
+                new = nl.ndarray((128, COLUMNS), nl.float32, address=second)
+                nisa.memset(dst=new, value=1.0)
+                nisa.dma_copy(dst=out, src=new)
+
+            nl.fori_loop(0, 4, body)
+            return out
+
+        return kernel
+
+    traced(kernel_with((0, TILE_BYTES)))
+    with pytest.raises(NkiValidationError, match="takes bytes of"):
+        traced(kernel_with((0, 0)))
+
+
+def test_a_result_may_replace_what_it_was_made_of_on_the_engine_that_made_it() -> None:
+    def kernel_with(instruction: Any) -> Any:
+        def kernel(a: Any) -> Any:
+            out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+            old = nl.ndarray((128, COLUMNS), nl.float32, address=(0, 0))
+            nisa.memset(dst=old, value=0.0)
+            new = nl.ndarray((128, COLUMNS), nl.float32, address=(0, 0))
+            instruction(new, old)
+            nisa.dma_copy(dst=out, src=new)
+            return out
+
+        return kernel
+
+    traced(kernel_with(lambda new, old: nisa.tensor_copy(dst=new, src=old)))
+    with pytest.raises(NkiValidationError, match="takes bytes of"):
+        traced(kernel_with(lambda new, old: nisa.dma_copy(dst=new, src=old)))
+
+
+def test_a_placed_psum_tensor_starts_with_a_bank() -> None:
+    def kernel_with(byte: int) -> Any:
+        def kernel(a: Any) -> Any:
+            out = nl.ndarray((128, 256), nl.float32, buffer=nl.shared_hbm)
+            tile, copy = (nl.ndarray((128, 256), nl.float32, buffer=b, address=(0, byte)) for b in (nl.psum, nl.sbuf))
+            nisa.memset(dst=tile, value=0.0)
+            nisa.tensor_copy(dst=copy, src=tile)
+            nisa.dma_copy(dst=out, src=copy)
+            return out
+
+        return kernel
+
+    traced(kernel_with(4096))
+    with pytest.raises(NkiValidationError, match="beginning of a bank"):
+        traced(kernel_with(1024))
+
+
 def loaded_tiles(count: int) -> Any:
     """A kernel that loads `count` tiles of its input, and then reads each."""
 

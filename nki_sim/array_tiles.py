@@ -1,0 +1,73 @@
+"""TensorE's tiles against where their operands lie.
+
+Partition p of SBUF feeds row p of the array, and column m of the array ends in partition m of PSUM. So a product on
+a part of the array (`tile_position`, `tile_size`) reads the partitions of its rows and writes those of its columns.
+A buffer of at most half of the partitions can be put on any half or quarter of them, but on one only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nki_sim.errors import NkiValidationError
+from nki_sim.isa.rules import start_partitions
+from nki_sim.machine import ISA
+from nki_sim.program import Operand, Program, Template
+
+
+def check_array_tiles(program: Program) -> None:
+    """Raises NkiValidationError for a tile whose rows or columns are not the partitions of its operands.
+
+    Trainium2 architecture guide: each partition feeds one row of processing elements; NKI's page of nc_matmul,
+    tiling mode: `tile_position` names the first row and column.
+    """
+    places: dict[int, tuple[int, ...]] = {}
+    for number, template in enumerate(program.templates):
+        if not _tiled(template):
+            continue
+        rows = np.flatnonzero(program.template_ids == number)
+        for at, operand in enumerate(template.operands):
+            for buffer in np.unique(program.operand_data[program.operand_starts[rows] + at, 0]).tolist():
+                left = _fitting(places.get(buffer) or _possible(program, buffer), template, operand)
+                if not left:
+                    raise _misplaced(program, buffer, template, operand)
+                places[buffer] = left
+
+
+def _tiled(template: Template) -> bool:
+    size = tuple(getattr(template.attrs, "tile_size", ()) or ())
+    return len(size) == 2 and size != (ISA.tensor_rows, ISA.tensor_columns)
+
+
+def _possible(program: Program, buffer: int) -> tuple[int, ...]:
+    """First partitions that a buffer can have."""
+    allocation = program.allocations[buffer]
+    return start_partitions(allocation.partitions) if allocation.address is None else (allocation.address[0],)
+
+
+def _span(template: Template, operand: Operand) -> tuple[int, int]:
+    """The partitions that this operand's side of the tile is wired to: [first, end)."""
+    side = 1 if operand.role == "dst" else 0
+    first = template.attrs.tile_position[side]
+    return first, first + template.attrs.tile_size[side]
+
+
+def _fitting(places: tuple[int, ...], template: Template, operand: Operand) -> tuple[int, ...]:
+    first, end = _span(template, operand)
+    start = operand.partition_start
+    return tuple(p for p in places if first <= p + start and p + start + operand.partitions <= end)
+
+
+def _misplaced(program: Program, buffer: int, template: Template, operand: Operand) -> NkiValidationError:
+    first, end = _span(template, operand)
+    start = operand.partition_start
+    lies = f"partitions {start} to {start + operand.partitions - 1} of {program.allocations[buffer].describe()}"
+    side = "column" if operand.role == "dst" else "row"
+    error = NkiValidationError(
+        f"nc_matmul: tile_position {template.attrs.tile_position}, tile_size {template.attrs.tile_size} takes array "
+        f"{side}s {first} to {end - 1}, and so those partitions, but {operand.role} is {lies}, and cannot lie there: "
+        f"slice partitions {first} to {end - 1} of a tile of {ISA.partitions}, or give every tile position a buffer of "
+        "its own"
+    )
+    error.line, error.file = template.line, program.source_file or None
+    return error

@@ -1,0 +1,636 @@
+"""Programs that looked faster than AWS's rules allow: each is refused by name, or costs what the honest form costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from traced_kernels import P, instruction, matmul, nisa, nl, tile, traced
+
+import nki_sim
+from nki_sim import program_file
+from nki_sim.cost import Cost, cost
+from nki_sim.dtypes import float32, int32
+from nki_sim.errors import NkiValidationError, NotSupported, ProgramFormatError
+from nki_sim.executor import execute, execute_counting
+from nki_sim.isa import numerics
+from nki_sim.machine import TRN2
+from nki_sim.passes import Passes, must_be_counted
+from nki_sim.profile import measure
+from nki_sim.program import Program, Template
+from nki_sim.schedule import schedule
+from nki_sim.session import TensorSpec
+from nki_sim.structure import dependence_structure
+from nki_sim.unroll import unrolled
+
+
+def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:
+    """The program as a candidate's process could forge it: one operand of one template is another."""
+
+    def forged(template: Template) -> Template:
+        if template.opcode != opcode:
+            return template
+        operands = tuple(replace(o, **changes) if o.role == role else o for o in template.operands)
+        return replace(template, operands=operands)
+
+    assert any(t.opcode == opcode and t.operand(role) for t in program.templates)
+    templates = tuple(forged(template) for template in program.templates)
+    return Program(
+        **{**{name: getattr(program, name) for name in program.__dataclass_fields__}, "templates": templates}
+    )
+
+
+# --- access patterns --------------------------------------------------------------------------------
+
+WIDE = 40_000
+"""Elements of bfloat16 per partition."""
+
+
+def copied(pattern: Any, columns: int = 512, dtype: Any = nl.float32) -> Callable[[], Any]:
+    shape = [n for _, n in pattern]
+    return lambda: nisa.tensor_copy(
+        dst=nl.ndarray(shape, dtype, buffer=nl.sbuf), src=tile(columns, dtype).ap(pattern=pattern)
+    )
+
+
+PATTERNS: dict[str, tuple[Callable[[], Any], str]] = {
+    "every second partition": (copied([[1024, 64], [1, 512]]), r"steps 2 partitions.*adjacent"),
+    "one partition for all": (copied([[0, P], [1, 512]]), r"steps 0 partitions.*adjacent"),
+    "a slice of every second partition": (
+        lambda: nisa.tensor_copy(dst=tile(8, partitions=32), src=tile(8)[0:64:2, :]),
+        "steps 2 partitions",
+    ),
+    "a transfer of every second partition": (
+        lambda: nisa.dma_copy(dst=tile(8, partitions=32), src=tile(8)[0:64:2, :]),
+        "steps 2 partitions.*HBM",
+    ),
+    "five dimensions": (copied([[512, P], [256, 2], [64, 2], [16, 2], [4, 2], [1, 2]]), "walks 5 dimensions.*has 4"),
+    "a product's five dimensions": (
+        lambda: nisa.nc_matmul(
+            dst=tile(32, buffer=nl.psum),
+            stationary=tile(P),
+            moving=tile(512).ap(pattern=[[512, P], [256, 2], [64, 2], [16, 2], [4, 2], [1, 2]]),
+        ),
+        "nc_matmul: moving .* walks 5 dimensions",
+    ),
+    "a stride beyond 16 bits": (copied([[WIDE, P], [32_768, 2]], WIDE, nl.bfloat16), "steps 32768 elements.*32767"),
+    "more elements than one instruction takes": (copied([[8, P], [0, 16_384], [1, 8]], 8), "131072 elements.*65536"),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_that_the_hardware_cannot_walk_is_refused(name: str) -> None:
+    body, message = PATTERNS[name]
+    with pytest.raises(NkiValidationError, match=message):
+        instruction(body)
+
+
+def test_patterns_at_the_limits_are_accepted() -> None:
+    instruction(copied([[512, P], [256, 2], [64, 2], [16, 2], [4, 2]]))
+    instruction(copied([[512, P], [256, 2], [128, 2], [64, 2], [32, 2], [16, 2], [1, 16]]))  # two after merging
+    instruction(copied([[WIDE, P], [32_767, 2]], WIDE, nl.bfloat16))
+    instruction(copied([[8, P], [0, 8192], [1, 8]], 8, nl.uint8))
+    instruction(lambda: nisa.tensor_copy(dst=tile(8, partitions=1), src=tile(8)[32:33, :]))
+
+
+FORGED_PATTERNS = {
+    "partition stride 2": ([[1024, 64], [1, 512]], "steps 2 partitions"),
+    "partition stride 0": ([[0, P], [1, 256]], "steps 0 partitions"),
+    "eight dimensions": ([[512, P], [256, 2], [64, 2], [16, 2], [4, 2], [1, 2], [0, 2], [0, 2], [0, 4]], "dimensions"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED_PATTERNS)
+def test_a_forged_pattern_is_refused_when_the_file_is_read(name: str) -> None:
+    pattern, message = FORGED_PATTERNS[name]
+    honest = instruction(lambda: nisa.memset(dst=tile(512), value=0.0))
+    assert len(program_file.loads(program_file.dumps(honest))) == 2
+    forged = with_operand(honest, "memset", "dst", pattern=tuple(map(tuple, pattern)))
+    with pytest.raises(ProgramFormatError, match=message):
+        program_file.loads(program_file.dumps(forged))
+
+
+# --- long strides -----------------------------------------------------------------------------------
+
+
+def price(body: Callable[[], Any]) -> Cost:
+    return cost(instruction(body).templates[0], TRN2)
+
+
+def strided(columns: int, step: int, dtype: Any = nl.float32, buffer: Any = None, partitions: int = P) -> Any:
+    """[partitions, columns], of which every `step`th element is touched."""
+    wide = tile(columns * step, dtype, buffer, partitions)
+    return wide.ap(pattern=[[columns * step, partitions], [step, columns]])
+
+
+LONG, SHORT = 8, 4
+"""Elements of float32: 32 bytes, which is too far, and 16, which is not."""
+
+STRIDED: dict[str, Callable[[int], Any]] = {
+    "a copy out of PSUM": lambda step: nisa.tensor_copy(dst=tile(256), src=strided(256, step, buffer=nl.psum)),
+    "a copy into PSUM": lambda step: nisa.tensor_copy(dst=strided(256, step, buffer=nl.psum), src=tile(256)),
+    "an activation of PSUM": lambda step: nisa.activation(tile(256), nl.exp, strided(256, step, buffer=nl.psum)),
+    "the moving operand of a product": lambda step: nisa.nc_matmul(
+        dst=tile(512, buffer=nl.psum), stationary=tile(P), moving=strided(512, step)
+    ),
+    "the result of a product": lambda step: nisa.nc_matmul(
+        dst=strided(64, step, buffer=nl.psum, partitions=32), stationary=tile(32), moving=tile(64)
+    ),
+    "the result of a transpose": lambda step: nisa.nc_transpose(
+        dst=strided(64, step, buffer=nl.psum, partitions=32), data=tile(32, partitions=64), engine=nisa.engine.tensor
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_a_stride_above_16_bytes_halves_the_rate_in_psum_and_for_tensor(name: str) -> None:
+    body = STRIDED[name]
+    long, short = price(lambda: body(LONG)), price(lambda: body(SHORT))
+    issue = {"vector": 64 / 0.96, "scalar": 64 / 1.2, "tensor": 0.0}[long.resource]
+    assert long.busy_ns - issue == pytest.approx(2 * (short.busy_ns - issue))
+
+
+def test_loading_strided_weights_takes_twice_as_long() -> None:
+    """Nothing hides the load where the product is short."""
+
+    def product(step: int) -> Cost:
+        return price(lambda: nisa.nc_matmul(dst=tile(64, buffer=nl.psum), stationary=strided(P, step), moving=tile(64)))
+
+    loading_ns = 4 * P / (TRN2.stationary_columns_per_cycle * TRN2.tensor_clock_ghz)
+    assert product(SHORT).busy_ns == pytest.approx(loading_ns)
+    assert product(LONG).busy_ns == pytest.approx(2 * loading_ns)
+
+
+def test_a_strided_sum_does_not_slow_what_is_summed() -> None:
+    one = price(lambda: nisa.tensor_tensor(tile(512), tile(512), tile(512), nl.add)).busy_ns
+    halves = price(
+        lambda: nisa.tensor_reduce(dst=strided(2, LONG), op=nl.add, data=tile(512).reshape((P, 2, 256)), axis=2)
+    )
+    assert halves.busy_ns == pytest.approx(one)
+
+
+# --- tiles of TensorE's array -------------------------------------------------------------------------
+
+QUARTERS = (0, 32, 64, 96)
+
+
+def quarter_products(rows: Sequence[int], positions: Sequence[int], buffers: int = 1, partitions: int = P) -> Program:
+    """Products of 32 rows each: operands at `rows` of as many buffers, on the array's rows at `positions`."""
+
+    def body() -> None:
+        pairs = [(tile(P, nl.bfloat16, partitions=partitions), tile(dtype=nl.bfloat16, partitions=partitions))
+                 for _ in range(buffers)]  # fmt: skip
+        for at, (row, position) in enumerate(zip(rows, positions)):
+            weights, values = pairs[at % buffers]
+            nisa.nc_matmul(
+                dst=tile(buffer=nl.psum),
+                stationary=weights[row : row + 32],
+                moving=values[row : row + 32],
+                tile_position=(position, 0),
+                tile_size=(32, 128),
+            )
+
+    return instruction(body)
+
+
+def test_a_tile_takes_the_rows_that_its_operands_partitions_feed() -> None:
+    quarter_products(QUARTERS, QUARTERS)
+    with pytest.raises(NkiValidationError, match=r"rows 32 to 63.*stationary is partitions 0 to 31 of.*cannot lie"):
+        quarter_products([0] * 4, QUARTERS)
+
+
+def test_a_small_buffer_lies_in_one_place() -> None:
+    """The compiler may put it on any quarter, as in AWS's own example of tiled products, but not on four at once."""
+    quarter_products([0] * 4, QUARTERS, buffers=4, partitions=32)
+    with pytest.raises(NkiValidationError, match="rows 32 to 63"):
+        quarter_products([0] * 4, QUARTERS, buffers=1, partitions=32)
+
+
+def test_a_tile_writes_the_partitions_of_its_columns() -> None:
+    def product(column: int, start: int) -> Callable[[], Any]:
+        return lambda: nisa.nc_matmul(
+            dst=tile(buffer=nl.psum)[start : start + 64],
+            stationary=tile(64, nl.bfloat16),
+            moving=tile(dtype=nl.bfloat16),
+            tile_position=(0, column),
+            tile_size=(128, 64),
+        )
+
+    instruction(product(64, 64))
+    with pytest.raises(NkiValidationError, match=r"columns 64 to 127.*dst is partitions 0 to 63"):
+        instruction(product(64, 0))
+
+
+def test_a_forged_tile_position_is_refused_when_the_file_is_read() -> None:
+    honest = quarter_products([0], [0])
+    templates = tuple(
+        replace(t, attrs=t.attrs._replace(tile_position=(96, 0))) if t.opcode == "nc_matmul" else t
+        for t in honest.templates
+    )
+    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    with pytest.raises(ProgramFormatError, match="rows 96 to 127"):
+        program_file.loads(program_file.dumps(forged))
+
+
+@pytest.mark.parametrize("dtype, passes", [(nl.bfloat16, 1), (nl.float32, 4)])
+def test_tensor_issues_no_faster_on_small_tiles_than_on_the_whole_array(dtype: Any, passes: int) -> None:
+    def product(columns: int) -> Cost:
+        return price(
+            lambda: nisa.nc_matmul(
+                dst=tile(columns, buffer=nl.psum)[0:32],
+                stationary=tile(32, dtype)[0:32],
+                moving=tile(columns, dtype)[0:32],
+                tile_position=(0, 0),
+                tile_size=(32, 32),
+            )
+        )
+
+    issue_ns = passes * TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz
+    assert product(64).busy_ns == product(512).busy_ns == pytest.approx(issue_ns)
+    assert product(512).array_tile is not None
+
+
+def test_a_small_transpose_takes_an_issue_interval_too() -> None:
+    turned = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(4, nl.bfloat16, nl.psum, 4), data=tile(4, nl.bfloat16, partitions=4), engine=nisa.engine.tensor
+        )
+    )
+    assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz)
+
+
+# --- transposes on TensorE ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [nl.int32, nl.uint32, nl.tfloat32, nl.float32])
+def test_a_transpose_of_four_bytes_costs_two_passes_whatever_they_are_called(view: Any) -> None:
+    turned = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(P, view, nl.psum), data=tile(P, nl.float32).view(view), engine=nisa.engine.tensor
+        )
+    )
+    multiplied = price(
+        lambda: nisa.nc_matmul(
+            dst=tile(P, view, nl.psum), stationary=tile(P).view(view), moving=tile(P).view(view), is_transpose=True
+        )
+    )
+    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(2 * P / TRN2.tensor_clock_ghz)
+
+
+def test_two_bytes_still_turn_in_one_pass() -> None:
+    half = price(
+        lambda: nisa.nc_transpose(
+            dst=tile(P, nl.bfloat16, nl.psum), data=tile(P, nl.bfloat16), engine=nisa.engine.tensor
+        )
+    )
+    assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz)
+
+
+IDENTITY = np.eye(P, dtype=np.float32)
+NO_IDENTITY = {
+    "a full matrix": np.random.default_rng(0).standard_normal((P, P)).astype(np.float32),
+    "a permutation": IDENTITY[::-1],
+    "a scaled identity": 2 * IDENTITY,
+    "512 columns": np.ones((P, 512), np.float32),
+}
+
+
+def turned(values: Any, by: Any) -> Any:
+    out = nl.ndarray((P, by.shape[1]), nl.float32, buffer=nl.shared_hbm)
+    result = nl.ndarray((P, by.shape[1]), nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=result, stationary=nl.load(values), moving=nl.load(by), is_transpose=True)
+    nl.store(out, nl.copy(result))
+    return out
+
+
+@pytest.mark.parametrize("name", NO_IDENTITY)
+def test_transpose_mode_is_no_cheap_product(name: str) -> None:
+    """Two passes instead of four, and no FLOPs: only what turns a tile has that price."""
+    values, by = np.arange(P * P, dtype=np.float32).reshape(P, P), NO_IDENTITY[name]
+    program = nki_sim.trace(turned, TensorSpec((P, P), float32), TensorSpec(by.shape, float32))
+    with pytest.raises(NkiValidationError, match="is_transpose.*moving.*must be an identity"):
+        execute(program, [values, by])
+    with pytest.raises(NkiValidationError, match="must be an identity"):
+        nki_sim.simulate(turned)(values, by)
+    np.testing.assert_array_equal(nki_sim.simulate(turned)(values, IDENTITY), values.T)
+
+
+def test_an_identity_as_stationary_turns_nothing() -> None:
+    with pytest.raises(NkiValidationError, match="must be an identity"):
+        nki_sim.simulate(turned)(IDENTITY, np.ones((P, P), np.float32))
+
+
+def test_float32_called_tfloat32_is_multiplied_as_tfloat32() -> None:
+    """One pass instead of four is for ten bits of mantissa."""
+
+    def product(left: Any, right: Any) -> Any:
+        out = nl.ndarray((P, 64), nl.float32, buffer=nl.shared_hbm)
+        result = nl.ndarray((P, 64), nl.float32, buffer=nl.psum)
+        short = [nl.load(each).view(nl.tfloat32) for each in (left, right)]
+        nisa.nc_matmul(dst=result, stationary=short[0], moving=short[1])
+        nl.store(out, nl.copy(result))
+        return out
+
+    rng = np.random.default_rng(1)
+    left, right = (rng.standard_normal((P, n)).astype(np.float32) for n in (P, 64))
+    got, exact = nki_sim.simulate(product)(left, right), left.astype(np.float64).T @ right
+    assert 1e-4 < np.linalg.norm(got - exact) / np.linalg.norm(exact) < 1e-3
+    program = nki_sim.trace(product, *[TensorSpec(each.shape, float32) for each in (left, right)])
+    np.testing.assert_array_equal(execute(program, [left, right])[0], got)
+
+
+@pytest.mark.parametrize(
+    "value, kept",
+    [(1.0, 1.0), (1 + 2**-10, 1 + 2**-10), (1 + 2**-11, 1.0), (1 + 3 * 2**-11, 1 + 2**-9), (-1 - 2**-12, -1.0),
+     (np.inf, np.inf), (np.nan, np.nan), (0.0, 0.0)],
+)  # fmt: skip
+def test_tfloat32_rounds_to_nearest_even(value: float, kept: float) -> None:
+    np.testing.assert_array_equal(numerics.tfloat32(np.array([value], np.float32)), np.array([kept], np.float32))
+
+
+# --- places known on the device -----------------------------------------------------------------------
+
+
+def gathered(**options: Any) -> Callable[[], Any]:
+    """64 rows of HBM, picked by a vector of indices."""
+
+    def body() -> None:
+        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.int32, buffer=nl.sbuf)
+        picked = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_copy(dst=tile(64, partitions=64), src=picked, **options)
+
+    return body
+
+
+SYNC, SCALAR, HARDWARE = nisa.engine.sync, nisa.engine.scalar, nisa.dge_mode.hwdge
+
+GATHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "by hardware descriptors": ({"dge_mode": HARDWARE}, "vector_offset needs dge_mode.swdge.*not hwdge"),
+    "by hardware descriptors, as a number": ({"dge_mode": 2}, "not hwdge"),
+    "by prepared descriptors": ({"dge_mode": nisa.dge_mode.none}, "not none"),
+    "on Sync's queue": ({"engine": SYNC}, "hardware queue of sync"),
+    "on Scalar's queue": ({"engine": SCALAR}, "hardware queue of scalar"),
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_only_software_descriptors_gather(name: str) -> None:
+    options, message = GATHERS[name]
+    with pytest.raises(NkiValidationError, match=message):
+        instruction(gathered(**options))
+
+
+@pytest.mark.parametrize("options", [{}, {"dge_mode": nisa.dge_mode.swdge}, {"engine": nisa.engine.gpsimd}])
+def test_a_gather_is_issued_by_gpsimd(options: dict[str, Any]) -> None:
+    assert price(gathered(**options)).resource == "dma.gpsimd"
+
+
+def test_a_scatter_that_adds_and_an_indirect_transpose_are_issued_by_gpsimd() -> None:
+    def adds() -> None:
+        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.int32, buffer=nl.sbuf)
+        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_compute(dst=here, srcs=[here, tile(64, partitions=64)], reduce_op=nl.add)
+
+    def turns() -> None:
+        rows = nl.ndarray((P, 64), nl.bfloat16, buffer=nl.private_hbm)
+        where = nl.ndarray((64, 1), nl.uint32, buffer=nl.sbuf)
+        here = rows.ap(pattern=[[64, 64], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.dma_transpose(dst=tile(64, nl.bfloat16, partitions=64), src=here)
+
+    assert price(adds).resource == price(turns).resource == "dma.gpsimd"
+
+
+@pytest.mark.parametrize("mode", ["unknown", "hwdge", "none"])
+def test_a_forged_gather_on_a_hardware_queue_is_refused_when_the_file_is_read(mode: str) -> None:
+    honest = instruction(gathered())
+    templates = tuple(
+        replace(t, attrs=t.attrs._replace(dge_mode=nisa.dge_mode[mode])) if t.operands[1].indirection else t
+        for t in honest.templates
+    )
+    forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
+    with pytest.raises(ProgramFormatError, match="vector_offset needs"):
+        program_file.loads(program_file.dumps(forged))
+
+
+def test_a_compute_engine_does_not_gather_by_a_vector() -> None:
+    def body() -> None:
+        where = nl.ndarray((P, 1), nl.int32, buffer=nl.sbuf)
+        picked = tile(64).ap(pattern=[[64, P], [1, 64]], vector_offset=where, indirect_dim=0)
+        nisa.tensor_copy(dst=tile(64), src=picked)
+
+    with pytest.raises(NkiValidationError, match="vector_offset and is in sbuf.*nc_n_gather"):
+        instruction(body)
+
+
+def test_a_compute_engine_does_not_choose_its_partition_on_the_device() -> None:
+    def body() -> None:
+        where = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+        nisa.tensor_copy(
+            dst=tile(64, partitions=32),
+            src=tile(64).ap(pattern=[[64, 32], [1, 64]], scalar_offset=where, indirect_dim=0),
+        )
+
+    with pytest.raises(NkiValidationError, match="partition that is only known on the device"):
+        instruction(body)
+
+
+def test_a_place_known_on_the_device_takes_600_cycles_at_least() -> None:
+    def copied_from(columns: int) -> Cost:
+        def body() -> None:
+            where = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+            here = tile(2048).ap(pattern=[[2048, P], [1, columns]], scalar_offset=where, indirect_dim=1)
+            nisa.tensor_copy(dst=tile(columns, buffer=nl.psum), src=here)
+
+        return price(body)
+
+    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx((600 + 64) / 0.96)
+    assert copied_from(1024).busy_ns == pytest.approx((1024 + 64) / 0.96)
+
+
+# --- loops that stop repeating themselves -------------------------------------------------------------
+
+FREE, BOUND = 6000, 9000
+"""Iterations that wait for nobody, and then as many that wait for the one before: the same templates throughout."""
+
+
+def phases(iteration: Callable[[Any, int], None], prepare: Callable[[], Any]) -> Program:
+    def body(source: Any, result: Any) -> None:
+        prepared = prepare()
+        for at in range(FREE + BOUND):
+            iteration(prepared, at)
+        nisa.dma_copy(dst=result, src=source)
+
+    return traced(body, 512)
+
+
+def filled(tile: Any) -> Any:
+    nisa.memset(dst=tile, value=0.0)
+    return tile
+
+
+def fresh_tiles_then_one(one: Any, at: int) -> None:
+    here = tile() if at < FREE else one
+    nisa.tensor_tensor(dst=here, data1=one, data2=one, op=nl.add)
+    nisa.activation(dst=here, op=nl.square, data=here)
+
+
+def eight_tiles_then_one(tiles: Any, at: int) -> None:
+    here = tiles[at % 8 if at < FREE else 0]
+    nisa.tensor_tensor(dst=here, data1=here, data2=here, op=nl.add)
+    nisa.activation(dst=here, op=nl.square, data=here)
+
+
+def slices_in_turn_then_one(wide: Any, at: int) -> None:
+    first = 512 * (at % 16 if at < FREE else 0)
+    here = wide[:, first : first + 512]
+    nisa.tensor_tensor(dst=here, data1=here, data2=here, op=nl.add)
+    nisa.activation(dst=here, op=nl.square, data=here)
+
+
+def rows_of_hbm_in_turn_then_one(scratch: Any, at: int) -> None:
+    here = scratch[at % 16 if at < FREE else 0]
+    nisa.dma_copy(dst=here, src=scratch[16 + at % 16 if at < FREE else 0])
+
+
+PHASES: dict[str, tuple[Callable[[Any, int], None], Callable[[], Any]]] = {
+    "fresh tiles, then one": (fresh_tiles_then_one, lambda: filled(tile())),
+    "eight tiles in turn, then one": (eight_tiles_then_one, lambda: [filled(tile()) for _ in range(8)]),
+    "slices in turn, then one": (slices_in_turn_then_one, lambda: filled(tile(512 * 16))),
+    "rows of HBM in turn, then one": (
+        rows_of_hbm_in_turn_then_one, lambda: nl.ndarray((32, P, 512), nl.float32, buffer=nl.private_hbm)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_a_loop_that_begins_to_wait_for_itself_is_no_repetition(name: str) -> None:
+    program = phases(*PHASES[name])
+    exact, quick = schedule(program, TRN2, exact=True), schedule(program, TRN2, exact=False)
+    assert quick.latency_us == pytest.approx(exact.latency_us, rel=0.01)
+
+
+def test_buffers_of_another_kind_are_no_repetition() -> None:
+    """A quarter of the partitions at a time leaves room for four; the template says nothing of what is not touched."""
+
+    def iteration(_: Any, at: int) -> None:
+        here = tile(8192, partitions=32 if at < FREE else P)[0:32, 0:64]
+        nisa.memset(dst=here, value=0.0)
+        nisa.activation(dst=here, op=nl.square, data=here)
+
+    program = phases(iteration, lambda: None)
+    structure = dependence_structure(program)
+    assert structure[2 * FREE - 8] == structure[2 * FREE - 6]
+    assert structure[2 * FREE + 8] not in structure[: 2 * FREE]
+
+
+def test_what_repeats_has_the_same_structure_in_every_iteration() -> None:
+    """Given an honest tiled product, when its loops are looked at, then all passes but the first are alike."""
+    program = matmul(1024, 1024, 2048)
+    period = 4 * (8 * 3 + 2)
+    structure = dependence_structure(program)
+    np.testing.assert_array_equal(structure[period : 6 * period], structure[2 * period : 7 * period])
+
+
+# --- loops as long as a register says ------------------------------------------------------------------
+
+
+def worker(loop: str) -> Callable[[Any], Any]:
+    """As many additions as the first number of the input says, by a device loop; or 5, by other loops."""
+
+    def kernel(count: Any) -> Any:
+        out = nl.ndarray((P, 512), nl.float32, buffer=nl.shared_hbm)
+        values, left = filled(tile()), nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=left, src=count[0:1, 0:1])
+        register = nisa.register_alloc()
+        nisa.register_load(register, left)
+
+        def once(_: Any) -> None:
+            nisa.tensor_tensor(dst=values, data1=values, data2=values, op=nl.add)
+
+        def down(r: Any) -> Any:
+            once(r)
+            nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1)
+            nisa.register_load(r, left)
+            return r
+
+        def nested(_: Any) -> None:
+            nl.fori_loop(0, register, once)
+            nisa.tensor_scalar(dst=left, data=left, op0=nl.add, operand0=2)
+            nisa.register_load(register, left)
+
+        if loop == "for":
+            nl.fori_loop(0, register, once)
+        elif loop == "while":
+            nl.while_loop(register, down)
+        elif loop == "nested":
+            nl.fori_loop(0, 3, nested)
+        else:
+            nl.fori_loop(0, 5, once)
+        nisa.dma_copy(dst=out, src=values)
+        return out
+
+    return kernel
+
+
+def counted(loop: str) -> Program:
+    return nki_sim.trace(worker(loop), TensorSpec((1, 1), int32))
+
+
+def passes_of(program: Program, count: int) -> Passes:
+    return execute_counting(program, [np.array([[count]], np.int32)])[1]
+
+
+@pytest.mark.parametrize("loop", ["for", "while", "nested"])
+def test_a_loop_of_unknown_length_is_not_timed_as_one_pass(loop: str) -> None:
+    program = counted(loop)
+    assert must_be_counted(program)
+    for timed in (measure, lambda p: schedule(p, TRN2)):
+        with pytest.raises(NotSupported, match="device loop at line.*register.*execution counted"):
+            timed(program)
+
+
+def test_a_counted_loop_takes_as_long_as_the_one_with_constant_bounds() -> None:
+    program = counted("for")
+    times = [measure(program, passes=passes_of(program, n)).latency_us for n in (0, 5, 6, 100)]
+    assert times[1] == measure(counted("5")).latency_us
+    each = (512 + 64) / 0.96 / 1e3 + TRN2.vector_latency_ns / 1e3
+    assert times[2] - times[1] == pytest.approx(each)
+    assert times[3] - times[2] == pytest.approx(94 * each)
+    assert passes_of(counted("5"), 100).cores == (((),),) and not must_be_counted(counted("5"))
+
+
+def test_every_entry_of_an_inner_loop_counts_for_itself() -> None:
+    program = counted("nested")
+    passes = passes_of(program, 1)
+    assert passes.cores == (((), (1, 3, 5)),)
+    additions = unrolled(program, passes.cores[0]).template_ids
+    names = [program.templates[number].opcode for number in additions]
+    assert names.count("tensor_tensor") == 9
+    assert measure(program, passes=passes).fields["vector_engine_instruction_count"] == 1 + 9 + 3
+
+
+def test_a_while_loop_is_timed_with_the_passes_it_made() -> None:
+    program = counted("while")
+    assert passes_of(program, 7).cores == (((7,),),)
+    few, many = (measure(program, passes=passes_of(program, n)) for n in (7, 8))
+    assert many.latency_us > few.latency_us
+    assert many.fields["vector_engine_instruction_count"] - few.fields["vector_engine_instruction_count"] == 2
+
+
+def test_of_several_executions_the_most_passes_count() -> None:
+    program = counted("nested")
+    one, other = passes_of(program, 1), passes_of(program, 4)
+    assert one.most(other) == other.most(one) == Passes((((), (4, 6, 8)),))
+    uneven = Passes((((), (2, 9)),)).most(Passes((((), (5, 1, 1)),)))
+    assert uneven == Passes((((), (5, 9, 1)),))
+    assert len(unrolled(program, uneven.cores[0])) > len(unrolled(program, other.cores[0])) - 5
+
+
+def test_a_loop_too_long_to_write_out_says_so() -> None:
+    with pytest.raises(NotSupported, match="too long to time"):
+        measure(counted("for"), passes=Passes((((30_000_000,),),)))
