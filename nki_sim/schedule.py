@@ -22,7 +22,7 @@ from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.rotation import Ends, Gates, find_gates
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
-from nki_sim.dma_pool import Backfilling
+from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_regions
@@ -317,13 +317,6 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     return frozenset(cold)
 
 
-def _last_software_load(program: Program, costs: Sequence[Cost]) -> int:
-    """-1 if there is none."""
-    loads = [price.transfer is not None and not price.transfer.outward for price in costs]
-    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids])
-    return int(rows[-1]) if len(rows) else -1
-
-
 def _run(
     program: Program,
     machine: Machine,
@@ -348,12 +341,11 @@ def _run(
     writer = [-1] * size
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
-    outward_from = outward_tail = 0.0
-    last_load = _last_software_load(program, costs)
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
     book = _dma_pool(machine, costs, bound_ns).book
+    write_descriptors = DescriptorWriter().write
     throttle = machine.throttle_factor
     throttled = 0.0
     table = ""
@@ -447,15 +439,8 @@ def _run(
 
         # where it fits
         if resource == _SOFTWARE:
-            # Two rings, each in order. While both have work they take turns.
-            if extra.outward:
-                start = earliest if earliest > outward_tail else outward_tail
-                if start > outward_tail:
-                    outward_from = start
-                outward_tail = start + (2.0 * busy if i < last_load else busy)
-            else:
-                start = earliest if earliest > tail else tail
-                tails[resource] = start + (2.0 * busy if outward_from <= start < outward_tail else busy)
+            begun, start = write_descriptors(earliest, busy, extra.outward)
+            start -= busy
         elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
@@ -473,7 +458,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = start + busy
+        done = held = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -481,10 +466,12 @@ def _run(
                 part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
+            if resource == _SOFTWARE:
+                issues[i] = begun
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], issues[i] + busy
+                port_from[own], port_until[own] = issues[i], held
         seen = done + latency
 
         # who waits for it
