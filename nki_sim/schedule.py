@@ -41,7 +41,7 @@ _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
-_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 200.0, 20_000.0, 200_000
+_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 192.0, 20_000.0, 200_000
 """Of DMA time: about one transfer, and few enough for memory."""
 
 
@@ -360,6 +360,7 @@ def _run(
     latest = 0.0
     stops = iter(sorted({*gates, *edges}))
     stop = next(stops, -1)
+    opened: dict[int, tuple[float, int]] = {}
     for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
         resource, busy, latency, kind, extra, ports = prepared[number]
         ready = 0.0
@@ -393,15 +394,12 @@ def _run(
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
-            for other in gates.get(i, ()):
-                when = visible[other]
-                if when > ready:
-                    ready = when
-                    cause = writer[other]
-                when = read_until[other]
-                if when > ready:
-                    ready = when
-                    cause = reader[other]
+            for gate in gates.get(i, ()):
+                known = opened.get(id(gate))
+                if known is None:  # all that it waits for stands in earlier rows, so this is for good
+                    known = opened[id(gate)] = _after(gate, 0.0, -1, visible, writer, read_until, reader)
+                if known[0] > ready:
+                    ready, cause = known
             for before in edges.get(i, ()):
                 when = ends[before]
                 if when > ready:
