@@ -33,11 +33,9 @@ class Backfilling:
 
     def book(self, earliest: float, first: int, last: int, duration: float) -> tuple[float, float]:
         """(start, end) of a transfer that keeps engines first..last busy for `duration` ns."""
-        if last - first + 1 == self._engines:
-            return self._book_all(earliest, duration)
-        return self._book_some(earliest, first, last, duration)
-
-    def _book_all(self, at: float, duration: float) -> tuple[float, float]:
+        if last - first + 1 != self._engines:
+            return self._book_some(earliest, first, last, duration)
+        at = earliest
         width, booked, most, skip = self._slice, self._all, self._most, self._skip
         index = int(at / width)
         begun = -1.0

@@ -8,7 +8,7 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
@@ -203,6 +203,20 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Sites:
+    """Where buffers are allocated: those alike in memory, shape, dtype, source line and address are of one site."""
+
+    of_buffer: np.ndarray
+    """int64 [allocations]: number of its site."""
+    examples: tuple[Allocation, ...]
+    """By site, one of its buffers."""
+
+    def each(self, value: Callable[[Allocation], int]) -> np.ndarray:
+        """int64 [allocations]: what `value` says of each buffer, asked once for each site."""
+        return np.array([value(example) for example in self.examples], np.int64)[self.of_buffer]
+
+
+@dataclass(frozen=True)
 class Program:
     kernel_name: str
     machine: str
@@ -253,7 +267,22 @@ class Program:
             ),
             "loops": (),
         }
-        return Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
+        found = Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
+        found.__dict__["sites"] = self.sites  # of the same buffers
+        return found
+
+    @cached_property
+    def sites(self) -> Sites:
+        """Its buffers by what they have in common."""
+        numbers: dict[tuple[object, ...], int] = {}
+        of_buffer = [
+            numbers.setdefault((region, shape, dtype, line, address), len(numbers))
+            for _, region, shape, dtype, _, line, _, address in self.allocations
+        ]
+        examples: list[Allocation | None] = [None] * len(numbers)
+        for number, allocation in zip(of_buffer, self.allocations):
+            examples[number] = examples[number] or allocation
+        return Sites(np.array(of_buffer, np.int64), tuple(example for example in examples if example is not None))
 
     @cached_property
     def operand_rows(self) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -35,6 +36,15 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.overlaps)
+
+    @cached_property
+    def first_writer(self) -> dict[int, int]:
+        """Region to the first instruction that writes it."""
+        found: dict[int, int] = {}
+        for row, regions in zip(range(len(self.written) - 1, -1, -1), reversed(self.written)):
+            for region in regions:
+                found[region] = row
+        return found
 
     def reordered(self, order: np.ndarray) -> Regions:
         """The same of a program with its rows (int64) in another order."""
@@ -65,10 +75,7 @@ def find_regions(program: Program) -> Regions:
     for operand, shape in zip(operands, shape_of.tolist()):
         example.setdefault(shape, operand)
 
-    coarse = buffers * len(shapes) + shape_of[number]
-    _, coarse_ids = np.unique(coarse[tracked], return_inverse=True)
-    span = int(offsets.max()) + 1
-    fine = coarse_ids.astype(np.int64) * span + offsets[tracked]
+    fine = _numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
     _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
     region_of = np.full(len(rows), _NO_REGION, np.int64)
     region_of[tracked] = ids.reshape(-1)
@@ -105,11 +112,25 @@ def find_regions(program: Program) -> Regions:
     )
 
 
+def _numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """int64: a number for each pair, in the order of the pairs."""
+    span = int(fine.max(initial=0)) + 1
+    if int(coarse.max(initial=0)) >= (1 << 62) // span:
+        _, coarse = np.unique(coarse, return_inverse=True)
+    return coarse.reshape(-1).astype(np.int64) * span + fine
+
+
 def _by_instruction(rows: np.ndarray, regions: np.ndarray, count: int) -> list[tuple[int, ...]]:
     """The regions of every instruction; `rows` ascend."""
-    bounds = np.searchsorted(rows, np.arange(count + 1)).tolist()
-    flat = regions.tolist()
-    return [tuple(flat[a:b]) for a, b in zip(bounds, bounds[1:])]
+    counts = np.bincount(rows, minlength=count)
+    starts = np.cumsum(counts) - counts
+    found: list[tuple[int, ...]] = [()] * count
+    for size in range(1, int(counts.max(initial=0)) + 1):
+        alike = np.flatnonzero(counts == size)
+        columns = [regions[starts[alike] + k].tolist() for k in range(size)]
+        for row, together in zip(alike.tolist(), zip(*columns)):
+            found[row] = together
+    return found
 
 
 def _shape_key(operand: Operand) -> tuple[object, ...]:

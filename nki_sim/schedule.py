@@ -10,8 +10,10 @@ spills added, tiles in rotation. Two times come out:
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
-from nki_sim.compiler.rotation import Ends, Gates, find_gates
+from nki_sim.compiler.rotation import Waits, find_waits
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
 from nki_sim.dma_pool import Backfilling, DescriptorWriter
@@ -98,8 +100,24 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     """
-    given = program
-    program, regions = compiled(program, machine)
+    with _collector_resting():
+        return _schedule(program, machine, exact)
+
+
+@contextmanager
+def _collector_resting() -> Iterator[None]:
+    """What is made here by the hundred thousand has no cycles; to look for some took an eighth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _schedule(given: Program, machine: Machine, exact: bool | None) -> Timeline:
+    program, regions = compiled(given, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
     extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
@@ -108,13 +126,14 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     if shortened is not None:
         shown = shortened.program
         regions = find_regions(shown)
-    gates, before = find_gates(shown, machine, regions)
+    waits = find_waits(shown, machine, regions)
     for edge in shown.edges:
-        before[edge.after] = (*before.get(edge.after, ()), edge.before)
-    best = _run(shown, machine, costs, regions, gates, before, bound_ns)
+        waits.ends[edge.after] = (*waits.ends.get(edge.after, ()), edge.before)
+    fetched = _fetched_operands(shown, costs, regions)
+    best = _run(shown, machine, costs, regions, waits, fetched, bound_ns)
     cold = _cold_matmuls(shown, machine, costs, best)
     if cold:
-        best = _run(shown, machine, costs, regions, gates, before, bound_ns, cold)
+        best = _run(shown, machine, costs, regions, waits, fetched, bound_ns, cold)
     end = np.array(best.end)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
@@ -122,7 +141,7 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
         latency_ns += shortened.left_out * more_ns
         error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
         if exact is None and error > _TRUSTED_ERROR_PERCENT:
-            return schedule(given, machine, exact=True)
+            return _schedule(given, machine, exact=True)
     latency_ns = max(latency_ns, bound_ns)
     scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
     return Timeline(
@@ -153,7 +172,8 @@ def compiled(program: Program, machine: Machine) -> tuple[Program, Regions]:
     program = without_repeated_loads(unrolled(program), machine)
     regions = find_regions(program)
     order = order_of_need(program, regions)
-    program, regions = program.with_rows(order), regions.reordered(order)
+    if (np.diff(order) != 1).any():
+        program, regions = program.with_rows(order), regions.reordered(order)
     spilling = with_spills(program, machine)
     return (program, regions) if spilling is program else (spilling, find_regions(spilling))
 
@@ -322,8 +342,8 @@ def _run(
     machine: Machine,
     costs: Sequence[Cost],
     regions: Regions,
-    gates: Gates,
-    edges: Ends,
+    waits: Waits,
+    fetched: dict[int, int],
     bound_ns: float,
     cold: frozenset[int] = frozenset(),
 ) -> _Pass:
@@ -354,15 +374,26 @@ def _run(
     port_until = [0.0] * (2 * len(_PORT_USERS))
 
     count = len(program)
-    fetched, wait_ns = _fetched_operands(program, costs, regions), machine.tensor_wait_ns
     found = _Pass(0.0, [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count, [-1] * count, 0, 0.0)
     starts, issues, ends, readies, causes = found.start, found.issued, found.end, found.ready, found.cause
     latest = 0.0
-    stops = iter(sorted({*gates, *edges}))
+    closed_regions: list[tuple[int, ...]] = [()] * count
+    for row, closed in waits.regions.items():
+        closed_regions[row] = closed
+    tensor_waits = [0.0] * count
+    for row, transfers in fetched.items():
+        tensor_waits[row] = machine.tensor_wait_ns * transfers
+    is_cold = bytearray(count)
+    for row in cold:
+        is_cold[row] = 1
+    stops = iter(sorted({*waits.groups, *waits.ends}))
     stop = next(stops, -1)
-    opened: dict[int, tuple[float, int]] = {}
-    for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
-        resource, busy, latency, kind, extra, ports = prepared[number]
+    waits_for_groups, waits_for_ends = waits.groups, waits.ends
+    opened: dict[int, tuple[float, int]] = {}  # by group of regions, all of which stand in earlier rows
+    each = [prepared[number] for number in program.template_ids.tolist()]
+    for i, (resource, busy, latency, kind, extra, ports), read, written, closed, tensor_wait_ns, throttling in zip(
+        range(count), each, regions.read, regions.written, closed_regions, tensor_waits, is_cold
+    ):
         ready = 0.0
         cause = -1
         # what it waits for
@@ -392,15 +423,24 @@ def _run(
                 others = overlaps[region]
                 if others is not None:
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
+        if closed:
+            for region in closed:
+                when = visible[region]
+                if when > ready:
+                    ready = when
+                    cause = writer[region]
+                when = read_until[region]
+                if when > ready:
+                    ready = when
+                    cause = reader[region]
         if i == stop:
             stop = next(stops, -1)
-            for gate in gates.get(i, ()):
-                known = opened.get(id(gate))
-                if known is None:  # all that it waits for stands in earlier rows, so this is for good
-                    known = opened[id(gate)] = _after(gate, 0.0, -1, visible, writer, read_until, reader)
-                if known[0] > ready:
-                    ready, cause = known
-            for before in edges.get(i, ()):
+            for group in waits_for_groups.get(i, ()):
+                if group not in opened:
+                    opened[group] = _after(waits.group_regions[group], 0.0, -1, visible, writer, read_until, reader)
+                if opened[group][0] > ready:
+                    ready, cause = opened[group]
+            for before in waits_for_ends.get(i, ()):
                 when = ends[before]
                 if when > ready:
                     ready = when
@@ -411,15 +451,14 @@ def _run(
         may_fill = True
         earliest = ready
         if kind >= _MATMUL:
-            if i in fetched:
-                busy += wait_ns * fetched[i]
+            busy += tensor_wait_ns
             hold = busy
             if extra is not None:
                 part, hold = extra
                 for other in overlapping_parts[part]:
                     if part_until[other] > earliest:
                         earliest = part_until[other]
-            if i in cold:
+            if throttling:
                 throttled += busy * (throttle - 1.0)
                 busy *= throttle
                 hold *= throttle
@@ -437,8 +476,9 @@ def _run(
 
         # where it fits
         if resource == _SOFTWARE:
-            begun, start = write_descriptors(earliest, busy, extra.outward)
-            start -= busy
+            begun, written_by = write_descriptors(earliest, busy, extra.outward)
+            start = written_by - busy  # of the whole if it were in one piece
+            busy = written_by - begun
         elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
@@ -456,7 +496,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = held = start + busy
+        done = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -469,7 +509,7 @@ def _run(
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], held
+                port_from[own], port_until[own] = issues[i], issues[i] + busy
         seen = done + latency
 
         # who waits for it

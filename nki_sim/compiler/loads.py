@@ -7,6 +7,8 @@ bf16 relatives leave out as many as half of SBUF can hold. Loads are issued in t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from nki_sim.machine import Machine
@@ -32,6 +34,27 @@ def _plain_loads(program: Program) -> np.ndarray:
     return found
 
 
+def _whole_loads(program: Program) -> np.ndarray:
+    """int64: the rows that load a whole SBUF tile, which nothing else writes, something reads, and has no address."""
+    loads = np.flatnonzero(_plain_loads(program))
+    starts, buffers = program.operand_starts, program.operand_data[:, 0]
+    dst_bytes = np.zeros(len(program.templates), np.int64)
+    for number, template in enumerate(program.templates):
+        if template.opcode == "dma_copy" and template.operands[0].region is MemoryRegion.sbuf:
+            dst_bytes[number] = template.operands[0].nbytes
+    free = program.sites.each(lambda a: a.nbytes if a.address is None and a.region is MemoryRegion.sbuf else -1)
+    touched = np.bincount(buffers, minlength=len(program.allocations))
+    tiles = buffers[starts[loads]]
+    whole = (
+        (starts[loads + 1] - starts[loads] == 2)
+        & (program.operand_data[starts[loads], 1] == 0)
+        & (dst_bytes[program.template_ids[loads]] == free[tiles])
+        & (_writers(program)[tiles] == 1)
+        & (touched[tiles] > 1)
+    )
+    return loads[whole]
+
+
 def _writers(program: Program) -> np.ndarray:
     """int64 [allocations]: operands that write to it."""
     return np.bincount(program.operand_data[program.writes, 0], minlength=len(program.allocations))
@@ -42,46 +65,25 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
 
     "Not long" is `machine.reload_window_bytes` of tiles allocated in each partition of SBUF since that copy was made.
     """
-    loads = np.flatnonzero(_plain_loads(program))
-    if not len(loads) or program.edges:
+    if program.edges:
         return program
-    used = np.diff(program.operand_starts)
-    touched = np.bincount(program.operand_data[:, 0], minlength=len(program.allocations))
-    whole = {
-        number: template
-        for number, template in enumerate(program.templates)
-        if template.opcode == "dma_copy" and template.operands[0].region is MemoryRegion.sbuf
-    }
-    writers = _writers(program)
-    born = _bytes_before(program)
-    copies: dict[tuple[int, int, int], int] = {}
-    """(template, source buffer, source offset) to the row that made the copy."""
+    rows = _whole_loads(program)
+    ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
+    tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
+    born = _bytes_before(program)[rows]
+    copies: dict[tuple[int, int, int], tuple[int, int]] = {}
+    """(template, source buffer, source offset) to the tile that holds it and the bytes allocated before that."""
     renamed: dict[int, int] = {}
     dropped = np.zeros(len(program), np.bool_)
-    ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
-    for row in loads.tolist():
-        number = int(ids[row])
-        template = whole.get(number)
-        if template is None or used[row] != 2:
-            continue
-        (tile, tile_offset), (source, offset) = data[starts[row]].tolist(), data[starts[row] + 1].tolist()
-        dst = template.operands[0]
-        allocation = program.allocations[tile]
-        if (
-            tile_offset
-            or dst.nbytes != allocation.nbytes
-            or writers[tile] != 1
-            or touched[tile] < 2
-            or allocation.address is not None
-        ):
-            continue
-        key = (number, source, offset)
-        earlier = copies.get(key)
-        if earlier is not None and born[row] - born[earlier] <= machine.reload_window_bytes:
-            renamed[tile] = int(data[starts[earlier], 0])
+    for row, number, source, offset, tile, before in zip(
+        rows.tolist(), ids[rows].tolist(), sources.tolist(), offsets.tolist(), tiles.tolist(), born.tolist()
+    ):
+        copy = copies.get((number, source, offset))
+        if copy is not None and before - copy[1] <= machine.reload_window_bytes:
+            renamed[tile] = copy[0]
             dropped[row] = True
         else:
-            copies[key] = row
+            copies[number, source, offset] = tile, before
     if not renamed:
         return program
     names = np.arange(len(program.allocations), dtype=np.int64)
@@ -93,11 +95,8 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
 
 def _bytes_before(program: Program) -> np.ndarray:
     """int64 [instructions]: bytes per partition of all SBUF tiles first touched before each instruction."""
-    new = np.zeros(len(program) + 1, np.int64)
-    first = program.first_use
-    for allocation in program.allocations:
-        if allocation.region is MemoryRegion.sbuf:
-            new[first[allocation.id]] += allocation.partition_bytes
+    sizes = program.sites.each(lambda a: a.partition_bytes if a.region is MemoryRegion.sbuf else 0)
+    new = np.bincount(program.first_use, sizes, len(program) + 1).astype(np.int64)
     return np.cumsum(new)[:-1] - new[:-1]
 
 
@@ -107,23 +106,47 @@ def order_of_need(program: Program, regions: Regions) -> np.ndarray:
     An issue queue that is free may still start it earlier; the order is what decides between loads.
     """
     rows = np.arange(len(program), dtype=np.int64)
-    if program.edges:
+    loads = np.flatnonzero(_plain_loads(program))
+    if program.edges or not len(loads):
         return rows
-    loads = _plain_loads(program)
-    key = rows.astype(np.float64)
+    dst_at = np.array([next((k for k, o in enumerate(t.operands) if o.role == "dst"), 0) for t in program.templates])
+    operands = program.operand_starts[loads] + dst_at[program.template_ids[loads]]
+    sizes = np.array([t.operands[k].nbytes if t.operands else 0 for t, k in zip(program.templates, dst_at.tolist())])
+    tiles = program.operand_data[operands, 0]
+    whole = sizes[program.template_ids[loads]] == program.sites.each(lambda a: a.nbytes)[tiles]
+    first = np.full(len(program), len(program), np.int64)
+    first[loads[whole]] = _next_touch(program, operands[whole])
+    for row, needed in _needed(program, regions, loads[~whole], tiles[~whole]):
+        first[row] = needed
+    return np.argsort(np.where(first < len(program), first - 0.5, rows), kind="stable")
+
+
+def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
+    """int64, by operand: the next row that touches its buffer; the number of rows if none does."""
+    buffers = program.operand_data[:, 0]
+    wanted = np.zeros(len(program.allocations), np.bool_)
+    wanted[buffers[operands]] = True
+    touches = np.flatnonzero(wanted[buffers])
+    touches = touches[np.argsort(buffers[touches], kind="stable")]
+    place = np.zeros(len(buffers), np.int64)
+    place[touches] = np.arange(len(touches))
+    after = place[operands] + 1
+    last = after == len(touches)
+    after[last] = 0
+    same = ~last & (buffers[touches[after]] == buffers[operands])
+    return np.where(same, program.operand_rows[touches[after]], len(program))
+
+
+def _needed(program: Program, regions: Regions, loads: np.ndarray, tiles: np.ndarray) -> Iterator[tuple[int, int]]:
+    """(row of a load of a part of a tile, first row that touches the same bytes)."""
+    partly = np.zeros(len(program.allocations), np.bool_)
+    partly[tiles] = True
+    loading = set(loads.tolist())
     touched = [len(program)] * len(regions)
-    overlaps, read, written = regions.overlaps, regions.read, regions.written
-    for row in range(len(program) - 1, -1, -1):
-        if loads[row]:
-            first = len(program)
-            for region in written[row]:
-                first = min(first, touched[region])
-                for other in overlaps[region] or ():
-                    first = min(first, touched[other])
-            if first < len(program):
-                key[row] = first - 0.5
-        for region in read[row]:
+    overlaps = regions.overlaps
+    for row in np.unique(program.operand_rows[partly[program.operand_data[:, 0]]])[::-1].tolist():
+        read, written = regions.read[row], regions.written[row]
+        if row in loading:
+            yield row, min(touched[near] for region in written for near in (region, *(overlaps[region] or ())))
+        for region in (*read, *written):
             touched[region] = row
-        for region in written[row]:
-            touched[region] = row
-    return np.argsort(key, kind="stable")

@@ -8,46 +8,51 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from nki_sim.compiler.spills import weight
 from nki_sim.machine import ISA, Machine
-from nki_sim.memory import Allocation, MemoryRegion
+from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine, Program
 from nki_sim.regions import Regions
 
-Gate = tuple[int, ...]
-"""Regions that must be read and written to the end; one object for all that wait for the same."""
-Gates = dict[int, tuple[Gate, ...]]
-"""Instruction number to what opens before it."""
-Ends = dict[int, tuple[int, ...]]
-"""Instruction number to the instructions that must have ended before it."""
+
+@dataclass
+class Waits:
+    """What instructions, by number, wait for besides the bytes that they share with others."""
+
+    regions: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Read and written to the end."""
+    groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Numbers in `group_regions`."""
+    group_regions: list[tuple[int, ...]] = field(default_factory=list)
+    """What several instructions wait for alike."""
+    ends: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Instructions that must have ended."""
 
 
-def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Gates, Ends]:
+def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     """Whether everything fits is not asked here: what does not is placed without waiting."""
-    gates: Gates = {}
-    ends: Ends = {}
+    waits = Waits()
     if not len(program):
-        return gates, ends
-    allocations = program.allocations
-    first_writer = _first_writers(regions)
-    first_use, last_use = program.first_use.tolist(), program.last_use.tolist()
+        return waits
+    first_use, last_use = program.first_use, program.last_use
+    in_order = np.lexsort((np.arange(len(first_use)), first_use))
+    in_order = in_order[last_use[in_order] >= 0]
     depths = {MemoryRegion.sbuf: machine.rotation_depth, MemoryRegion.psum: machine.psum_banks}
     for region, capacity in (
         (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
         (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
     ):
-        used = [a for a in allocations if a.region is region and last_use[a.id] >= 0]
-        placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
-        rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
-        _gate_placed(allocations, placed, last_use, regions, gates, first_writer)
-        _Rotation(
-            program, regions, gates, ends, ISA.quadrants * capacity, depths[region], machine.psum_banks, first_writer
-        ).place(rotating, last_use)
-    return gates, ends
+        here = program.sites.each(lambda a: 0 if a.region is not region else 1 if a.address is None else 2)[in_order]  # noqa: B023
+        _place(program, in_order[here == 2], regions, waits)
+        _Rotation(program, regions, waits, ISA.quadrants * capacity, depths[region], machine.psum_banks).place(
+            in_order[here == 1]
+        )
+    return waits
 
 
 class _Rotation:
@@ -55,63 +60,61 @@ class _Rotation:
         self,
         program: Program,
         regions: Regions,
-        gates: Gates,
-        ends: Ends,
+        waits: Waits,
         capacity: int,
         depth: int,
         banks: int,
-        first_writer: dict[int, int],
     ) -> None:
         self.program = program
-        self.allocations = program.allocations
         self.regions = regions
-        self.gates = gates
-        self.ends = ends
+        self.waits = waits
         self.fresh = capacity
         self.depth = depth
         self.banks = banks
-        self._first_writer = first_writer
 
-    def place(self, members: list[tuple[int, int]], last_use: list[int]) -> None:
-        """members: (row of first use, buffer), in that order."""
-        allocations = self.allocations
-        needs: dict[tuple[object, ...], int] = {}
-        turns: dict[tuple[object, ...], deque[int]] = {}
-        """Allocation site to its buffers whose places have not been taken over, oldest first."""
+    def place(self, members: np.ndarray) -> None:
+        """members: int64, buffers in the order of their first use."""
+        program = self.program
+        first, last = program.first_use, program.last_use
+        sites = program.sites.of_buffer
+        weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
+        needs, last_use = weights.tolist(), last.tolist()
+        left = [0] * len(needs)
+        """Of the place of each dead buffer."""
+        turns: list[deque[int]] = [deque() for _ in program.sites.examples]
+        """By allocation site: its buffers whose places have not been taken over, oldest first."""
+        places = (self.depth * _live_together(first[members], last[members], sites[members])).tolist()
+        """By allocation site: how many it rotates through."""
         dead: deque[int] = deque()
-        left: dict[int, int] = {}
-        """Dead buffer to what is left of its place."""
-        deaths = sorted((last_use[buffer], buffer) for _, buffer in members)
-        next_death = 0
-        together = self._live_together(members, last_use)
-        for at, buffer in members:
-            while next_death < len(deaths) and deaths[next_death][0] < at:
-                gone = deaths[next_death][1]
+        deaths = members[np.lexsort((members, last[members]))]
+        deaths_by = np.searchsorted(last[deaths], first[members]).tolist()
+        dying = deaths.tolist()
+        died = 0
+        for at, buffer, site, dead_by in zip(
+            first[members].tolist(), members.tolist(), sites[members].tolist(), deaths_by
+        ):
+            while died < dead_by:
+                gone = dying[died]
                 dead.append(gone)
-                left[gone] = needs[self._kind(gone)]
-                next_death += 1
-            allocation = allocations[buffer]
-            kind = self._kind(buffer)
-            need = needs.get(kind, 0)
-            if not need:
-                need = needs[kind] = weight(allocation)
-            site = (allocation.line, kind)
-            turn = turns.setdefault(site, deque())
-            while turn and last_use[turn[0]] < at and turn[0] not in left:
+                left[gone] = needs[gone]
+                died += 1
+            need = needs[buffer]
+            turn = turns[site]
+            while turn and last_use[turn[0]] < at and not left[turn[0]]:
                 turn.popleft()  # another site has taken its place
             turn.append(buffer)
-            if len(turn) > self.depth * together[site] and left.get(turn[0]) == need:
+            if len(turn) > places[site] and left[turn[0]] == need:
                 oldest = turn.popleft()
-                del left[oldest]
+                left[oldest] = 0
                 self._wait(at, buffer, (oldest,))
                 continue
             if need <= self.fresh:
                 self.fresh -= need
                 continue
-            own = next((old for old in turn if old != buffer and left.get(old) == need), -1)
+            own = next((old for old in turn if left[old] == need), -1)
             if own >= 0:
                 turn.remove(own)
-                del left[own]
+                left[own] = 0
                 self._wait_by_slice(at, buffer, own)
                 continue
             need -= self.fresh
@@ -119,36 +122,17 @@ class _Rotation:
             waits: list[int] = []
             while need > 0 and dead:
                 gone = dead[0]
-                if gone not in left:
-                    dead.popleft()
-                    continue
-                waits.append(gone)
-                taken = min(need, left[gone])
-                need -= taken
-                left[gone] -= taken
+                if left[gone]:
+                    waits.append(gone)
+                    taken = min(need, left[gone])
+                    need -= taken
+                    left[gone] -= taken
                 if not left[gone]:
                     dead.popleft()
-                    del left[gone]
-            self._wait(at, buffer, tuple(waits))
-
-    def _live_together(self, members: list[tuple[int, int]], last_use: list[int]) -> dict[tuple[object, ...], int]:
-        """Allocation site to the most of its buffers that are live at once: a helper function makes several."""
-        most: dict[tuple[object, ...], int] = {}
-        live: dict[tuple[object, ...], list[int]] = {}
-        for at, buffer in members:
-            site = (self.allocations[buffer].line, self._kind(buffer))
-            ends = [end for end in live.get(site, ()) if end >= at]
-            ends.append(last_use[buffer])
-            live[site] = ends
-            most[site] = max(most.get(site, 0), len(ends))
-        return most
-
-    def _kind(self, buffer: int) -> tuple[object, ...]:
-        allocation = self.allocations[buffer]
-        return allocation.shape, allocation.dtype
+            self._wait(at, buffer, waits)
 
     def _wait(self, at: int, buffer: int, olds: Sequence[int]) -> None:
-        _close(self.gates, at, buffer, olds, self.regions, self._first_writer)
+        _close(self.waits, at, buffer, olds, self.regions)
 
     def _wait_by_slice(self, at: int, buffer: int, old: int) -> None:
         """Each slice waits for the same slice of the old buffer; for all of it where the slices differ.
@@ -158,7 +142,7 @@ class _Rotation:
         """
         regions = self.regions
         places = {regions.places[region]: region for region in regions.of_buffer.get(old, ())}
-        first_writer = self._first_writer
+        first_writer = regions.first_writer
         waits: list[tuple[int, int]] = []
         for region in regions.of_buffer.get(buffer, ()):
             row = first_writer.get(region)
@@ -171,14 +155,16 @@ class _Rotation:
             waits.append((row, same))
         readers = self._products.get(old)
         if readers is None:
+            closed = self.waits.regions
             for row, same in waits:
-                self.gates[row] = (*self.gates.get(row, ()), (same, *(regions.overlaps[same] or ())))
+                closed[row] = (*closed.get(row, ()), same, *(regions.overlaps[same] or ()))
             return
+        ends = self.waits.ends
         rows, sums = readers
         together = min(1.0, self.banks / max(1, len(sums)))
         for k, (row, _) in enumerate(sorted(waits)):
             done = 1.0 - together * (1.0 - (k + 1) / len(waits))
-            self.ends[row] = (*self.ends.get(row, ()), rows[min(len(rows) - 1, int(done * len(rows)))])
+            ends[row] = (*ends.get(row, ()), rows[min(len(rows) - 1, int(done * len(rows)))])
 
     @cached_property
     def _products(self) -> dict[int, tuple[list[int], set[int]]]:
@@ -205,39 +191,40 @@ class _Rotation:
         return {buffer: pair for buffer, pair in found.items() if buffer not in others}
 
 
-def _first_writers(regions: Regions) -> dict[int, int]:
-    """Region to the first instruction that writes it."""
-    found: dict[int, int] = {}
-    for row in range(len(regions.written) - 1, -1, -1):
-        for region in regions.written[row]:
-            found[region] = row
-    return found
+def _live_together(first: np.ndarray, last: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    """int64 by site: the most of its buffers that are live at once, which a helper function makes of one line."""
+    rows, change = np.concatenate((first, last + 1)), np.repeat((1, -1), len(first))
+    both = np.concatenate((sites, sites))
+    order = np.lexsort((change, rows, both))
+    live = np.cumsum(change[order])  # back at 0 where a site ends
+    most = np.zeros(int(sites.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(most, both[order], live)
+    return most
 
 
-def _close(
-    gates: Gates, at: int, buffer: int, olds: Sequence[int], regions: Regions, first_writer: dict[int, int]
-) -> None:
-    """A gate of all of `olds` before whatever touches the buffer without having to wait for another that does: its
+def _close(waits: Waits, at: int, buffer: int, olds: Sequence[int], regions: Regions) -> None:
+    """Whatever touches the buffer without having to wait for another that does, waits for the end of all `olds`: its
     first row (`at`), and the first to write each of its regions."""
     of_buffer = regions.of_buffer
-    gate = tuple(region for old in olds for region in of_buffer.get(old, ()))
-    if gate:
-        for row in {at, *(first_writer.get(region, at) for region in of_buffer.get(buffer, ()))}:
-            gates[row] = (*gates.get(row, ()), gate)
+    closed = tuple([region for old in olds for region in of_buffer.get(old, ())])
+    if not closed:
+        return
+    mine = of_buffer.get(buffer, ())
+    rows = {at, *[regions.first_writer.get(region, at) for region in mine]} if len(mine) > 1 else {at}
+    if len(rows) == 1:
+        waits.regions[at] = waits.regions.get(at, ()) + closed
+        return
+    for row in rows:
+        waits.groups[row] = (*waits.groups.get(row, ()), len(waits.group_regions))
+    waits.group_regions.append(closed)
 
 
-def _gate_placed(
-    allocations: Sequence[Allocation],
-    members: list[tuple[int, int]],
-    last_use: list[int],
-    regions: Regions,
-    gates: Gates,
-    first_writer: dict[int, int],
-) -> None:
-    """Buffers with addresses wait for the earlier ones whose bytes they take."""
+def _place(program: Program, members: np.ndarray, regions: Regions, waits: Waits) -> None:
+    """Buffers with addresses (int64, in the order of their first use) wait for those whose bytes they take."""
     spans: list[tuple[int, int, int, int, int]] = []
-    for at, buffer in members:
-        allocation = allocations[buffer]
+    last_use = program.last_use
+    for at, buffer in zip(program.first_use[members].tolist(), members.tolist()):
+        allocation = program.allocations[buffer]
         partition, byte = allocation.address or (0, 0)
         span = (partition, partition + allocation.partitions, byte, byte + allocation.partition_bytes, buffer)
         gone = [
@@ -245,7 +232,7 @@ def _gate_placed(
             for old in spans
             if old[0] < span[1] and span[0] < old[1] and old[2] < span[3] and span[2] < old[3] and last_use[old[4]] < at
         ]
-        _close(gates, at, buffer, [old[4] for old in gone], regions, first_writer)
+        _close(waits, at, buffer, [old[4] for old in gone], regions)
         covered = {
             old[4]
             for old in gone

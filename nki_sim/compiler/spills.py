@@ -36,13 +36,10 @@ def weight(allocation: Allocation) -> int:
 
 def most_live(program: Program) -> int:
     """The largest sum of the weights of SBUF tiles that are live at once, in the order of the rows."""
-    first, last = program.first_use, program.last_use
-    change = np.zeros(len(program) + 1, np.int64)
-    for allocation in program.allocations:
-        if allocation.region is MemoryRegion.sbuf and last[allocation.id] >= 0:
-            size = weight(allocation)
-            change[first[allocation.id]] += size
-            change[last[allocation.id] + 1] -= size
+    sizes = program.sites.each(lambda a: weight(a) if a.region is MemoryRegion.sbuf else 0)
+    used = program.last_use >= 0
+    change = np.bincount(program.first_use[used], sizes[used], len(program) + 1)
+    change -= np.bincount(program.last_use[used] + 1, sizes[used], len(program) + 1)
     return int(np.cumsum(change).max())
 
 
@@ -52,7 +49,7 @@ def with_spills(program: Program, machine: Machine) -> Program:
     Raises CapacityExceeded when the tiles of one instruction do not fit together (NCC_IBIR229).
     """
     capacity = ISA.quadrants * machine.sbuf_partition_bytes
-    placed = any(a.region is MemoryRegion.sbuf and a.address is not None for a in program.allocations)
+    placed = any(a.region is MemoryRegion.sbuf and a.address is not None for a in program.sites.examples)
     if not len(program) or placed or most_live(program) <= capacity:
         return program
     return _Spilling(program, capacity).run()
