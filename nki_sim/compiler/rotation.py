@@ -34,7 +34,6 @@ def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Ga
         return gates, ends
     allocations = program.allocations
     first_use, last_use = program.first_use.tolist(), program.last_use.tolist()
-    depths = {MemoryRegion.sbuf: machine.rotation_depth, MemoryRegion.psum: machine.psum_banks}
     for region, capacity in (
         (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
         (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
@@ -43,24 +42,28 @@ def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Ga
         placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
         rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
         _gate_placed(allocations, placed, last_use, regions, gates)
-        _Rotation(program, regions, gates, ends, ISA.quadrants * capacity, depths[region], machine.psum_banks).place(
-            rotating, last_use
-        )
+        rotation = _Rotation(program, machine, regions, region, gates, ends)
+        rotation.fresh = ISA.quadrants * capacity
+        rotation.place(rotating, last_use)
     return gates, ends
 
 
 class _Rotation:
     def __init__(
-        self, program: Program, regions: Regions, gates: Gates, ends: Ends, capacity: int, depth: int, banks: int
+        self, program: Program, machine: Machine, regions: Regions, region: MemoryRegion, gates: Gates, ends: Ends
     ) -> None:
         self.program = program
         self.allocations = program.allocations
         self.regions = regions
         self.gates = gates
         self.ends = ends
-        self.fresh = capacity
-        self.depth = depth
-        self.banks = banks
+        self.fresh = 0
+        """What no buffer has taken yet, in bytes of a partition times quarters."""
+        self.banks = machine.psum_banks
+        in_sbuf = region is MemoryRegion.sbuf
+        self.depth = machine.rotation_depth if in_sbuf else machine.psum_banks
+        self.keeps_to_site = in_sbuf
+        """Where room is short, a tile follows an older one of its own site; in PSUM, whichever died first."""
 
     def place(self, members: list[tuple[int, int]], last_use: list[int]) -> None:
         """members: (row of first use, buffer), in that order."""
@@ -98,7 +101,9 @@ class _Rotation:
             if need <= self.fresh:
                 self.fresh -= need
                 continue
-            own = next((old for old in turn if old != buffer and left.get(old) == need), -1)
+            own = -1
+            if self.keeps_to_site:
+                own = next((old for old in turn if old != buffer and left.get(old) == need), -1)
             if own >= 0:
                 turn.remove(own)
                 del left[own]
