@@ -69,7 +69,7 @@ class Contract:
 SHAPES = {
     "mamba": {"M": 1024, "C": 128, "S": 4},
     "adamw": {"M": 128, "N": 1024},
-    "matmul": {"M": 256, "K": 512, "N": 1024},
+    "matmul": {"M": 256, "K": 6144, "N": 1024},
     "rope_single_freq_apply": {"B": 1, "H": 1, "N": 2048, "D": 128},
     "silu": {"M": 128, "N": 7168},
 }
