@@ -325,7 +325,7 @@ def stalls(timeline: Timeline) -> tuple[Stall, ...]:
 
 
 LONGEST_IDLE = 8
-LEAST_IDLE_NS = 50.0
+LEAST_IDLE_NS = 48.0
 
 
 def longest_idle(timeline: Timeline) -> tuple[Idle, ...]:

@@ -22,7 +22,7 @@ from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.rotation import Ends, Gates, find_gates
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
-from nki_sim.dma_pool import Backfilling
+from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_regions
@@ -41,7 +41,7 @@ _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
-_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 200.0, 20_000.0, 200_000
+_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 192.0, 20_000.0, 200_000
 """Of DMA time: about one transfer, and few enough for memory."""
 
 
@@ -317,13 +317,6 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     return frozenset(cold)
 
 
-def _last_software_load(program: Program, costs: Sequence[Cost]) -> int:
-    """-1 if there is none."""
-    loads = [price.transfer is not None and not price.transfer.outward for price in costs]
-    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids])
-    return int(rows[-1]) if len(rows) else -1
-
-
 def _run(
     program: Program,
     machine: Machine,
@@ -348,12 +341,11 @@ def _run(
     writer = [-1] * size
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
-    outward_from = outward_tail = 0.0
-    last_load = _last_software_load(program, costs)
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
     book = _dma_pool(machine, costs, bound_ns).book
+    write_descriptors = DescriptorWriter().write
     throttle = machine.throttle_factor
     throttled = 0.0
     table = ""
@@ -368,6 +360,7 @@ def _run(
     latest = 0.0
     stops = iter(sorted({*gates, *edges}))
     stop = next(stops, -1)
+    opened: dict[int, tuple[float, int]] = {}
     for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
         resource, busy, latency, kind, extra, ports = prepared[number]
         ready = 0.0
@@ -401,15 +394,12 @@ def _run(
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
-            for other in gates.get(i, ()):
-                when = visible[other]
-                if when > ready:
-                    ready = when
-                    cause = writer[other]
-                when = read_until[other]
-                if when > ready:
-                    ready = when
-                    cause = reader[other]
+            for gate in gates.get(i, ()):
+                known = opened.get(id(gate))
+                if known is None:  # all that it waits for stands in earlier rows, so this is for good
+                    known = opened[id(gate)] = _after(gate, 0.0, -1, visible, writer, read_until, reader)
+                if known[0] > ready:
+                    ready, cause = known
             for before in edges.get(i, ()):
                 when = ends[before]
                 if when > ready:
@@ -447,15 +437,8 @@ def _run(
 
         # where it fits
         if resource == _SOFTWARE:
-            # Two rings, each in order. While both have work they take turns.
-            if extra.outward:
-                start = earliest if earliest > outward_tail else outward_tail
-                if start > outward_tail:
-                    outward_from = start
-                outward_tail = start + (2.0 * busy if i < last_load else busy)
-            else:
-                start = earliest if earliest > tail else tail
-                tails[resource] = start + (2.0 * busy if outward_from <= start < outward_tail else busy)
+            begun, start = write_descriptors(earliest, busy, extra.outward)
+            start -= busy
         elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
@@ -473,7 +456,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = start + busy
+        done = held = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -481,10 +464,12 @@ def _run(
                 part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
+            if resource == _SOFTWARE:
+                issues[i] = begun
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], issues[i] + busy
+                port_from[own], port_until[own] = issues[i], held
         seen = done + latency
 
         # who waits for it

@@ -124,11 +124,11 @@ def _on_grid(operand: Operand, offsets: np.ndarray) -> np.ndarray:
     if operand.indirection is not None or any(stride <= 0 for stride in strides) or not nested:
         return np.zeros(len(offsets), np.bool_)
     fits = np.ones(len(offsets), np.bool_)
-    rest, room = offsets, None
+    rest, extent = offsets, None
     for stride, size in walk:
         at = rest // stride
         fits &= at % size == 0
-        if room is not None:
-            fits &= at + size <= room // stride
-        rest, room = rest % stride, stride
+        if extent is not None:
+            fits &= at + size <= extent // stride
+        rest, extent = rest % stride, stride
     return fits & (rest == 0) if walk else fits
