@@ -120,8 +120,8 @@ def cost(template: Template, machine: Machine) -> Cost:
     if opcode.startswith("register_") or opcode in ("tensor_load", "tensor_store"):
         engine = template.engine.name if template.engine is not Engine.unknown else "sync"
         return Cost(engine, machine.register_access_ns, 0.0, _traffic(template))
-    if opcode in ("core_barrier", "no_reorder", "device_print"):
-        return Cost("sync", machine.barrier_ns if opcode == "core_barrier" else 0.0, 0.0, _traffic(template))
+    if opcode == "core_barrier":  # it blocks the engine that executes it, and no other (nki.isa, core_barrier)
+        return Cost(template.engine.name, machine.barrier_ns, 0.0, Traffic())
     return _elementwise(template, machine)
 
 

@@ -303,6 +303,7 @@ _RATES_V2_26 = {
     "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1),
     "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1),
     "memset@gpsimd": Rate(fixed=150, minimum=1),
+    "rng@gpsimd": Rate(fixed=150, minimum=1),
     "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1),
 }
 
