@@ -203,7 +203,8 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
     rates = machine.rates
     opcode = template.opcode
     reduces = any(operand.role in ("accumulators", "reduce_res") for operand in template.operands)
-    rate = rates.get(f"{op}@{engine}") or rates.get(f"{opcode}@{engine}")
+    slow = [rates[key] for key in (f"{name}@{engine}" for name in _operators(template)) if key in rates]
+    rate = max(slow, key=lambda rate: rate.per_element) if slow else rates.get(f"{opcode}@{engine}")
     if rate is None and opcode == "activation" and reduces:
         rate = rates.get("activation+reduce")
     rate = rate or rates.get(opcode)
@@ -211,7 +212,7 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
         raise NotSupported(f"{template.describe()}: no price for {opcode}; add its rate to nki_sim.machine")
     speedup = _vector_speedup(template, operands, machine) if engine == "vector" else 1.0
     beats = max((operand.free_size * _stride_slowdown([operand], machine) for operand in operands), default=1.0)
-    if _stride_slowdown(operands, machine) > 1:
+    if _stride_slowdown(operands, machine) > 1 or slow:
         speedup = 1.0
     cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum, _dynamic_cycles(template, machine))
     issue = {
@@ -246,6 +247,11 @@ def _ports(engine: str, operands: list[Operand], perf_mode: bool, machine: Machi
     if MemoryRegion.psum in regions and engine in ("vector", "scalar") and machine.vector_scalar_share_psum:
         ports.append("psum")
     return tuple(ports)
+
+
+def _operators(template: Template) -> list[str]:
+    """The arithmetic that its attributes name."""
+    return [str(name) for name in (getattr(template.attrs, field, None) for field in ("op", "op0", "op1")) if name]
 
 
 def _second_operation(template: Template) -> int:

@@ -214,7 +214,7 @@ class Machine:
     barrier_ns: float
 
     rates: Mapping[str, Rate] = field(repr=False)
-    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`."""
+    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`, and so does an operator's `op@engine`."""
     sources: Mapping[str, Source] = field(repr=False, compare=False)
     """By field name; for rates, `rates`."""
 
@@ -304,6 +304,10 @@ _RATES_V2_26 = {
     "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1),
     "memset@gpsimd": Rate(fixed=150, minimum=1),
     "rng@gpsimd": Rate(fixed=150, minimum=1),
+    # an operator that is slower than its instruction; reciprocal: 8N, and no word of rsqrt on Vector
+    "reciprocal@vector": Rate(per_element=8),
+    "rsqrt@vector": Rate(per_element=8),
+    "reciprocal@gpsimd": Rate(per_element=4, fixed=150, minimum=1),
     "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1),
 }
 

@@ -759,3 +759,27 @@ def test_memory_on_chip_is_not_filled_before_the_first_instruction() -> None:
     forged = changed(honest, constants={number: np.ones((P, 512), np.float32)})
     with pytest.raises(ProgramFormatError, match="is filled by instructions"):
         program_file.loads(program_file.dumps(forged))
+
+
+@pytest.mark.parametrize("form", ["tensor_scalar", "second operator", "scalar_tensor_tensor"])
+def test_a_reciprocal_on_vector_takes_eight_cycles_in_every_form(form: str) -> None:
+    """AWS's page on choosing engines: 8N cycles on Vector."""
+
+    def body() -> Any:
+        if form == "tensor_scalar":
+            return nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.reciprocal, operand0=None)
+        if form == "second operator":
+            return nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.add, operand0=1.0, op1=nl.reciprocal)
+        return nisa.scalar_tensor_tensor(tile(), tile(), nl.reciprocal, None, nl.multiply, tile())
+
+    assert price(body).busy_ns == pytest.approx(price(lambda: nisa.reciprocal(tile(), tile())).busy_ns)
+
+
+def test_a_root_on_gpsimd_takes_four_cycles() -> None:
+    """AWS's page on choosing engines: four times Scalar's."""
+    root = price(lambda: nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.rsqrt, operand0=None))
+    assert (root.resource, root.busy_ns) == ("gpsimd", pytest.approx((150 + 4 * 512) / 1.2))
+    forced = price(
+        lambda: nisa.tensor_scalar(dst=tile(), data=tile(), op0=nl.rsqrt, operand0=None, engine=nisa.engine.vector)
+    )
+    assert forced.busy_ns > root.busy_ns
