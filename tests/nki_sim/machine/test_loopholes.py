@@ -149,7 +149,12 @@ STRIDED: dict[str, Callable[[int], Any]] = {
 def test_a_stride_above_16_bytes_halves_the_rate_in_psum_and_for_tensor(name: str) -> None:
     body = STRIDED[name]
     long, short = price(lambda: body(LONG)), price(lambda: body(SHORT))
-    issue = {"vector": 64 / 0.96, "scalar": 64 / 1.2, "tensor": 0.0}[long.resource]
+    passes = {"the result of a transpose": TRN2.tensor_fp32_transpose_passes}.get(name, TRN2.tensor_fp32_passes)
+    issue = {
+        "vector": TRN2.vector_issue_cycles / TRN2.vector_clock_ghz,
+        "scalar": TRN2.scalar_issue_cycles / TRN2.scalar_clock_ghz,
+        "tensor": passes * TRN2.tensor_pass_ns,
+    }[long.resource]
     assert long.busy_ns - issue == pytest.approx(2 * (short.busy_ns - issue))
 
 
@@ -259,7 +264,7 @@ def test_a_small_transpose_takes_an_issue_interval_too() -> None:
             dst=tile(4, nl.bfloat16, nl.psum, 4), data=tile(4, nl.bfloat16, partitions=4), engine=nisa.engine.tensor
         )
     )
-    assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz)
+    assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
 
 
 # --- transposes on TensorE ----------------------------------------------------------------------------
@@ -277,7 +282,8 @@ def test_a_transpose_of_four_bytes_costs_two_passes_whatever_they_are_called(vie
             dst=tile(P, view, nl.psum), stationary=tile(P).view(view), moving=tile(P).view(view), is_transpose=True
         )
     )
-    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(2 * P / TRN2.tensor_clock_ghz)
+    each_ns = P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
+    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(2 * each_ns)
 
 
 def test_two_bytes_still_turn_in_one_pass() -> None:
@@ -286,7 +292,7 @@ def test_two_bytes_still_turn_in_one_pass() -> None:
             dst=tile(P, nl.bfloat16, nl.psum), data=tile(P, nl.bfloat16), engine=nisa.engine.tensor
         )
     )
-    assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz)
+    assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
 
 
 IDENTITY = np.eye(P, dtype=np.float32)
@@ -448,8 +454,8 @@ def test_a_place_known_on_the_device_takes_600_cycles_at_least() -> None:
 
         return price(body)
 
-    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx((600 + 64) / 0.96)
-    assert copied_from(1024).busy_ns == pytest.approx((1024 + 64) / 0.96)
+    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx((600 + TRN2.vector_issue_cycles) / 0.96)
+    assert copied_from(1024).busy_ns == pytest.approx((1024 + TRN2.vector_issue_cycles) / 0.96)
 
 
 # --- loops that stop repeating themselves -------------------------------------------------------------
@@ -599,7 +605,7 @@ def test_a_counted_loop_takes_as_long_as_the_one_with_constant_bounds() -> None:
     times = [measure(program, passes=passes_of(program, n)).latency_us for n in (0, 5, 6, 100)]
     constant = measure(counted("5")).latency_us
     assert constant < times[1] < constant + 2  # it waits for the register, and nothing else
-    each = (512 + 64) / 0.96 / 1e3 + TRN2.vector_latency_ns / 1e3
+    each = (512 + TRN2.vector_issue_cycles) / 0.96 / 1e3 + TRN2.vector_latency_ns / 1e3
     assert times[2] - times[1] == pytest.approx(each)
     assert times[3] - times[2] == pytest.approx(94 * each)
     assert passes_of(counted("5"), 100).cores == (((),),) and not must_be_counted(counted("5"))
