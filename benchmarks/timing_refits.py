@@ -28,13 +28,23 @@ def steps(first: float, step: float, count: int) -> tuple[float, ...]:
 
 
 FITTED: Mapping[str, Constant] = {
-    "dma_hardware_issue_ns": Constant(600.0, steps(540.0, 16.0, 10)),
-    "dma_sustained": Constant(1.0, steps(0.90, 0.01, 11)),
-    "vector_issue_cycles": Constant(64.0, steps(0.0, 16.0, 9)),
+    "dma_software_issue_ns": Constant(115.0, (50.0, 115.0, 180.0)),
+    "dma_software_descriptor_ns": Constant(4.8, (3.6, 4.2, 4.8, 5.4)),
+    "dma_software_start_ns": Constant(736.0, (300.0, 500.0, 736.0)),
+    "dma_hardware_start_ns": Constant(736.0, (200.0, 450.0, 736.0)),
+    "dma_prepared_issue_ns": Constant(60.0, (30.0, 60.0, 120.0)),
+    "dma_sustained": Constant(1.0, (0.91, 0.955, 1.0)),
+    "tensor_wait_ns": Constant(0.0, (0.0, 25.0, 50.0, 75.0)),
+    "rotation_depth": Constant(2, (2, 3, 4)),
+    "reload_window_bytes": Constant(0, (0, 53_246, 106_492, 212_984)),
+    "throttle_utilization": Constant(0.5, (0.4, 0.45, 0.5)),
+    "vector_issue_cycles": Constant(64.0, (0.0, 20.0, 64.0)),
+    "profiler_ns": Constant(0.0, (0.0, 5_000.0, 10_000.0, 15_000.0)),
+    "profiler_transfer_ns": Constant(0.0, (0.0, 45.0, 90.0, 135.0)),
 }
 """By field of Machine."""
 
-MOST_ROWS, MOST_INSTRUCTIONS = 6, 60_000
+MOST_ROWS, MOST_INSTRUCTIONS = 6, 40_000
 """Of a grid, in a refit: a long one is sampled evenly, so that one point takes some two seconds."""
 EXTRAPOLATED_FROM = 20_000
 """Instructions from which a refit lets steady loops be extrapolated; what is reported never is."""

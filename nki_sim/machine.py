@@ -241,7 +241,8 @@ class Machine:
     """What the runtime adds to an execution; in its own benchmark's figures, in no profile."""
 
     rates: Mapping[str, Rate] = field(repr=False)
-    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`. Each has a source of its own."""
+    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`, and so does an operator's `op@engine`. Each has
+    a source of its own."""
     sources: Mapping[str, Source] = field(repr=False, compare=False)
     """By field name."""
 
@@ -347,6 +348,11 @@ _RATES_V2_26 = {
     "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "memset@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "rng@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    # an operator that is slower than its instruction; reciprocal: 8N, and no word of rsqrt on Vector
+    "reciprocal@vector": Rate(per_element=8),
+    "rsqrt@vector": Rate(per_element=8, source=_UNPUBLISHED),
+    "reciprocal@gpsimd": Rate(per_element=4, fixed=150, minimum=1, source=_GPSIMD),
     "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1, source=_GPSIMD),
 }
 
@@ -434,11 +440,11 @@ _TRN2_OWN: Table = {
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
-    "tensor_wait_ns": (50.0, "blocked_fp32: order and spacing of its settings", "fitted"),
+    "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
     "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),
-    "throttle_utilization": (0.47, "kda bmm: a stream of K = 64 stays cool; Neuron Explorer guide: 50 %", "fitted"),
+    "throttle_utilization": (0.45, "K007-K014: a stream of K = 64 stays warm; Neuron Explorer guide: 50 %", "fitted"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
@@ -473,24 +479,24 @@ _TRN2_OWN: Table = {
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),
     "dma_completion_ns": (300.0, "NKI DMA overview, completion to consumer", "measured"),
     "dma_hardware_start_ns": (200.0, "N004, N005, N014, N015: 1.6 us less than with software", "fitted"),
-    "dma_software_start_ns": (500.0, "blocked_fp32, ladder_fp32, qwen_bf16", "fitted"),
+    "dma_software_start_ns": (500.0, "L001-L004, Q067-Q090", "fitted"),
     "dma_prepared_issue_ns": (60.0, "K025: 8,192 transfers of 512-byte rows in 1.4 ms on two queues", "fitted"),
     "dma_hardware_issue_ns": (600.0, _ARCH2 + ": about 600 ns", "documented"),
     "dma_software_issue_ns": (115.0, "S003-S005: 128 transfers of one row", "fitted"),
-    "dma_software_descriptor_ns": (4.2, "qwen_bf16: 0.65 us for 128 rows; M08-M12: 0.73 us", "fitted"),
+    "dma_software_descriptor_ns": (4.2, "Q067-Q090: 0.65 us for 128 rows; M08-M12: 0.73 us", "fitted"),
     "dma_plain_descriptors": ("software", "trn2_device: plain dma_copy of NKI 0.6", "measured"),
     "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
     "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
     "dma_transpose_4byte_slowdown": (4.0, "documented only as slow", "prior"),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
-    "rotation_depth": (3, "blocked_fp32, kda_beta1: three or four fit, two and unlimited do not", "fitted"),
+    "rotation_depth": (3, "A001-D010, K001-K014: three or four fit, two and unlimited do not", "fitted"),
     "reload_window_bytes": (
         106_492,
         "L001, Q067-Q072: half of SBUF; C01 reloads from further",
         "fitted",
     ),
-    "profiler_ns": (10_000.0, "blocked_fp32: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
-    "profiler_transfer_ns": (90.0, "blocked_fp32 (profiled) 0.74 us, qwen_bf16 (run) 0.65 us", "fitted"),
+    "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
+    "profiler_transfer_ns": (90.0, "C001-C003 (profiled) 0.74 us, Q067-Q090 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
     "launch_ns": (
@@ -581,7 +587,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 18 whole kernels and 27 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 248 whole kernels and 27 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,

@@ -212,6 +212,8 @@ class SimulatorToolchain:
             raise RunError(str(error)) from None
         except MemoryError:
             raise RunError("the kernel needs more memory than this machine has left") from None
+        except (ValueError, TypeError, IndexError) as error:  # of a forged program: what is traced fits together
+            raise RunError(f"the program's instructions do not fit their operands: {error}") from None
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts

@@ -110,7 +110,7 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
         numerics.write(dst, numerics.read32(src))
 
 
-_DMA_COPY = define("dma_copy", check=_check_copy, compute=_compute_copy, attrs_type=DmaCopy)
+_DMA_COPY = define("dma_copy", "dst=w src=r", check=_check_copy, compute=_compute_copy, attrs_type=DmaCopy)
 
 
 def dma_copy(
@@ -179,7 +179,9 @@ def _compute_transpose(arrays: Sequence[np.ndarray], attrs: DmaTranspose) -> Non
     dst[...] = src.transpose(attrs.axes).reshape(dst.shape)
 
 
-_DMA_TRANSPOSE = define("dma_transpose", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose)
+_DMA_TRANSPOSE = define(
+    "dma_transpose", "dst=w src=r", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose
+)
 
 
 def dma_transpose(
@@ -243,7 +245,9 @@ def _compute_compute(arrays: Sequence[np.ndarray], attrs: DmaCompute) -> None:
     numerics.write(dst, total)
 
 
-_DMA_COMPUTE = define("dma_compute", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute)
+_DMA_COMPUTE = define(
+    "dma_compute", "dst=w srcs[*]=r", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute
+)
 
 
 def dma_compute(
