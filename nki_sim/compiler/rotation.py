@@ -42,16 +42,13 @@ def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     first_use, last_use = program.first_use, program.last_use
     in_order = np.lexsort((np.arange(len(first_use)), first_use))
     in_order = in_order[last_use[in_order] >= 0]
-    depths = {MemoryRegion.sbuf: machine.rotation_depth, MemoryRegion.psum: machine.psum_banks}
     for region, capacity in (
         (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
         (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
     ):
         here = program.sites.each(lambda a: 0 if a.region is not region else 1 if a.address is None else 2)[in_order]  # noqa: B023
         _place(program, in_order[here == 2], regions, waits)
-        _Rotation(program, regions, waits, ISA.quadrants * capacity, depths[region], machine.psum_banks).place(
-            in_order[here == 1]
-        )
+        _Rotation(program, machine, regions, region, waits, ISA.quadrants * capacity).place(in_order[here == 1])
     return waits
 
 
@@ -59,18 +56,22 @@ class _Rotation:
     def __init__(
         self,
         program: Program,
+        machine: Machine,
         regions: Regions,
+        region: MemoryRegion,
         waits: Waits,
         capacity: int,
-        depth: int,
-        banks: int,
     ) -> None:
+        in_sbuf = region is MemoryRegion.sbuf
         self.program = program
         self.regions = regions
         self.waits = waits
         self.fresh = capacity
-        self.depth = depth
-        self.banks = banks
+        """What no buffer has taken yet, in bytes of a partition times quarters."""
+        self.depth = machine.rotation_depth if in_sbuf else machine.psum_banks
+        self.keeps_to_site = in_sbuf
+        """Where space is short, a tile follows an older one of its own site; in PSUM, whichever died first."""
+        self.banks = machine.psum_banks
 
     def place(self, members: np.ndarray) -> None:
         """members: int64, buffers in the order of their first use."""
@@ -111,7 +112,7 @@ class _Rotation:
             if need <= self.fresh:
                 self.fresh -= need
                 continue
-            own = next((old for old in turn if left[old] == need), -1)
+            own = next((old for old in turn if left[old] == need), -1) if self.keeps_to_site else -1
             if own >= 0:
                 turn.remove(own)
                 left[own] = 0
