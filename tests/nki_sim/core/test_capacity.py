@@ -1,4 +1,4 @@
-"""What is live at once must fit on the chip; what is not live does not count."""
+"""What is live at once in PSUM and in one instruction must fit; what does not fit in SBUF otherwise is spilled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import pytest
 
 import nki_sim
 from nki_sim.capacity import check_capacity, peak, usable_bytes
-from nki_sim.dtypes import float32
+from nki_sim.compiler.spills import Spill, most_live, with_spills
+from nki_sim.dtypes import float32, uint8
 from nki_sim.errors import CapacityExceeded, NkiValidationError
+from nki_sim.executor import execute
+from nki_sim.machine import ISA, TRN2
 from nki_sim.memory import MemoryRegion
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
+from nki_sim.schedule import compiled
 from nki_sim.session import TensorSpec
+from nki_sim.unroll import unrolled
 
 COLUMNS = 8192
 TILE_BYTES = COLUMNS * 4
@@ -46,15 +51,61 @@ def test_tiles_that_fit_are_accepted_to_the_last_one() -> None:
     assert peak(traced(held_tiles(FITS)), MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
 
 
-def test_one_tile_too_many_is_reported_with_what_is_live() -> None:
-    kernel = held_tiles(FITS + 1)
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111") as caught:
-        traced(kernel)
-    text = str(caught.value)
-    assert "tile0[128, 8192] float32 in sbuf" in text and f"{TILE_BYTES:,} B" in text and "212,984" in text
-    assert caught.value.line is not None and caught.value.line > kernel.__code__.co_firstlineno
-    with pytest.raises(CapacityExceeded):
-        nki_sim.simulate(kernel)(np.zeros(1, np.float32))
+def spills(program: Any) -> bool:
+    return with_spills(program, TRN2) is not program
+
+
+def test_one_tile_too_many_is_spilled_and_computes_the_same() -> None:
+    program = traced(held_tiles(FITS + 1))
+    assert peak(program, MemoryRegion.sbuf).live_bytes == (FITS + 1) * TILE_BYTES
+    assert not spills(traced(held_tiles(FITS))) and spills(program)
+    (result,) = execute(with_spills(program, TRN2), [np.zeros(1, np.float32)])
+    assert (result == 1.0).all()
+    check_capacity(program)
+
+
+def test_a_tile_larger_than_a_partition_is_refused_by_name() -> None:
+    def kernel(columns: int) -> Any:
+        def inner(a: Any) -> Any:
+            out = nl.ndarray((128, columns), nl.uint8, buffer=nl.shared_hbm)
+            wide = nl.ndarray((128, columns), nl.uint8, name="wide")
+            nisa.dma_copy(dst=wide, src=a)
+            nisa.dma_copy(dst=out, src=wide)
+            return out
+
+        return inner
+
+    partition = usable_bytes("trn2", MemoryRegion.sbuf)
+    nki_sim.trace(kernel(partition), TensorSpec((128, partition), uint8))
+    with pytest.raises(CapacityExceeded, match="NCC_INLA001") as caught:
+        nki_sim.trace(kernel(partition + 1), TensorSpec((128, partition + 1), uint8))
+    assert f"wide[128, {partition + 1}] uint8 in sbuf" in str(caught.value) and f"{partition:,}" in str(caught.value)
+    assert caught.value.line is not None
+
+
+def added(columns: int) -> Any:
+    """A kernel with one instruction that touches three tiles of that many float32."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, columns), nl.float32, buffer=nl.shared_hbm)
+        one, two, both = (nl.ndarray((128, columns), nl.float32, name=name) for name in ("one", "two", "both"))
+        nisa.memset(dst=one, value=1.0)
+        nisa.memset(dst=two, value=2.0)
+        nisa.tensor_tensor(dst=both, data1=one, data2=two, op=nl.add)
+        nisa.dma_copy(dst=out, src=both)
+        return out
+
+    return kernel
+
+
+def test_the_tiles_of_one_instruction_must_fit_together() -> None:
+    columns = usable_bytes("trn2", MemoryRegion.sbuf) // 3 // 4
+    traced(added(columns))
+    with pytest.raises(CapacityExceeded, match="NCC_IBIR229") as caught:
+        traced(added(columns + 1))
+    assert all(name in str(caught.value) for name in ("tensor_tensor", "one[", "two[", "both["))
+    with pytest.raises(CapacityExceeded, match="NCC_IBIR229"):
+        nki_sim.simulate(added(columns + 1))(np.zeros(1, np.float32))
 
 
 def test_tiles_of_a_loop_that_are_dead_after_it_do_not_add_up() -> None:
@@ -79,10 +130,10 @@ def test_a_tensor_that_nothing_touches_takes_no_room() -> None:
 
 
 def test_tensors_of_few_partitions_can_lie_side_by_side() -> None:
-    traced(held_tiles(4 * FITS, partitions=32))
-    traced(held_tiles(2 * FITS, partitions=64))
-    with pytest.raises(CapacityExceeded):
-        traced(held_tiles(4 * FITS + 4, partitions=1))
+    assert not spills(traced(held_tiles(4 * FITS, partitions=32)))
+    assert not spills(traced(held_tiles(2 * FITS, partitions=64)))
+    assert spills(traced(held_tiles(4 * FITS + 4, partitions=1)))
+    assert spills(traced(held_tiles(FITS + 1, partitions=96)))  # three adjacent quarters cannot be had
 
 
 def test_psum_holds_eight_banks() -> None:
@@ -107,8 +158,9 @@ def test_psum_holds_eight_banks() -> None:
         == usable_bytes("trn2", MemoryRegion.psum)
         == 16 * 1024
     )
-    with pytest.raises(CapacityExceeded, match="PSUM is full"):
+    with pytest.raises(CapacityExceeded, match=r"PSUM is full \(NCC_EGCA111\)") as caught:
         traced(kernel_with(9))
+    assert "18,432 bytes per partition are live" in str(caught.value) and "2,048 B" in str(caught.value)
 
 
 def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
@@ -129,9 +181,10 @@ def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
 
         return kernel
 
-    traced(kernel_with(FITS - 1))
-    with pytest.raises(CapacityExceeded):
-        traced(kernel_with(FITS))
+    fits, too_many = traced(kernel_with(FITS - 1)), traced(kernel_with(FITS))
+    assert peak(fits, MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
+    assert peak(too_many, MemoryRegion.sbuf).live_bytes == (FITS + 1) * TILE_BYTES
+    assert not spills(unrolled(fits)) and spills(unrolled(too_many))
 
 
 def placed(*addresses: Any) -> Any:
@@ -267,14 +320,9 @@ def loaded_tiles(count: int) -> Any:
     return kernel
 
 
-def test_what_mirrors_an_input_can_be_loaded_when_it_is_wanted() -> None:
+def test_what_mirrors_an_input_is_loaded_when_it_is_wanted() -> None:
     program = nki_sim.trace(loaded_tiles(FITS + 2), TensorSpec((128, COLUMNS), float32))
     assert peak(program, MemoryRegion.sbuf).live_bytes == (FITS + 2) * TILE_BYTES
-    assert peak(program, MemoryRegion.sbuf, in_order=False).live_bytes == TILE_BYTES
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
-        check_capacity(program, in_order=True)
-
-
-def test_what_the_kernel_computed_must_be_held() -> None:
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
-        nki_sim.trace(held_tiles(FITS + 1), TensorSpec((128, COLUMNS), float32))
+    ready, _ = compiled(program, TRN2)
+    assert most_live(ready) == ISA.quadrants * TILE_BYTES
+    assert not any(isinstance(template.attrs, Spill) for template in ready.templates)
