@@ -11,7 +11,7 @@ spills added, tiles in rotation. Two times come out:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -24,6 +24,7 @@ from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
 from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
+from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_regions
 from nki_sim.steady import per_iteration_ns, shorten
@@ -92,11 +93,12 @@ _TRUSTED_ERROR_PERCENT = 1.0
 """An extrapolation that may be further off is not used unless it was asked for."""
 
 
-def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
+def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
     """Device loops with constant bounds count with all their passes.
 
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
+    `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
     given = program
     program, regions = compiled(program, machine)
@@ -111,10 +113,11 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     gates, before = find_gates(shown, machine, regions)
     for edge in shown.edges:
         before[edge.after] = (*before.get(edge.after, ()), edge.before)
-    best = _run(shown, machine, costs, regions, gates, before, bound_ns)
+    held = dict(zip(meeting_rows(shown).tolist(), meetings))
+    best = _run(shown, machine, costs, regions, gates, before, held, bound_ns)
     cold = _cold_matmuls(shown, machine, costs, best)
     if cold:
-        best = _run(shown, machine, costs, regions, gates, before, bound_ns, cold)
+        best = _run(shown, machine, costs, regions, gates, before, held, bound_ns, cold)
     end = np.array(best.end)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
@@ -324,6 +327,7 @@ def _run(
     regions: Regions,
     gates: Gates,
     edges: Ends,
+    held: Mapping[int, float],
     bound_ns: float,
     cold: frozenset[int] = frozenset(),
 ) -> _Pass:
@@ -358,7 +362,7 @@ def _run(
     found = _Pass(0.0, [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count, [-1] * count, 0, 0.0)
     starts, issues, ends, readies, causes = found.start, found.issued, found.end, found.ready, found.cause
     latest = 0.0
-    stops = iter(sorted({*gates, *edges}))
+    stops = iter(sorted({*gates, *edges, *held}))
     stop = next(stops, -1)
     opened: dict[int, tuple[float, int]] = {}
     for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
@@ -394,6 +398,9 @@ def _run(
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
+            if held.get(i, 0.0) > ready:
+                ready = held[i]
+                cause = -1
             for gate in gates.get(i, ()):
                 known = opened.get(id(gate))
                 if known is None:  # all that it waits for stands in earlier rows, so this is for good
@@ -456,7 +463,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = held = start + busy
+        done = kept = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -469,7 +476,7 @@ def _run(
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], held
+                port_from[own], port_until[own] = issues[i], kept
         seen = done + latency
 
         # who waits for it
