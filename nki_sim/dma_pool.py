@@ -132,12 +132,15 @@ class DescriptorWriter:
             if begin < 0.0:
                 begin = at
             end = at + busy
-            if end < high[k]:
+            if end <= high[k]:
                 if at > low[k]:
                     low.insert(k, low[k])
                     high.insert(k, at)
                     k += 1
-                low[k] = end
+                if end < high[k]:
+                    low[k] = end
+                else:
+                    del low[k], high[k]
                 self._ends[outward] = end
                 return begin, end
             busy -= high[k] - at

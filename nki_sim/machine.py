@@ -587,7 +587,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 238 whole kernels and 27 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 240 whole kernels and 20 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum
@@ -26,6 +26,7 @@ from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
 from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
+from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_regions
 from nki_sim.steady import per_iteration_ns, shorten
@@ -94,14 +95,15 @@ _TRUSTED_ERROR_PERCENT = 1.0
 """An extrapolation that may be further off is not used unless it was asked for."""
 
 
-def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
+def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
     """Device loops with constant bounds count with all their passes.
 
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
+    `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
     with _collector_resting():
-        return _schedule(program, machine, exact)
+        return _schedule(program, machine, exact, meetings)
 
 
 @contextmanager
@@ -116,7 +118,7 @@ def _collector_resting() -> Iterator[None]:
             gc.enable()
 
 
-def _schedule(given: Program, machine: Machine, exact: bool | None) -> Timeline:
+def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:
     program, regions = compiled(given, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
@@ -130,10 +132,11 @@ def _schedule(given: Program, machine: Machine, exact: bool | None) -> Timeline:
     for edge in shown.edges:
         waits.ends[edge.after] = (*waits.ends.get(edge.after, ()), edge.before)
     fetched = _fetched_operands(shown, costs, regions)
-    best = _run(shown, machine, costs, regions, waits, fetched, bound_ns)
+    held = dict(zip(meeting_rows(shown).tolist(), meetings))
+    best = _run(shown, machine, costs, regions, waits, fetched, held, bound_ns)
     cold = _cold_matmuls(shown, machine, costs, best)
     if cold:
-        best = _run(shown, machine, costs, regions, waits, fetched, bound_ns, cold)
+        best = _run(shown, machine, costs, regions, waits, fetched, held, bound_ns, cold)
     end = np.array(best.end)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
@@ -141,7 +144,7 @@ def _schedule(given: Program, machine: Machine, exact: bool | None) -> Timeline:
         latency_ns += shortened.left_out * more_ns
         error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
         if exact is None and error > _TRUSTED_ERROR_PERCENT:
-            return _schedule(given, machine, exact=True)
+            return _schedule(given, machine, True, meetings)
     latency_ns = max(latency_ns, bound_ns)
     scale = latency_ns / best.latency_ns if best.latency_ns else 1.0
     return Timeline(
@@ -344,6 +347,7 @@ def _run(
     regions: Regions,
     waits: Waits,
     fetched: dict[int, int],
+    held: Mapping[int, float],
     bound_ns: float,
     cold: frozenset[int] = frozenset(),
 ) -> _Pass:
@@ -386,7 +390,7 @@ def _run(
     is_cold = bytearray(count)
     for row in cold:
         is_cold[row] = 1
-    stops = iter(sorted({*waits.groups, *waits.ends}))
+    stops = iter(sorted({*waits.groups, *waits.ends, *held}))
     stop = next(stops, -1)
     waits_for_groups, waits_for_ends = waits.groups, waits.ends
     opened: dict[int, tuple[float, int]] = {}  # by group of regions, all of which stand in earlier rows
@@ -435,6 +439,9 @@ def _run(
                     cause = reader[region]
         if i == stop:
             stop = next(stops, -1)
+            if held.get(i, 0.0) > ready:
+                ready = held[i]
+                cause = -1
             for group in waits_for_groups.get(i, ()):
                 if group not in opened:
                     opened[group] = _after(waits.group_regions[group], 0.0, -1, visible, writer, read_until, reader)
@@ -496,7 +503,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = start + busy
+        done = kept = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -509,7 +516,7 @@ def _run(
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], issues[i] + busy
+                port_from[own], port_until[own] = issues[i], kept
         seen = done + latency
 
         # who waits for it

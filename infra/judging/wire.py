@@ -37,7 +37,7 @@ from accelopt_core.ports import (
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def decode_job(text: str) -> Job:
         extra_seeds=tuple(data["extra_seeds"]),
         final=data["final"],
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
+        cores=data["cores"],
     )
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"])
 

@@ -57,7 +57,13 @@ def _generator(mode: Any, *tensors: NkiTensor) -> _dge_mode:
 
 
 def _check_generator(template: Template, mode: _dge_mode, queue: Engine = Engine.unknown) -> None:
-    """NKI's page on descriptor generation: only software descriptors gather or scatter."""
+    """NKI's page on descriptor generation: only software descriptors gather or scatter, and prepared ones cannot be
+    for places that only the device knows."""
+    if mode is _dge_mode.none and any(operand.indirection is not None for operand in template.operands):
+        raise NkiValidationError(
+            f"{template.opcode} with dge_mode.none: descriptors prepared before the kernel runs cannot hold an address "
+            "that only the device knows: leave dge_mode unset"
+        )
     if not _indices(template.operands):
         return
     if mode is not _dge_mode.swdge:

@@ -120,6 +120,14 @@ def price(body: Callable[[], Any]) -> Cost:
     return cost(instruction(body).templates[0], TRN2)
 
 
+def vector_ns(cycles: float) -> float:
+    return (cycles + TRN2.vector_issue_cycles) / TRN2.vector_clock_ghz
+
+
+def tensor_ns(cycles: float, passes: int = 1) -> float:
+    return passes * (cycles / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
+
+
 def strided(columns: int, step: int, dtype: Any = nl.float32, buffer: Any = None, partitions: int = P) -> Any:
     """[partitions, columns], of which every `step`th element is touched."""
     wide = tile(columns * step, dtype, buffer, partitions)
@@ -149,13 +157,12 @@ STRIDED: dict[str, Callable[[int], Any]] = {
 def test_a_stride_above_16_bytes_halves_the_rate_in_psum_and_for_tensor(name: str) -> None:
     body = STRIDED[name]
     long, short = price(lambda: body(LONG)), price(lambda: body(SHORT))
-    passes = {"the result of a transpose": TRN2.tensor_fp32_transpose_passes}.get(name, TRN2.tensor_fp32_passes)
-    issue = {
-        "vector": TRN2.vector_issue_cycles / TRN2.vector_clock_ghz,
+    fixed = {
+        "vector": vector_ns(0),
         "scalar": TRN2.scalar_issue_cycles / TRN2.scalar_clock_ghz,
-        "tensor": passes * TRN2.tensor_pass_ns,
+        "tensor": tensor_ns(0, 4 if "product" in name else 2),
     }[long.resource]
-    assert long.busy_ns - issue == pytest.approx(2 * (short.busy_ns - issue))
+    assert long.busy_ns - fixed == pytest.approx(2 * (short.busy_ns - fixed))
 
 
 def test_loading_strided_weights_takes_twice_as_long() -> None:
@@ -264,7 +271,7 @@ def test_a_small_transpose_takes_an_issue_interval_too() -> None:
             dst=tile(4, nl.bfloat16, nl.psum, 4), data=tile(4, nl.bfloat16, partitions=4), engine=nisa.engine.tensor
         )
     )
-    assert turned.busy_ns == pytest.approx(TRN2.tensor_min_cycles / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
+    assert turned.busy_ns == pytest.approx(tensor_ns(TRN2.tensor_min_cycles))
 
 
 # --- transposes on TensorE ----------------------------------------------------------------------------
@@ -282,8 +289,7 @@ def test_a_transpose_of_four_bytes_costs_two_passes_whatever_they_are_called(vie
             dst=tile(P, view, nl.psum), stationary=tile(P).view(view), moving=tile(P).view(view), is_transpose=True
         )
     )
-    each_ns = P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
-    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(2 * each_ns)
+    assert turned.busy_ns == multiplied.busy_ns == pytest.approx(tensor_ns(P, passes=2))
 
 
 def test_two_bytes_still_turn_in_one_pass() -> None:
@@ -292,7 +298,7 @@ def test_two_bytes_still_turn_in_one_pass() -> None:
             dst=tile(P, nl.bfloat16, nl.psum), data=tile(P, nl.bfloat16), engine=nisa.engine.tensor
         )
     )
-    assert half.busy_ns == pytest.approx(P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
+    assert half.busy_ns == pytest.approx(tensor_ns(P))
 
 
 IDENTITY = np.eye(P, dtype=np.float32)
@@ -377,7 +383,7 @@ SYNC, SCALAR, HARDWARE = nisa.engine.sync, nisa.engine.scalar, nisa.dge_mode.hwd
 GATHERS: dict[str, tuple[dict[str, Any], str]] = {
     "by hardware descriptors": ({"dge_mode": HARDWARE}, "vector_offset needs dge_mode.swdge.*not hwdge"),
     "by hardware descriptors, as a number": ({"dge_mode": 2}, "not hwdge"),
-    "by prepared descriptors": ({"dge_mode": nisa.dge_mode.none}, "not none"),
+    "by prepared descriptors": ({"dge_mode": nisa.dge_mode.none}, "prepared before the kernel runs"),
     "on Sync's queue": ({"engine": SYNC}, "hardware queue of sync"),
     "on Scalar's queue": ({"engine": SCALAR}, "hardware queue of scalar"),
 }
@@ -419,8 +425,19 @@ def test_a_forged_gather_on_a_hardware_queue_is_refused_when_the_file_is_read(mo
         for t in honest.templates
     )
     forged = Program(**{**{f: getattr(honest, f) for f in honest.__dataclass_fields__}, "templates": templates})
-    with pytest.raises(ProgramFormatError, match="vector_offset needs"):
+    with pytest.raises(ProgramFormatError, match="vector_offset needs|prepared before"):
         program_file.loads(program_file.dumps(forged))
+
+
+def test_descriptors_prepared_in_advance_hold_no_address_of_the_device() -> None:
+    def body() -> None:
+        rows = nl.ndarray((P, 64), nl.float32, buffer=nl.private_hbm)
+        where = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf)
+        here = rows.ap(pattern=[[64, 8], [1, 64]], scalar_offset=where, indirect_dim=0)
+        nisa.dma_copy(dst=tile(64, partitions=8), src=here, dge_mode=nisa.dge_mode.none)
+
+    with pytest.raises(NkiValidationError, match="prepared before the kernel runs"):
+        instruction(body)
 
 
 def test_a_compute_engine_does_not_gather_by_a_vector() -> None:
@@ -454,8 +471,8 @@ def test_a_place_known_on_the_device_takes_600_cycles_at_least() -> None:
 
         return price(body)
 
-    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx((600 + TRN2.vector_issue_cycles) / 0.96)
-    assert copied_from(1024).busy_ns == pytest.approx((1024 + TRN2.vector_issue_cycles) / 0.96)
+    assert copied_from(8).busy_ns == copied_from(512).busy_ns == pytest.approx(vector_ns(600))
+    assert copied_from(1024).busy_ns == pytest.approx(vector_ns(1024))
 
 
 # --- loops that stop repeating themselves -------------------------------------------------------------
@@ -605,7 +622,7 @@ def test_a_counted_loop_takes_as_long_as_the_one_with_constant_bounds() -> None:
     times = [measure(program, passes=passes_of(program, n)).latency_us for n in (0, 5, 6, 100)]
     constant = measure(counted("5")).latency_us
     assert constant < times[1] < constant + 2  # it waits for the register, and nothing else
-    each = (512 + TRN2.vector_issue_cycles) / 0.96 / 1e3 + TRN2.vector_latency_ns / 1e3
+    each = (vector_ns(512) + TRN2.vector_latency_ns) / 1e3
     assert times[2] - times[1] == pytest.approx(each)
     assert times[3] - times[2] == pytest.approx(94 * each)
     assert passes_of(counted("5"), 100).cores == (((),),) and not must_be_counted(counted("5"))

@@ -69,6 +69,16 @@ def test_a_stream_over_half_of_the_rows_never_warms_up_but_stays_warm() -> None:
     assert warmed[-200:] == pytest.approx(FULL_NS)
 
 
+def test_how_many_rows_keep_it_warm_and_how_many_warm_it_up() -> None:
+    enough = TRN2.throttle_utilization * TRN2.tensor_rows
+    half_speed = TRN2.throttle_factor * FULL_NS
+    for rows, after in ((int(enough) - 4, half_speed), (int(enough) + 4, FULL_NS)):
+        assert runs(products([P] * 50 + [rows] * 50))[2][[49, -1]] == pytest.approx([FULL_NS, after])
+    from_cold = TRN2.throttle_factor * enough  # at the slower clock it takes more
+    for rows, after in ((int(from_cold) - 4, half_speed), (int(from_cold) + 4, FULL_NS)):
+        assert runs(products([rows] * 100))[2][-1] == pytest.approx(after)
+
+
 def test_single_transposes_between_products_over_half_of_the_rows_do_not_warm_it_up() -> None:
     def body(values: Any, total: Any) -> None:
         turned = tile(P, nl.bfloat16, nl.psum)
