@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,20 @@ from nki_sim.regions import Regions, find_regions
 from nki_sim.schedule import schedule
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles
 from tests.nki_sim.machine.timeline_audit import audit
-from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, tile, traced
+from tests.nki_sim.machine.traced_kernels import P, nisa, nl, stream, tile
+from tests.nki_sim.machine.traced_kernels import traced as traced_as_is
 
 DEPTH = TRN2.rotation_depth
+
+
+def traced(body: Callable[[Any, Any], None], columns: int = 512) -> Program:
+    """With a store of the result at the end, without which there is no kernel."""
+
+    def storing(given: Any, result: Any) -> None:
+        body(given, result)
+        nisa.dma_copy(dst=result, src=given)
+
+    return traced_as_is(storing, columns)
 
 
 class Places:
@@ -65,20 +76,20 @@ def test_a_tile_waits_for_the_one_whose_place_it_takes(depth: int) -> None:
 
 
 def test_in_time_the_wait_is_for_the_last_reader() -> None:
-    def slow_readers(depth: int) -> Sequence[float]:
+    def slow_readers(depth: int) -> float:
         def body(given: Any, result: Any) -> None:
             for _ in range(DEPTH + 1):
                 loaded = tile(64)
                 nisa.dma_copy(dst=loaded[:, :], src=given)
                 for _ in range(40):
-                    nisa.activation(dst=tile(64), op=nl.square, data=loaded)
+                    nisa.activation(dst=tile(64, nl.bfloat16), op=nl.square, data=loaded)
 
         machine = replace(TRN2, rotation_depth=depth, reload_window_bytes=0)
         timeline = schedule(traced(body, 64), machine)
         numbers = timeline.shown.template_ids.tolist()
         loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None]
         reads = [row for row, n in enumerate(numbers) if timeline.costs[n].resource == "scalar"]
-        return timeline.issued_ns[loads[DEPTH]] - timeline.end_ns[reads[39]]
+        return float(timeline.issued_ns[loads[DEPTH]] - timeline.end_ns[reads[39]])
 
     assert slow_readers(DEPTH) >= 0.0, "the fourth tile takes the place of the first"
     assert slow_readers(DEPTH + 1) < 0.0, "there is a place for every tile"
