@@ -443,7 +443,7 @@ _TRN2_OWN: Table = {
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
-    "throttle_window_ns": (3000.0, "Neuron Explorer guide: about 3 us", "documented"),
+    "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011", "fitted"),
     "throttle_utilization": (0.45, "K007-K014: a stream of K = 64 stays warm; Neuron Explorer guide: 50 %", "fitted"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),

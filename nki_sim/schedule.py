@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _PORT_USERS = {
 }
 
 _SOFTWARE = RESOURCES.index("dma.gpsimd")
+_TENSOR = RESOURCES.index("tensor")
 _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
@@ -368,10 +370,13 @@ def _run(
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
-    book = _dma_pool(machine, costs, bound_ns).book
+    pool = _dma_pool(machine, costs, bound_ns)
+    book = pool.book
     write_descriptors = DescriptorWriter().write
     throttle = machine.throttle_factor
     throttled = 0.0
+    this_sum: tuple[int, ...] = ()
+    before_sums: deque[float] = deque([0.0] * machine.psum_banks, machine.psum_banks)  # TensorE's ends as each began
     table = ""
     table_ns, table_loads = machine.activation_table_load_ns, 0
     port_from = [0.0] * (2 * len(_PORT_USERS))  # when each engine last held a port that it shares
@@ -499,21 +504,27 @@ def _run(
             start = -1.0
             low = gap_low[resource]
             if low and may_fill:
+                if resource == _TENSOR and before_sums[0] > earliest:
+                    earliest = before_sums[0]  # ahead of no more sums than PSUM has banks
                 start = _fill_gap(low, gap_high[resource], earliest, busy, smallest[resource])
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
         done = kept = start + busy
         issues[i] = start
-        if kind >= _MATMUL and extra is not None:
-            done = start + hold
-            if done > part_until[part]:
-                part_until[part] = done
+        if kind >= _MATMUL:
+            if written != this_sum:
+                this_sum = written
+                before_sums.append(tails[resource])
+            if extra is not None:
+                done = start + hold
+                if done > part_until[part]:
+                    part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
             if resource == _SOFTWARE:
                 issues[i] = begun
-            start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
+            start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns, move.outward)
         if ports:
             for own, _ in ports:
                 port_from[own], port_until[own] = issues[i], kept
@@ -536,6 +547,8 @@ def _run(
         causes[i] = cause
         if seen > latest:
             latest = seen
+    if pool.put_off_until > latest:
+        latest = pool.put_off_until
     found.latency_ns, found.table_loads, found.throttled_ns = latest, table_loads, throttled
     return found
 

@@ -12,58 +12,76 @@ ENGINES = 16
 
 
 @st.composite
-def transfers(draw: st.DrawFn) -> list[tuple[float, int, int, float]]:
-    """(earliest start, first engine, last engine, duration), full width or not."""
+def transfers(draw: st.DrawFn) -> list[tuple[float, int, int, float, bool]]:
+    """(earliest start, first engine, last engine, duration, outward), full width or not."""
     found = []
     for _ in range(draw(st.integers(1, 30))):
         first = draw(st.sampled_from([0, 0, 0, 4, 8, 15]))
         last = draw(st.sampled_from([15, first, min(15, first + 3)]))
-        found.append((draw(st.floats(0, 5000)), first, last, draw(st.floats(1, 3000))))
+        found.append((draw(st.floats(0, 5000)), first, last, draw(st.floats(1, 3000)), draw(st.booleans())))
     return found
 
 
 @settings(max_examples=60, deadline=None)
 @given(transfers(), st.floats(100, 2000))
 def test_a_transfer_never_starts_early_nor_outruns_its_engines(
-    requests: list[tuple[float, int, int, float]], slice_ns: float
+    requests: list[tuple[float, int, int, float, bool]], slice_ns: float
 ) -> None:
     pool = Backfilling(ENGINES, slice_ns)
     work = [0.0] * ENGINES
     latest = 0.0
-    for earliest, first, last, duration in requests:
-        start, end = pool.book(earliest, first, last, duration)
+    for earliest, first, last, duration, outward in requests:
+        start, end = pool.book(earliest, first, last, duration, outward)
         assert start >= earliest
         assert end - start >= duration - 1e-3
         for engine in range(first, last + 1):
             work[engine] += duration
         latest = max(latest, end)
-    assert latest >= max(work) - 1e-3 * len(requests)
+    assert max(latest, pool.put_off_until) >= max(work) - 1e-3 * len(requests)
 
 
 @settings(max_examples=60, deadline=None)
 @given(transfers(), st.floats(100, 2000))
 def test_with_full_width_transfers_filling_gaps_is_never_later(
-    requests: list[tuple[float, int, int, float]], slice_ns: float
+    requests: list[tuple[float, int, int, float, bool]], slice_ns: float
 ) -> None:
     filled, in_order = Backfilling(ENGINES, slice_ns), 0.0
-    for earliest, _, _, duration in requests:
+    for earliest, _, _, duration, outward in requests:
         in_order = max(in_order, earliest) + duration
-        _, early = filled.book(earliest, 0, ENGINES - 1, duration)
-        assert early <= in_order + 1e-3
+        _, early = filled.book(earliest, 0, ENGINES - 1, duration, outward)
+        assert max(early, filled.put_off_until) <= in_order + 1e-3
 
 
 def test_a_late_transfer_leaves_the_time_before_it_to_others() -> None:
     pool = Backfilling(ENGINES, 200.0)
-    assert pool.book(1000.0, 0, 15, 100.0) == (1000.0, 1100.0)
-    assert pool.book(0.0, 0, 15, 100.0) == (0.0, 100.0)
+    assert pool.book(1000.0, 0, 15, 100.0, False) == (1000.0, 1100.0)
+    assert pool.book(0.0, 0, 15, 100.0, False) == (0.0, 100.0)
 
 
 def test_transfers_on_different_engines_run_side_by_side() -> None:
     pool = Backfilling(ENGINES, 200.0)
-    assert pool.book(0.0, 0, 3, 500.0) == (0.0, 500.0)
-    assert pool.book(0.0, 4, 7, 500.0) == (0.0, 500.0)
-    start, end = pool.book(0.0, 0, 15, 100.0)
+    assert pool.book(0.0, 0, 3, 500.0, False) == (0.0, 500.0)
+    assert pool.book(0.0, 4, 7, 500.0, True) == (0.0, 500.0)
+    start, end = pool.book(0.0, 0, 15, 100.0, False)
     assert (start, end) == pytest.approx((500.0, 600.0))
+
+
+def test_a_load_does_not_wait_for_all_the_stores_that_were_asked_for_before() -> None:
+    pool = Backfilling(ENGINES, 100.0)
+    for _ in range(10):
+        pool.book(0.0, 0, 15, 1000.0, True)
+    assert pool.book(2000.0, 0, 15, 500.0, False) == pytest.approx((2050.0, 3000.0))  # every other turn
+    assert pool.put_off_until == pytest.approx(10_500.0)  # no time is made of nothing
+    assert pool.book(2000.0, 0, 15, 500.0, False)[1] == pytest.approx(4000.0)  # loads follow each other
+
+
+def test_stores_do_not_wait_for_all_the_loads_either_but_for_stores() -> None:
+    pool = Backfilling(ENGINES, 100.0)
+    pool.book(0.0, 0, 15, 2000.0, False)
+    assert pool.book(0.0, 0, 15, 200.0, True)[1] == pytest.approx(400.0)
+    assert pool.book(0.0, 0, 15, 200.0, True)[1] == pytest.approx(800.0)
+    assert pool.book(0.0, 0, 15, 100.0, True)[1] == pytest.approx(1000.0)
+    assert pool.put_off_until == pytest.approx(2500.0)
 
 
 # --- software that writes descriptors -------------------------------------------------------------
