@@ -56,6 +56,7 @@ from infra.terminal import report
 from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
+from nki_sim import ties
 from nki_sim.machine import machine
 from nki_sim.reference import api_reference, instruction_list
 
@@ -376,7 +377,7 @@ def _proposer(
     predictor = Predictor(task, info.machine, settings.target.compile_timeout_s)
     stack.callback(predictor.close)
     if provider == "catalogue":
-        return catalogue_proposer(predictor, datetime.date.today)
+        return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within)
 
     def spent(entry: LedgerEntry) -> None:
         folder.spend(entry)
@@ -427,7 +428,7 @@ def _proposer(
             folder.path,
             *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
         ]
-        menu = CatalogueMenu(predictor, wanted.menu_s, PriceBookFile(folders))
+        menu = CatalogueMenu(predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
     return proposer_from_model(
         models,
         partial(api_reference, machine=info.machine),
