@@ -95,7 +95,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
-        width = settings.run.width or min(target.width, MOST_LANES)
+        width = settings.run.width or _width(target, info, provider)
         settings = replace(settings, run=replace(settings.run, width=width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
@@ -305,6 +305,17 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
         cores=wanted.cores,
         core_wait_s=wanted.core_wait_s,
     )
+
+
+BEST_BY_SIMULATION = 3
+"""Candidates of a round of the catalogue that a device chooses from. Of the settings of a measured kernel the best by
+simulation may be several percent slower than the fastest, the best of three seldom is (docs/timing_model.md)."""
+
+
+def _width(target: Target, info: TargetInfo, provider: str) -> int:
+    """Of a round, where the user did not say. With a language model each candidate costs calls, so none is added."""
+    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not info.simulated else 1
+    return min(max(target.width, chosen), MOST_LANES)
 
 
 def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
