@@ -80,7 +80,8 @@ class RunSettings(Group):
     patience: int = setting(5, "Stop after this many rounds without improvement.", legal=_COUNT)
     width: int | None = setting(
         None,
-        "Candidates that a round tries at once. Without it: as many as the target evaluates at once.",
+        "Candidates that a round tries at once. Without it: as many as the target evaluates at once, but on a device "
+        "with the catalogue at least 3: the best by simulation, of which the device chooses.",
         legal=Legal(at_least=1, below=MOST_LANES + 1),
     )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")

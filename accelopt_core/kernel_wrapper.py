@@ -84,6 +84,9 @@ def kernel_result(evaluation: Evaluation, save_fields: Sequence[str] = ()) -> Ke
                 "machine": measured.machine,
                 **{name: fields[name] for name in save_fields if name in fields},
             }
+            if measured.likely is not None:
+                metadata["likely_ms"] = (measured.likely.low_us / 1e3, measured.likely.high_us / 1e3)
+                metadata["rests_on"] = measured.likely.sure
             missing = [name for name in save_fields if name not in fields]
             if missing:
                 metadata["missing_fields"] = missing

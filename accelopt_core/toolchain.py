@@ -13,7 +13,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle, Step
+from accelopt_core.evaluation import HotLine, Idle, Likely, Step
 
 
 class CandidateFault(Exception):
@@ -88,6 +88,8 @@ class Facts:
     """Dtypes below float32 that arithmetic instructions really read or wrote, e.g. `bfloat16`."""
     counted_flops: int | None = None
     """Of all matrix products that the device's profiler saw, transposes included; None where nothing is counted."""
+    likely: Likely | None = None
+    """Of a simulated latency how sure it is."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """How true the simulated time is: every row measured on a trn2, predicted, by family.
 
     python benchmarks/timing_accuracy.py [--quick] [--family NAME ...] [--rows]
-    python benchmarks/timing_accuracy.py --write docs/timing_model.md --write-intervals
+    python benchmarks/timing_accuracy.py --write docs/timing_model.md --write-intervals --write-ties
 
 Prints the targets it is held to and ends with status 1 when one is missed. Without --quick it takes some ten minutes:
 each family is predicted once more by constants that were fitted without it.
@@ -23,7 +23,8 @@ from benchmarks.timing_figures import Figures, by_family, figures
 from benchmarks.timing_intervals import spreads, with_coverage
 from benchmarks.timing_refits import Refits
 from benchmarks.timing_rows import MICRO, Outcome, Programs
-from nki_sim import intervals
+from benchmarks.timing_ties import tie
+from nki_sim import intervals, ties
 from nki_sim.machine import TRN2
 
 TARGETS: tuple[tuple[str, tuple[str, ...], str, float], ...] = (
@@ -46,6 +47,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--write-intervals", action="store_true", help="renew the spreads that the simulator's intervals are made of"
     )
+    options.add_argument(
+        "--write-ties", action="store_true", help="renew the difference from which predictions are in the right order"
+    )
     return options
 
 
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writes = options.write is not None or options.write_intervals
     if writes and (options.quick or options.family):
         asked.error("--write and --write-intervals are about all rows left out: leave --quick and --family away")
+    if options.write_ties and options.family:
+        asked.error("--write-ties is about all rows: leave --family away")
     rows = timing_rows.all_rows()
     wanted = chosen(options.family, [*timing_rows.families(rows), MICRO])
     programs = Programs()
@@ -76,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timing_page.write(options.write, timing_page.table(apart, together, across))
     if options.write_intervals:
         intervals.dump(spreads(apart, TRN2), intervals.SHIPPED)
+    if options.write_ties:
+        ties.dump(tie(outcomes, TRN2), ties.SHIPPED)
     return int(print_targets(together))
 
 

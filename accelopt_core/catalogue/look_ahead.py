@@ -1,8 +1,9 @@
 """Best-first search over the graph of kernels: nodes are kernels, edges are legal steps, prices are predictions.
 
-Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken.
-When none gains, the search goes on from the measured kernels, the best first, one step further: a step that gains
-nothing by itself may open another that does. Nothing is compiled for real here; what is found is only planned.
+Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken. When
+none gains more than a tie, small gains are added up, one after the other, until they do together. When that fails too,
+the search goes on from the measured kernels, the best first, one step further: a step that gains nothing by itself may
+open another that does. Nothing is compiled for real here; what is found is only planned.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.catalogue.rewrites import LEAST_GAIN, Predict, Rewrite, SiteName, legal_rewrites
+from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_rewrites
+from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, parse_kernel
@@ -32,6 +34,12 @@ class LookAhead:
     """Kernels slower than the best by more than this factor, measured or one step away, are not gone on from."""
     least_headroom: float = 0.05
     """Of the best latency, above the floor that no kernel can beat: for less, two steps away is not looked at."""
+    longest_sum: int = 6
+    """Steps whose gains are added up."""
+
+
+LEAST_SUMMAND = 0.002
+"""Of the latency: a step that gains less is not worth its lines, also as one of several."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Idea:
     """Each priced: what it gains over the kernel before it, which may be less than nothing."""
     root_us: float
     after_us: float
+    source: str
+    """The kernel at its end."""
 
     @property
     def gain_us(self) -> float:
@@ -70,18 +80,26 @@ class _Node:
 
 
 class Search:
-    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+    def __init__(
+        self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead, tie: float = LEAST_GAIN
+    ) -> None:
+        """`tie`: from which difference on, of the latency, predictions are in the right order."""
         self._predict = predict
         self._transforms = transforms
         self._look_ahead = look_ahead
+        self._worth = worth_a_round(tie)
         self._steps: dict[str, tuple[Rewrite, ...]] = {}
         """Of kernels that no profile is known of, by source: the same in every round."""
 
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]
 
+    def is_tie(self, idea: Idea) -> bool:
+        """Does it gain too little for predictions to tell it from the kernel it starts from?"""
+        return idea.gain_us < self._worth * idea.root_us
+
     def single_steps(self, context: RoundContext) -> tuple[int, list[Idea]]:
-        """How many untried sites the parent has, and those that promise a gain. Raises NotAKernel."""
+        """How many untried sites the parent has, and those that promise a gain, were it a tie. Raises NotAKernel."""
         parent, result = context.parent, context.parent_result
         before_us = self.price_us(parent.source)
         if before_us is None:
@@ -93,9 +111,32 @@ class Search:
         ideas = []
         for step in steps:
             after_us = prices[step.source]
-            if after_us is not None and before_us - after_us >= LEAST_GAIN * before_us:
-                ideas.append(Idea(parent, (step.site.priced(before_us - after_us),), before_us, after_us))
+            if after_us is not None and before_us - after_us >= LEAST_SUMMAND * before_us:
+                path = (step.site.priced(before_us - after_us),)
+                ideas.append(Idea(parent, path, before_us, after_us, step.source))
         return len(steps), ideas
+
+    def summed(self, context: RoundContext, ties: Sequence[Idea]) -> list[Idea]:
+        """From steps that are ties with their kernel: the first chain of such that is none; at most one.
+
+        Each chain takes the step that gains most, and the greatest first step is begun with.
+        """
+        clock = _Allowance(self._look_ahead)
+        for first in sorted(ties, key=lambda idea: idea.after_us):
+            node = _Node(first.root, first.root_us, first.path, first.source, first.after_us)
+            while len(node.path) < self._look_ahead.longest_sum:
+                clock.left = self._look_ahead.most_kernels  # of every kernel on the way: the next rounds need them too
+                children = self._children(context, node, self._legal(node.source), clock)
+                gaining = [child for child in children if child.us <= (1 - LEAST_SUMMAND) * node.us]
+                if not gaining:
+                    break
+                node = min(gaining, key=lambda child: child.us)
+                idea = _idea(node)
+                if not self.is_tie(idea):
+                    return [idea]
+            if clock.is_over:
+                break
+        return []
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
@@ -113,7 +154,7 @@ class Search:
         self, context: RoundContext, root: Candidate, best_us: float, clock: _Allowance
     ) -> list[Idea]:
         """To the end, before the next kernel is begun: the best, which comes first, gets most of the time."""
-        enough_us, too_slow_us = (1 - LEAST_GAIN) * best_us, self._look_ahead.explore_within * best_us
+        enough_us, too_slow_us = (1 - self._worth) * best_us, self._look_ahead.explore_within * best_us
         root_us = self.price_us(root.source)
         if root_us is None or root_us > too_slow_us:
             return []
@@ -203,4 +244,8 @@ def _name(step: Rewrite) -> SiteName:
 
 
 def _ideas(nodes: Sequence[_Node], enough_us: float) -> list[Idea]:
-    return [Idea(node.root, node.path, node.root_us, node.us) for node in nodes if node.us <= enough_us]
+    return [_idea(node) for node in nodes if node.us <= enough_us]
+
+
+def _idea(node: _Node) -> Idea:
+    return Idea(node.root, node.path, node.root_us, node.us, node.source)

@@ -1,7 +1,8 @@
 """The built-in catalogue as named tools in a language model's menu.
 
 The planner is shown the changes that the catalogue could make to the kernel, priced on the simulated machine; it may
-name one of them instead of describing a change, and then no model has to write it.
+name one of them instead of describing a change, and then no model has to write it. Gains that the predictions cannot
+tell from nothing are shown as ties, after all others: two of them may still add up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any, Protocol
 from accelopt_core.candidate import Plan, source_hash
 from accelopt_core.catalogue.look_ahead import tried
 from accelopt_core.catalogue.rewrites import (
-    LEAST_GAIN,
     NotRewrites,
     Predict,
     Rewrite,
@@ -24,6 +24,7 @@ from accelopt_core.catalogue.rewrites import (
     legal_rewrites,
     rewrites_in,
 )
+from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
 from accelopt_core.model.menu import Offer, Offers, ToolFailed
 from accelopt_core.proposer import RoundContext
@@ -55,7 +56,10 @@ class CatalogueMenu:
         limit_s: float = LIMIT_S,
         book: PriceBook | None = None,
         transforms: tuple[Transform, ...] = TRANSFORMS,
+        tie: float = LEAST_GAIN,
     ) -> None:
+        """`tie`: from which difference on, of the latency, predictions are in the right order."""
+        self._tie = tie
         self._predict = predict
         self._limit_s = limit_s
         self._book = book
@@ -85,12 +89,17 @@ class CatalogueMenu:
             step: before_us - us for step in open_steps if (us := prices.get(step.content_hash, math.nan)) is not None
         }
         worth = {step: gain for step, gain in gains.items() if gain >= LEAST_GAIN * before_us}
-        best = sorted(worth, key=lambda step: (-worth[step], step.site.transform, step.site.key))[:MOST_OFFERS]
+        tie_us = self._tie * before_us
+        named_alike = sorted(worth, key=lambda step: (step.site.transform, step.site.key))
+        order = best_first(named_alike, worth.__getitem__, tie_us, lambda step: lines_of_code(step.source))
+        no_better = {step for step in worth if worth[step] < worth_a_round(self._tie) * before_us}
+        best = sorted(order, key=no_better.__contains__)[:MOST_OFFERS]
         named = {step.site.transform for step in best}
         return Offers(
-            offers=tuple(_offer(step.site, worth[step]) for step in best),
+            offers=tuple(_offer(step.site, worth[step], step in no_better) for step in best),
             tools={each.name: each.describe() for each in self._transforms if each.name in named},
             not_priced=sum(math.isnan(gain) for gain in gains.values()),
+            tie_us=tie_us,
         )
 
     def tool_plan(self, answer: Mapping[str, Any], context: RoundContext, plan_id: str) -> Plan:
@@ -169,5 +178,5 @@ class CatalogueMenu:
         return self._prices[kernel]
 
 
-def _offer(site: Site, gain_us: float) -> Offer:
-    return Offer(site.transform, site.key, site.what, site.why_faster, gain_us)
+def _offer(site: Site, gain_us: float, tie: bool) -> Offer:
+    return Offer(site.transform, site.key, site.what, site.why_faster, gain_us, tie)

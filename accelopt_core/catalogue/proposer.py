@@ -1,7 +1,8 @@
 """The four roles played by the built-in catalogue: no language model, the same round.
 
 The planner lists every legal site of every transform, prices each by simulating the result, and takes
-the one that gains most, weighed by what memory says of it; when there is none, it looks further (`search.py`).
+the one that gains most, weighed by what memory says of it, or the simplest of those that tie with it (`ties.py`);
+when there is none, it looks further (`look_ahead.py`).
 All else follows from the numbers.
 """
 
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.catalogue.look_ahead import Idea, LookAhead, Search
-from accelopt_core.catalogue.rewrites import LEAST_GAIN, NotRewrites, Predict, as_details, carried_out, rewrites_in
+from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
+from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, explain
 from accelopt_core.learning.experiences import actual_gain_us, factual_summary, measured_experience, outcome_of
 from accelopt_core.optimization_memory import Experience
@@ -39,10 +41,12 @@ def catalogue_proposer(
     today: Callable[[], datetime.date],
     transforms: tuple[Transform, ...] = TRANSFORMS,
     look_ahead: LookAhead | None = None,
+    tie: float = LEAST_GAIN,
 ) -> Proposer:
+    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`)."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead()),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie),
         CatalogueExecutor(),
         CatalogueSummarizer(today),
         CatalogueReflector(),
@@ -57,8 +61,13 @@ class _Weighed:
     """What memory says of it, as a sentence; may be empty."""
 
     @property
-    def order(self) -> tuple[float, str]:
-        return -self.weight * self.idea.gain_us, self.idea.title
+    def gain_us(self) -> float:
+        return self.weight * self.idea.gain_us
+
+    @property
+    def simpler(self) -> tuple[float, int, int]:
+        """Of ties the least comes first. What was measured before counts before what only looks simpler."""
+        return -self.weight, len(self.idea.path), lines_of_code(self.idea.source)
 
 
 NEAR_THE_BOUND = 0.02
@@ -66,9 +75,10 @@ NEAR_THE_BOUND = 0.02
 
 
 class CataloguePlanner:
-    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead) -> None:
+    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead, tie: float) -> None:
         self._look_ahead = look_ahead
-        self._search = Search(predict, transforms, look_ahead)
+        self._tie = tie
+        self._search = Search(predict, transforms, look_ahead, tie)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
@@ -81,28 +91,36 @@ class CataloguePlanner:
                     "the catalogue prices its ideas on the simulated machine, which cannot compile this kernel; "
                     "use a language model instead"
                 )
-            sites, ideas = self._search.single_steps(context)
+            sites, steps = self._search.single_steps(context)
         except NotAKernel as error:
             raise NothingToPlan(
                 f"the catalogue cannot read this kernel: {error}; use a language model instead"
             ) from error
+        ideas = [idea for idea in steps if not self._search.is_tie(idea)]
         seen = f"of {sites} untried sites"
+        least = f"none with a predicted gain of {100 * worth_a_round(self._tie):g} %"
+        if not ideas:
+            ideas = self._search.summed(context, steps)
+            seen = f"none of {sites} untried sites gains more than a tie; added up"
         if not ideas and headroom < self._look_ahead.least_headroom:
             raise NothingToPlan(
-                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
-                f"{100 * LEAST_GAIN:g} %, and the bound is only {100 * headroom:.1f} % away"
+                f"the catalogue has no idea left: {sites} untried sites, {least}, "
+                f"and the bound is only {100 * headroom:.1f} % away"
             )
         if not ideas:
             kernels, ideas = self._search.further(context)
             seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
         if not ideas:
             raise NothingToPlan(
-                f"the catalogue has no idea left: {sites} untried sites, none with a predicted gain of "
-                f"{100 * LEAST_GAIN:g} %, and none of {kernels} kernels further on either"
+                f"the catalogue has no idea left: {sites} untried sites, {least}, "
+                f"and none of {kernels} kernels further on either"
             )
         bottleneck = context.parent_result.bottleneck
         weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
-        return _plan(context, sorted(weighed, key=lambda each: each.order), bottleneck, seen)
+        weighed.sort(key=lambda each: each.idea.title)
+        tie_us = self._tie * min(idea.after_us for idea in ideas)
+        order = best_first(weighed, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
+        return _plan(context, order, bottleneck, seen)
 
 
 def _headroom(best: Measured) -> float:
@@ -140,7 +158,9 @@ def _steps_explained(idea: Idea) -> list[str]:
         assert site.predicted_gain_us is not None
         after_us = before_us - site.predicted_gain_us
         which = f"Step {number}, {site.what}: legal" if len(idea.path) > 1 else "Legal"
-        opens = " (by itself this does not pay; it opens the next step)" if number < len(idea.path) else ""
+        adds_up = site.predicted_gain_us > 0
+        by_itself = "a tie; the next step adds to it" if adds_up else "this does not pay; it opens the next step"
+        opens = f" (by itself {by_itself})" if number < len(idea.path) else ""
         sentences.append(
             f"{which} because {site.why_legal}. Faster because {site.why_faster}: simulated at the full shape, "
             f"{before_us:,.1f} µs become {after_us:,.1f} µs{opens}."

@@ -17,9 +17,6 @@ from accelopt_core.candidate import source_hash
 from accelopt_core.transforms.base import AnalysisContext, Site, Transform, parse_kernel
 from accelopt_core.transforms.registry import transform_named
 
-LEAST_GAIN = 0.01
-"""Of the latency: the divergence guard takes less than this for noise, so it is not worth a round."""
-
 
 class Predict(Protocol):
     """Simulated latency in µs at the task's full shape, by source: the predictor that `infra` provides."""

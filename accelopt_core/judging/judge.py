@@ -248,5 +248,6 @@ def _measured(
         incumbent,
         toolchain.caveat,
         cores,
+        facts.likely,
     )
     return quoting(measured, request.candidate.source)

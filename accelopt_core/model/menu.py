@@ -25,6 +25,8 @@ class Offer:
     why_faster: str
     gain_us: float
     """Predicted, over the kernel that the menu was made for."""
+    tie: bool = False
+    """Too little for the prediction to say that it gains at all."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,15 @@ class Offers:
     """What the planner is shown for one kernel."""
 
     offers: tuple[Offer, ...] = ()
-    """Best first."""
+    """Best first; of gains that differ by less than `tie_us`, the simpler kernel's."""
     tools: Mapping[str, str] | None = None
     """What each tool of `offers` does, in a sentence."""
     not_priced: int = 0
     """Legal sites that the time did not suffice for."""
     note: str = ""
     """Why there is no menu, if so."""
+    tie_us: float = 0.0
+    """Predicted gains closer than this are not known to be in the right order."""
 
 
 class Menu(Protocol):

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import jinja2
 
-from accelopt_core.evaluation import Profile, microseconds
+from accelopt_core.evaluation import Profile, microseconds, timed
 from accelopt_core.machine_facts import MachineFacts
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
@@ -243,7 +243,9 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.globals.update(engine_times=engine_times)
-    environment.filters.update(us=microseconds, numbered=numbered, shortened=shortened, brief=brief, top=top)
+    environment.filters.update(
+        us=microseconds, timed=timed, numbered=numbered, shortened=shortened, brief=brief, top=top
+    )
     return environment
 
 

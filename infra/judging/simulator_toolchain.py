@@ -22,7 +22,7 @@ from typing import IO
 import numpy as np
 
 import nki_sim
-from accelopt_core.evaluation import HotLine, Idle, Step
+from accelopt_core.evaluation import HotLine, Idle, Likely, Step
 from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
@@ -239,7 +239,7 @@ class SimulatorToolchain:
         return Timing((artifact.measurement.latency_us,))
 
     def facts(self, artifact: Simulated) -> Facts:
-        measured = artifact.measurement
+        measured, within = artifact.measurement, artifact.measurement.interval
         return Facts(
             fields=measured.fields,
             hot_lines=tuple(
@@ -251,6 +251,9 @@ class SimulatorToolchain:
             hbm_bytes=measured.io_bytes,
             resource_bound_us=measured.resource_bound_us,
             low_precision=measured.low_precision,
+            likely=Likely(
+                within.low_us, within.high_us, within.level if self.machine.calibrated else 0.0, measured.rests_on
+            ),
         )
 
     def close(self) -> None:

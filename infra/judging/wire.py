@@ -22,6 +22,7 @@ from accelopt_core.evaluation import (
     Implausible,
     Incorrect,
     IncumbentTiming,
+    Likely,
     Measured,
     Profile,
     Step,
@@ -167,5 +168,7 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         fields["checks"] = tuple(fields["checks"])
         incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
+        likely = fields.pop("likely")
+        fields["likely"] = None if likely is None else Likely(**{**likely, "rests_on": tuple(likely["rests_on"])})
         return Measured(**fields)
     raise ValueError(f"unknown evaluation kind {kind!r}")

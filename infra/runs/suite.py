@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import Likely, Measured
 from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
 from nki_sim.machine import machine
 
@@ -27,6 +27,8 @@ class Ranking:
     """Of the time, how long each engine and the DMA are busy."""
     verified: tuple[str, ...] = ()
     """Names of the shapes at which it was verified; empty: it was only timed."""
+    likely: Likely | None = None
+    """As `Measured.likely`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def peaks_of(machine_name: str) -> str:
 def ranking_of(result: Measured) -> Ranking:
     names = tuple(check.partition(" (")[0] for check in result.checks)
     shares = {engine: 100 * share for engine, share in result.profile.busy_shares.items()}
-    return Ranking(result.latency_us, result.percent_of_peak, shares, names)
+    return Ranking(result.latency_us, result.percent_of_peak, shares, names, result.likely)
 
 
 # --- the runs of a suite --------------------------------------------------------------------------

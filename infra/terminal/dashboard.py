@@ -106,12 +106,12 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     title = Text.assemble((one_line(started.task, 30), "bold"), (f" {dot} {one_line(started.shape, 34)}", "dim"))
     subtitle = Text(f"{one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)}", style="dim")
     parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
+    space = height - 17 - len(state.lanes)
     if state.baseline is not None:
         parts += ["", _latencies(state, inside, ascii_only)]
-        parts += [
-            Text(one_line(note, inside, ascii_only=ascii_only), style="dim") for note in wording.notes(state.baseline)
-        ]
-    space = height - 17 - len(state.lanes)
+        notes = wording.notes(state.baseline, state.best)
+        parts += [Text(one_line(note, inside, ascii_only=ascii_only), style="dim") for note in notes]
+        space -= max(0, len(notes) - 1)
     lineage = state.lineage
     if lineage is not None and state.rounds and space >= 2:
         parts += ["", _lineage(lineage, state.parent_id, inside, ascii_only)]

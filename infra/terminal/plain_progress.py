@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from accelopt_core.evaluation import ROUND_STEPS, explain
+from accelopt_core.evaluation import ROUND_STEPS, explain, timed
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
@@ -58,8 +58,9 @@ class PlainProgress:
                     f"{event.experiences} experiences in memory"
                 )
             case BaselineMeasured(result=result):
+                rests_on = f"; {result.likely.sure}" if result.likely is not None else ""
                 caveat = f"; {result.caveat}" if result.caveat else ""
-                return f"input kernel: {explain(result)}{caveat}"
+                return f"input kernel: {explain(result)}{rests_on}{caveat}"
             case RoundStarted(round=number, parent_id=parent, parent_us=us):
                 return f"{self._where(number)}: from {parent} at {self._label()}{wording.latency(us)}"
             case StepBegan(round=number, step=step, lane=lane):
@@ -71,10 +72,10 @@ class PlainProgress:
             case RoundEnded(attempt=attempt):
                 label = wording.outcome_words(attempt.outcome).label
                 best = self._state.best
-                so_far = f"; best {self._label()}{wording.latency(best.latency_us)}" if best else ""
+                so_far = f"; best {self._label()}{timed(best)}" if best else ""
                 if best and self._state.baseline:
                     so_far += f" ({wording.speedup(self._state.baseline.latency_us, best.latency_us)})"
-                measured = f" at {self._label()}{wording.latency(attempt.latency_us)}" if attempt.latency_us else ""
+                measured = f" at {self._label()}{timed(attempt.measured)}" if attempt.measured else ""
                 return f"{self._where(attempt.round, attempt.lane)}: {label}{measured}{so_far}"
             case LastCheck(candidate_id=winner, evaluation=evaluation, passed=True):
                 return f"{winner} passed its last check: {explain(evaluation)}"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
+from accelopt_core.evaluation import timed
 from infra.journal import JournalError
 from infra.llm.ledger import Totals
 from infra.runs.lineage import Lineage
@@ -111,7 +112,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         ]
         baseline = summary.baseline.result
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
-        for note in wording.notes(baseline):
+        for note in wording.notes(baseline, summary.best.result):
             console.print(Text(note, style="dim"), soft_wrap=True)
     console.print()
     for name, text in _facts(summary):
@@ -137,8 +138,7 @@ def print_line(console: Console, summary: RunSummary) -> None:
         before, now = summary.baseline.result, summary.best.result
         label = before.label if before.caveat else ""
         text = (
-            f"{summary.manifest.task:24}{label}{wording.latency(before.latency_us)} -> "
-            f"{wording.latency(now.latency_us)}, "
+            f"{summary.manifest.task:24}{label}{wording.latency(before.latency_us)} -> {timed(now)}, "
             f"{before.percent_of_peak:.1f} -> {now.percent_of_peak:.1f} % of peak in "
             f"{len({attempt.round for attempt in summary.attempts})} rounds, {wording.duration(summary.seconds)}; "
             f"{summary.status}"
@@ -258,13 +258,13 @@ def print_runs(console: Console, checkpoints: Path) -> None:
 
 
 def _run_row(run_id: str, summary: RunSummary) -> list[str]:
-    best = summary.best.result.latency_us if summary.best else None
+    best = summary.best.result if summary.best else None
     basis = summary.speedup_basis_us if summary.baseline and summary.best else None
     return [
         run_id,
         "under way" if summary.under_way else summary.status.split(":")[0],
         str(len({attempt.round for attempt in summary.attempts})),
-        wording.latency(best),
-        wording.speedup(basis, best) if basis is not None else "-",
+        timed(best) if best is not None else "-",
+        wording.speedup(basis, best.latency_us) if basis is not None and best is not None else "-",
         summary.manifest.target.name,
     ]

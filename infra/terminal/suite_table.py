@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.evaluation import latency_label
+from accelopt_core.evaluation import between, latency_label, timed
 from infra.runs.suite import SuiteTable
 from infra.terminal import wording
 
@@ -23,7 +23,7 @@ def print_suite(console: Console, table: SuiteTable) -> None:
     for row in table.rows:
         now = row.after or row.before
         shown.add_row(
-            row.task, wording.latency(row.before.latency_us), wording.latency(now.latency_us),
+            row.task, wording.latency(row.before.latency_us), timed(now),
             wording.speedup(row.before.latency_us, now.latency_us), f"{row.before.percent_of_peak:.1f}",
             Text(f"{now.percent_of_peak:.1f}", style="bold green" if row.after else "bold"), row.limiter,
             " + ".join(now.verified) or "no",
@@ -40,6 +40,8 @@ def print_suite(console: Console, table: SuiteTable) -> None:
         soft_wrap=True,
     )
     console.print(Text(table.peaks, style="dim"), soft_wrap=True)
+    if ranges := _ranges(table):
+        console.print(Text(ranges, style="dim"), soft_wrap=True)
     if table.caveat:
         console.print(Text(table.caveat, style="yellow"), soft_wrap=True)
 
@@ -53,6 +55,8 @@ def markdown(table: SuiteTable) -> str:
     ]
     for row in table.rows:
         best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
+        if row.after is not None and row.after.likely is not None:
+            best += f" ({between(row.after.likely)})"
         now = row.after or row.before
         lines.append(
             f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
@@ -72,5 +76,16 @@ def markdown(table: SuiteTable) -> str:
     if any((row.after or row.before).percent_of_peak > 100 for row in table.rows):
         lines += ["", "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."]
     lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
+    if ranges := _ranges(table):
+        lines += [f"{ranges}.", ""]
     lines.append(f"{table.machine}; {table.peaks}." + (f" {table.caveat}." if table.caveat else ""))
     return "\n".join(lines)
+
+
+def _ranges(table: SuiteTable) -> str:
+    """What the parentheses say; empty where there are none. What each rests on, `show` tells of its run."""
+    shown = {each.likely.level for row in table.rows if (each := row.after or row.before).likely is not None}
+    if not shown:
+        return ""
+    sure = f", {100 * max(shown):.0f} % sure" if min(shown) else ", a choice"
+    return f"in parentheses where a device's latency would lie{sure}"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import Measured, between
 from accelopt_core.ports import Usage
 from ka_extensions.attempt_history import last_of_rounds
 from ka_extensions.outcome import Outcome
@@ -142,8 +142,16 @@ def latency_table(rows: Iterable[LatencyRow], baseline: Measured, width: int, *,
     return table
 
 
-def notes(baseline: Measured) -> list[str]:
-    """For below a latency table: what must be explained, a line each."""
+def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
+    """For below a latency table: what must be explained, a line each; of simulated latencies where a device's lie."""
     derived = baseline.profile.bounds.source == "trace"
     bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
-    return bound + ([baseline.caveat] if baseline.caveat else [])
+    return bound + _likely(baseline, best or baseline) + ([baseline.caveat] if baseline.caveat else [])
+
+
+def _likely(baseline: Measured, best: Measured) -> list[str]:
+    if best.likely is None:
+        return []
+    now = between(best.likely)
+    before = f"{between(baseline.likely)} µs, now " if baseline.likely not in (None, best.likely) else ""
+    return [f"on a device {before}{now} µs, {best.likely.sure}"]

@@ -15,7 +15,16 @@ from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.in_place import KernelChanged, write_back
 from infra.runs.run_folder import RunFolder
-from infra.terminal.report import diff_of, print_diff, print_report, print_rounds, print_runs, summary_of, write_diff
+from infra.terminal.report import (
+    diff_of,
+    print_diff,
+    print_line,
+    print_report,
+    print_rounds,
+    print_runs,
+    summary_of,
+    write_diff,
+)
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
@@ -51,12 +60,14 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
     for wanted in (
         "matmul", "simulated latency", "500.0 µs", "250.0 µs", "1.00x", "2.00x", "20.0 %", "40.0 %", "r001t2",
         "finished: 5 rounds without improvement", "3: 1 improved, 1 reverted, 1 implausible", "$0.50",
+        "on a device 400.0 to 550.0 µs, now 200.0 to 275.0 µs, 80 % sure: 149 measured kernels; 13 % by priors",
         "1,000 in, 50 out", "-line_7 = 7", "+line_7 = 70", "+line_150 = 151", "--- /home/me/mine.py",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert f"kernel   {folder.path}/best_kernel.py\n" in text  # whole, on one line, to be copied
     table = text[: text.index("---")].replace(str(folder.path), "")
-    assert max(len(line) for line in table.splitlines()) <= 80
+    lines = [line for line in table.splitlines() if not line.startswith("on a device")]
+    assert max(len(line) for line in lines) <= 80
 
 
 def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) -> None:
@@ -66,6 +77,18 @@ def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) ->
     text = text_of(lambda console: print_report(console, summary_of(folder)))
     assert "nothing faster was found" in text and "@@" not in text
     assert write_diff(summary_of(folder)) is None
+
+
+def test_a_simulated_latency_says_where_a_device_s_would_lie_and_a_measured_one_does_not(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    listed = text_of(lambda console: print_runs(console, tmp_path), width=200)
+    one = text_of(lambda console: print_line(console, summary_of(folder)), width=200)
+    assert "250.0 µs (200.0 to 275.0)" in listed and "-> 250.0 µs (200.0 to 275.0)," in one
+    device = RunFolder.create(tmp_path / "device", manifest("run"), {})
+    device.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
+    device.close()
+    assert "on a device" not in text_of(lambda console: print_report(console, summary_of(device)))
+    assert " to " not in text_of(lambda console: print_runs(console, tmp_path / "device"), width=200)
 
 
 def test_a_run_that_failed_before_its_input_was_measured_is_still_shown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,11 +11,20 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.evaluation import Bounds, Likely, Measured, Profile
 from accelopt_core.ports import TargetInfo
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
-from infra.runs.suite import SuiteTable, geometric_mean, latest_suite, ranking_of, run_of, table_of_runs
+from infra.runs.suite import (
+    Ranking,
+    SuiteRow,
+    SuiteTable,
+    geometric_mean,
+    latest_suite,
+    ranking_of,
+    run_of,
+    table_of_runs,
+)
 from infra.terminal.suite_table import markdown, print_suite
 
 TASKS = ("matmul", "silu", "mamba")
@@ -40,6 +50,18 @@ def a_run(checkpoints: Path, task: str, before_us: float | None, after_us: float
     folder.end("finished" if before_us is not None else "failed", "wrong: output 0")
     folder.close()
     return folder
+
+
+def test_a_simulated_suite_says_where_a_device_s_latencies_would_lie() -> None:
+    likely = Likely(9.0, 14.0, 0.8, ("21 measured kernels",))
+    row = SuiteRow("silu", "N7", 5.0, "memory", Ranking(20.0, 25.0, {}), Ranking(10.0, 50.0, {}, (), likely))
+    table = SuiteTable("simulated trn2", True, "the peaks", (row,), {})
+    out = io.StringIO()
+    print_suite(Console(file=out, width=80), table)
+    assert "10.0 µs (9.0 to 14.0)" in out.getvalue() and "| 10 (9.0 to 14.0) |" in markdown(table)
+    for text in (out.getvalue(), markdown(table)):
+        assert "in parentheses where a device's latency would lie, 80 % sure" in text
+    assert "parentheses" not in markdown(replace(table, rows=(replace(row, after=None),)))
 
 
 def test_every_task_has_a_row_or_a_reason(tmp_path):

@@ -257,8 +257,11 @@ def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
     assert all(line.startswith("12:54:18  ") for line in lines)
     for number, step in enumerate(ROUND_STEPS, 1):
         assert f"12:54:18  round 2/10 [{number}/9] {step.value}" in lines
-    assert "12:54:18  round 1/10: improved at simulated 250.0 µs; best simulated 250.0 µs (2.00x)" in lines
-    assert "12:54:18  round 2/10: wrong; best simulated 250.0 µs (2.00x)" in lines
+    now = "simulated 250.0 µs (200.0 to 275.0)"
+    assert f"12:54:18  round 1/10: improved at {now}; best {now} (2.00x)" in lines
+    said = "simulated 500.0 µs (400.0 to 550.0), 20.0 % of peak; 80 % sure: 149 measured kernels; 13 % by priors"
+    assert f"12:54:18  input kernel: {said}" in lines
+    assert f"12:54:18  round 2/10: wrong; best {now} (2.00x)" in lines
     assert "12:54:18  tokens 1,000 in, 100 out; cost $0.25" in lines
     assert lines[-1] == "12:54:18  finished: all rounds are done"
 

@@ -29,6 +29,7 @@ from tests.attempts import attempted
 from tests.llm.scenes import KERNEL, context
 from tests.llm.wire_server import Script, SeenRequest, WireServer
 from tests.transforms.running import KEEPS_LOADS, predictor, priced_by, random, run
+from tests.transforms.test_search import Walk, node, word
 
 X, SCALE = random(4096, 256), random(128, 1, seed=1)
 PRICE = priced_by(predictor(X, SCALE, core=KEEPS_LOADS))
@@ -77,6 +78,25 @@ def test_the_menu_names_tools_with_what_they_do_and_gain_best_first() -> None:
     assert "- hoist-invariant-load: " in prompt
     assert "a plan of your own may gain more than any line of it" in prompt
     assert '"tool": "tool name"' in requests[0].last_user_message
+
+
+def test_gains_that_are_ties_stand_last_and_say_so_and_of_equal_ones_the_simpler_comes_first() -> None:
+    """A step by a capital letter adds a line."""
+    prices = {"": 100.0, "A": 80.0, "b": 81.0, "c": 95.0, "d": 98.5, "e": 99.5}
+    walk = Walk({"": "edcbA"})
+    start = fresh(parent=Candidate("p", node("")))
+    menu = CatalogueMenu(priced_by(lambda text: prices[word(text)]), transforms=(walk,), tie=0.02)
+
+    offers = menu.offers(start)
+
+    assert [(offer.site, offer.gain_us, offer.tie) for offer in offers.offers] == [
+        ("b", 19.0, False), ("A", 20.0, False), ("c", 5.0, False), ("d", 1.5, True),
+    ]  # fmt: skip
+    with stage([json.dumps(OWN)], menu) as (proposer, requests):
+        proposer.planner.plan(start)
+    prompt = requests[0].last_user_message
+    assert "Gains less than 2 µs apart are ties" in prompt
+    assert "d is shorter | a tie, 1.5 µs |" in prompt and prompt.count("| a tie, ") == 1
 
 
 def test_a_model_picks_a_tool_and_the_kernel_is_made_without_asking_it_again() -> None:

@@ -11,7 +11,7 @@ import jinja2
 import pytest
 
 import accelopt_core.model.prompting as prompting
-from accelopt_core.evaluation import HotLine, Idle, Measured, microseconds
+from accelopt_core.evaluation import HotLine, Idle, Likely, Measured, microseconds
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.planner import planner_prompt
@@ -204,6 +204,16 @@ def test_only_a_machine_that_throttles_is_said_to(name: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(12345.6, "12,345.6 µs"), (0.01234, "0.0123 µs"), (-3.0, "-3 µs")])
 def test_microseconds(value: float, text: str) -> None:
     assert microseconds(value) == text
+
+
+def test_a_simulated_latency_is_shown_with_its_range_and_what_that_rests_on() -> None:
+    likely = Likely(300.0, 480.0, 0.8, ("149 measured kernels bound by products", "13 % of this time by priors"))
+    plain = context()
+    sure = replace(plain, parent_result=replace(plain.parent_result, likely=likely))
+    prompt = planner_prompt(sure, "", Detail())
+    assert f"which your plan changes: {sure.parent_result.latency_us:,.1f} µs (300.0 to 480.0)" in prompt
+    assert "a device's would lie, 80 % sure: 149 measured kernels bound by products; 13 % of this" in prompt
+    assert "would lie" not in planner_prompt(plain, "", Detail())
 
 
 def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_it() -> None:

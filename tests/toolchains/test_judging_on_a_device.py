@@ -49,6 +49,8 @@ def test_a_seed_kernel_is_right_and_its_latency_is_the_devices(name: str, toolch
     assert isinstance(predicted, Measured)
     assert result.latency_us == pytest.approx(1.1 * predicted.latency_us, rel=3e-3)
     assert (result.simulated, result.samples) == (False, 3)
+    assert result.likely is None and predicted.likely is not None and predicted.likely.level == 0.8
+    assert predicted.likely.low_us < predicted.latency_us < predicted.likely.high_us and predicted.likely.rests_on
     assert result.worst_rel_l2 == predicted.worst_rel_l2, "the same numbers came back, bit by bit"
     assert "NKI 0.6.1+simulated" in result.machine
 

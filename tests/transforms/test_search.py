@@ -60,7 +60,8 @@ def word(source: str) -> str:
 
 
 def node(path: str) -> str:
-    return START.replace("''", f"'{path}'")
+    """Of as many lines more as the path has capital letters."""
+    return START.replace("''", f"'{path}'") + "".join(f"{letter} = 1\n" for letter in path if letter.isupper())
 
 
 def measured(latency_us: float) -> Measured:
@@ -72,7 +73,7 @@ def measured(latency_us: float) -> Measured:
 class Game:
     """A planner on such a graph, with prices by word; what it asks for is written down."""
 
-    def __init__(self, edges: dict[str, str], prices: dict[str, float | None], **limits) -> None:
+    def __init__(self, edges: dict[str, str], prices: dict[str, float | None], tie: float = 0.01, **limits) -> None:
         self.asked: list[str] = []
         self.prices = prices
 
@@ -81,7 +82,7 @@ class Game:
             return prices[word(source)]
 
         walk = Walk(edges)
-        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, (walk,), LookAhead(**limits))
+        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, (walk,), LookAhead(**limits), tie)
 
     def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
         """Measured kernels in the order of the run; the fastest is the best and the parent."""
@@ -253,3 +254,59 @@ def test_an_oracle_that_runs_out_of_time_leaves_kernels_out_and_the_search_goes_
     context = Game({}, prices).context("")
 
     assert planner.plan(context).title == "go b, then go c"
+
+
+# --- ties -------------------------------------------------------------------------------------------
+
+
+def test_of_steps_that_tie_the_one_of_fewer_lines_is_taken_unless_memory_knows_better():
+    """A step by a capital letter adds a line."""
+    game = Game({"": "Abc"}, {"": 100.0, "A": 80.0, "b": 81.0, "c": 85.0}, tie=0.02)
+    longer = Game({"": "Ab"}, {"": 100.0, "A": 78.0, "b": 81.0}, tie=0.02)
+    won = Experience("go A", "s", "walk", speedup=1.2, kernel=TASK.name)
+
+    assert game.plan("").title == "go b"
+    assert longer.plan("").title == "go A", "3 µs of 78 are no tie"
+    assert game.proposer.planner.plan(replace(game.context(""), experiences=(won,))).title == "go A"
+
+
+def test_the_kernel_as_it_is_wins_over_a_step_that_ties_with_it():
+    game = Game({"": "a"}, {"": 100.0, "a": 98.1}, tie=0.02)
+    with pytest.raises(NothingToPlan, match="none with a predicted gain of 2 %"):
+        game.plan("")
+    assert Game({"": "a"}, {"": 100.0, "a": 97.9}, tie=0.02).plan("").title == "go a"
+
+
+def test_small_gains_that_are_more_than_a_tie_together_are_one_plan():
+    edges = {"": "ab", "a": "bc", "ab": "c", "b": "a"}
+    prices = {"": 100.0, "a": 99.0, "b": 99.5, "ab": 98.4, "ac": 98.9, "abc": 97.5, "ba": 98.4}
+    game = Game(edges, prices, tie=0.02)
+
+    plan = game.plan("")
+
+    assert (plan.title, plan.expected_gain_us) == ("go a, then go b, then go c", 2.5)
+    assert "100.0 µs become 99.0 µs (by itself a tie; the next step adds to it)" in plan.rationale
+    assert "None of 2 untried sites gains more than a tie" in plan.rationale
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [
+        {"a": 99.0, "ab": 98.95, "abc": 90.0},  # the second step is worth nothing, and opens nothing that is seen
+        {"a": 99.9, "ab": 99.0, "abc": 98.5},  # the first is worth nothing
+        {"a": 99.5, "ab": 99.0, "abc": 98.5},  # together they are still a tie
+    ],
+)
+def test_gains_that_do_not_add_up_to_more_than_a_tie_are_left(prices):
+    game = Game({"": "a", "a": "b", "ab": "c"}, {"": 100.0, **prices}, tie=0.02)
+    with pytest.raises(NothingToPlan):
+        game.plan("")
+
+
+def test_a_sum_ends_after_so_many_steps():
+    path = "abcdefgh"
+    prices = {path[:n]: 100.0 - 0.5 * n for n in range(9)}
+    edges = {path[:n]: path[n] for n in range(8)}
+    assert Game(edges, prices, tie=0.02, longest_sum=4).plan("").title.count("go") == 4
+    with pytest.raises(NothingToPlan):
+        Game(edges, prices, tie=0.02, longest_sum=3).plan("")
