@@ -10,6 +10,8 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 
 from benchmarks.device_rows import DeviceRow
 from benchmarks.timing_rows import MICRO, Programs, families, predict_micro, predict_us, progress
@@ -46,7 +48,8 @@ FITTED: Mapping[str, Constant] = {
 """By field of Machine."""
 
 MOST_ROWS, MOST_INSTRUCTIONS = 6, 40_000
-"""Of a grid, in a refit: a long one is sampled evenly, so that one point takes some two seconds."""
+"""Of a grid, in a refit: a long one is sampled evenly, and rows longer than that are left out, so that one point takes
+some two seconds."""
 EXTRAPOLATED_FROM = 20_000
 """Instructions from which a refit lets steady loops be extrapolated; what is reported never is."""
 _ROUNDS = 3
@@ -58,7 +61,7 @@ def sampled(rows: Sequence[DeviceRow], programs: Programs) -> list[DeviceRow]:
     """Of rows that ran and that the simulator accepts: evenly over each grid, its first and last among them."""
     by_grid: dict[str, list[DeviceRow]] = {}
     for row in rows:
-        if row.measured_us is not None and programs.length(row):
+        if row.measured_us is not None and 0 < programs.length(row) <= MOST_INSTRUCTIONS:
             by_grid.setdefault(row.grid, []).append(row)
     found = []
     for grid in by_grid.values():
@@ -93,6 +96,22 @@ def descend(
     return values
 
 
+_served: list[Programs] = []
+"""In a worker: the programs of the process that it was forked from."""
+
+
+def _serve(programs: Programs) -> None:
+    _served[:] = [programs]
+
+
+def _refit_us(task: tuple[DeviceRow, Machine]) -> float:
+    """µs; NaN where the simulator refuses it."""
+    row, machine = task
+    programs = _served[0]
+    found = predict_us(row, programs, machine, exact=False if programs.length(row) > EXTRAPOLATED_FROM else None)
+    return math.nan if found is None else found
+
+
 class Refits:
     """Predictions are kept by row and values: refits begin alike, so that most points are shared."""
 
@@ -109,6 +128,7 @@ class Refits:
         self._constants = constants
         self._known: dict[tuple[str, tuple[float, ...]], float] = {}
         """By row and values, in a refit."""
+        self._workers: Pool | None = None
 
     def without(self, left_out: str) -> dict[str, float]:
         """What the family is predicted by id to take, in µs; without the rows that the simulator refuses."""
@@ -133,6 +153,7 @@ class Refits:
         groups = [sampled(rows, self._programs) for rows in kept.values()]
 
         def error(values: Values) -> float:
+            self._predict([row for rows in groups for row in rows], values)
             found = [self._error(rows, values) for rows in groups]
             if single_instructions:
                 found.append(self._micro_error(values))
@@ -146,7 +167,7 @@ class Refits:
         """None where there is no row."""
         errors = []
         for row in rows:
-            predicted = self._predict(row, values)
+            predicted = self._known[row.id, tuple(values.values())]
             if not math.isnan(predicted):
                 assert row.measured_us is not None  # sampled from rows that ran
                 errors.append(abs(math.log(predicted / row.measured_us)))
@@ -159,14 +180,18 @@ class Refits:
             self._known[key] = statistics.mean(abs(math.log(predicted / measured)) for predicted, measured in pairs)
         return self._known[key]
 
-    def _predict(self, row: DeviceRow, values: Values) -> float:
-        """µs, for a refit; NaN where the simulator refuses it."""
-        key = (row.id, tuple(values.values()))
-        if key not in self._known:
-            long = self._programs.length(row) > EXTRAPOLATED_FROM
-            found = predict_us(row, self._programs, self._changed(values), exact=False if long else None)
-            self._known[key] = math.nan if found is None else found
-        return self._known[key]
+    def _predict(self, rows: Sequence[DeviceRow], values: Values) -> None:
+        """What is not yet known of these, for a refit, on all processors."""
+        key = tuple(values.values())
+        missing = [row for row in rows if (row.id, key) not in self._known]
+        if not missing:
+            return
+        if self._workers is None:  # forked with all programs traced
+            self._workers = get_context("fork").Pool(initializer=_serve, initargs=(self._programs,))
+        missing.sort(key=self._programs.length, reverse=True)
+        tasks = [(row, self._changed(values)) for row in missing]
+        for row, found in zip(missing, self._workers.imap(_refit_us, tasks)):
+            self._known[row.id, key] = found
 
     def _predicted(self, rows: Sequence[DeviceRow], values: Values) -> dict[str, float]:
         found = {row.id: predict_us(row, self._programs, self._changed(values)) for row in rows}
