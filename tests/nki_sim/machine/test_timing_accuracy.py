@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,25 @@ from benchmarks import calibration_instructions, timing_accuracy, timing_page, t
 from nki_sim.machine import TRN2
 from nki_sim.schedule import schedule
 
+QUICK = ("tutorial_matmul", "adamw", "ladder_fp32", "qwen_bf16", "streams", "attention_fp32", "micro")
 
-def test_every_target_of_the_published_rows_is_met(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [word for family in ("tutorial_matmul", "adamw", "micro") for word in ("--family", family)]
-    status = timing_accuracy.main(["--quick", *names])
-    printed = capsys.readouterr().out
-    assert status == 0, printed
-    assert "MISSED" not in printed and printed.count("at most") == len(timing_accuracy.TARGETS)
+
+def missed(names: Sequence[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Prints all targets of these families; those that are missed."""
+    status = timing_accuracy.main(["--quick", *[word for name in names for word in ("--family", name)]])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "(at most" in line]
+    found = [line for line in lines if "MISSED" in line]
+    assert lines and status == (1 if found else 0)
+    return found
+
+
+def test_the_targets_of_small_families_are_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not missed(QUICK, capsys)
+
+
+@pytest.mark.slow
+def test_every_target_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not missed((), capsys)
 
 
 def test_every_published_row_is_predicted() -> None:
