@@ -1,0 +1,143 @@
+"""The constants that a user's device decides: where each lives, which kernels show it, how far it may be believed.
+
+To add one: an entry of `CONSTANTS` (docs/extending.md). `NOT_MEASURED` has those that no kernel of a user's shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from infra.calibration import dma_kernels as dma
+from infra.calibration import engine_kernels as engines
+from infra.calibration.held_out_kernels import HELD_OUT_KERNELS
+from infra.calibration.kernel import CalibrationKernel
+from nki_sim.calibration import constant_of
+from nki_sim.machine import Machine
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One number of a machine that kernels can tell."""
+
+    name: str
+    """As `nki_sim.calibration` names it."""
+    what: str
+    """For people, with its unit."""
+    shown_by: CalibrationKernel
+    """Its kernel: the difference to `beside` is a straight line in this constant, or close to one."""
+    beside: CalibrationKernel
+    """The same without it, or with less of it; so what the two have in common cancels."""
+    least: float
+    most: float
+    """Of what is plausible. A device that seems to want more was disturbed, or is not as the model has it."""
+    steps: bool = False
+    """Kernels answer it in steps, or it is a whole number: values are tried, and slopes are not asked."""
+    confirmed_by: tuple[CalibrationKernel, ...] = ()
+    """Measured besides, so that one disturbed kernel does not decide alone."""
+    also: tuple[str, ...] = ()
+    """Constants of the same kind that no kernel tells apart: changed in proportion."""
+
+    def within(self, value: float) -> float:
+        return min(self.most, max(self.least, value))
+
+    def values(self, core: Machine, value: float) -> dict[str, float]:
+        """This constant at `value`, and those that go with it."""
+        factor = value / constant_of(core, self.name)
+        return {self.name: value, **{name: factor * constant_of(core, name) for name in self.also}}
+
+
+def _per_element(*opcodes: str) -> tuple[str, ...]:
+    return tuple(f"rates.{opcode}.per_element" for opcode in opcodes)
+
+
+_TWO_OPERANDS = _per_element("tensor_tensor", "scalar_tensor_tensor")
+_ACTIVATIONS = _per_element("activation", "activation_reduce", "activation+reduce")
+_GPSIMD = _per_element("tensor_tensor@gpsimd", "tensor_copy@gpsimd", "tensor_scalar@gpsimd")
+_GPSIMD_FIXED = tuple(f"rates.{op}@gpsimd.fixed" for op in ("tensor_tensor", "tensor_copy", "tensor_scalar", "memset"))
+
+CONSTANTS: tuple[Constant, ...] = (
+    # transfers
+    Constant("dma_sustained", "share of the DMA engines' rate", dma.WIDE_LOADS, dma.NOTHING, 0.3, 1.0),
+    Constant(
+        "dma_hardware_issue_ns", "ns a transfer on sync, scalar", dma.SYNC_LOADS, dma.NOTHING, 100, 3000,
+        confirmed_by=(dma.SCALAR_LOADS,),
+    ),
+    Constant("dma_software_issue_ns", "ns a transfer on gpsimd", dma.GPSIMD_LOADS, dma.NOTHING, 100, 3000),
+    Constant("dma_row_ns", "ns a contiguous row", dma.SHORT_ROWS, dma.NOTHING, 0.5, 60),
+    Constant("dma_start_ns", "ns from issue to the first byte", dma.ONE_TILE, dma.HOPS, 100, 5000),
+    Constant("dma_spread_ns", "ns from the first engine to the last", dma.HOPS, dma.NARROW_HOPS, 30, 3000),
+    Constant("dma_completion_ns", "ns from the last byte to a reader", dma.NARROW_HOPS, dma.NOTHING, 30, 3000),
+    # Vector
+    Constant(
+        _TWO_OPERANDS[0], "Vector cycles an element, two operands", engines.VECTOR_WIDE, engines.VECTOR_NARROW, 0.2, 4,
+        also=_TWO_OPERANDS[1:],
+    ),
+    Constant("vector_issue_cycles", "Vector cycles an instruction", engines.VECTOR_NARROW, dma.NOTHING, 8, 400),
+    Constant("vector_latency_ns", "ns to a reader of Vector", engines.VECTOR_CHAIN, engines.VECTOR_NARROW, 10, 900),
+    Constant(
+        "vector_perf_copy_32bit", "Vector's speed-up, one operand in SBUF", engines.VECTOR_FAST, dma.NOTHING, 0.5, 8
+    ),
+    Constant(
+        *_per_element("tensor_copy"), "cycles an element copied from PSUM", engines.VECTOR_EVICTIONS, dma.NOTHING, 0.2, 4,
+        confirmed_by=(engines.SCALAR_EVICTIONS,),
+    ),
+    Constant(*_per_element("tensor_reduce"), "Vector cycles an element summed", engines.ROW_SUMS, dma.NOTHING, 0.2, 4),
+    Constant(
+        *_per_element("tensor_tensor_scan"), "Vector cycles an element scanned", engines.VECTOR_SCAN, dma.NOTHING, 0.4, 10
+    ),
+    # Scalar
+    Constant(
+        _ACTIVATIONS[0], "Scalar cycles an element", engines.SCALAR_WIDE, engines.SCALAR_NARROW, 0.2, 4,
+        also=_ACTIVATIONS[1:],
+    ),
+    Constant("scalar_issue_cycles", "Scalar cycles an instruction", engines.SCALAR_NARROW, dma.NOTHING, 8, 400),
+    Constant(
+        "scalar_function_latency_ns", "ns to a reader of an activation", engines.SCALAR_CHAIN, engines.SCALAR_NARROW,
+        20, 1500,
+    ),
+    Constant("scalar_latency_ns", "ns to a reader of Scalar's others", engines.SCALAR_COPIES, dma.NOTHING, 10, 900),
+    Constant("activation_table_load_ns", "ns to load a function's table", engines.TABLES, dma.NOTHING, 200, 6000),
+    # GpSimd
+    Constant(
+        _GPSIMD[0], "GpSimd cycles an element", engines.GPSIMD_WIDE, engines.GPSIMD_NARROW, 0.2, 8, also=_GPSIMD[1:]
+    ),
+    Constant(
+        _GPSIMD_FIXED[0], "GpSimd cycles an instruction", engines.GPSIMD_NARROW, dma.NOTHING, 20, 900,
+        also=_GPSIMD_FIXED[1:],
+    ),
+    Constant("gpsimd_latency_ns", "ns to a reader of GpSimd", engines.GPSIMD_CHAIN, engines.GPSIMD_NARROW, 10, 1500),
+    # Tensor
+    Constant("tensor_latency_ns", "ns from PSUM written to PSUM read", engines.STEPS, dma.NOTHING, 20, 1500),
+    Constant("stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8),
+    Constant("throttle_factor", "slowdown of Tensor while cold", engines.COLD, engines.PAUSES, 1, 6),
+    Constant("throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 1, steps=True),
+)  # fmt: skip
+"""In an order in which each can be guessed once those before it are."""
+
+NOT_MEASURED: Mapping[str, str] = {
+    "stationary_latency_ns": "what a weight load takes alone: within a kernel the product before hides it",
+}
+"""Fitted fields of a machine that nothing a user can run would tell, each with why."""
+
+def kernels_of(constants: Sequence[Constant] = CONSTANTS) -> tuple[CalibrationKernel, ...]:
+    """What is measured to decide these constants."""
+    found = [kernel for each in constants for kernel in (each.shown_by, each.beside, *each.confirmed_by)]
+    return tuple(dict.fromkeys(found))
+
+
+def in_order_of_worth(constants: Sequence[Constant] = CONSTANTS) -> tuple[CalibrationKernel, ...]:
+    """What to measure, what tells most first: where time runs out, the rest is missing and not the beginning.
+
+    Of the kernels that are only predicted some come early, since without them nobody knows what a fit is worth.
+    """
+    wanted = kernels_of(constants)
+    first = [kernel for kernel in _FIRST if kernel in wanted]
+    rest = [kernel for kernel in wanted if kernel not in first]
+    return (*first, *HELD_OUT_KERNELS[:4], *rest, *HELD_OUT_KERNELS[4:])
+
+
+_FIRST = (
+    dma.NOTHING, dma.HOPS, dma.SYNC_LOADS, dma.GPSIMD_LOADS, dma.WIDE_LOADS, dma.SHORT_ROWS, engines.VECTOR_WIDE,
+    engines.VECTOR_NARROW, engines.SCALAR_WIDE, engines.SCALAR_NARROW, engines.VECTOR_EVICTIONS, engines.STEPS,
+)  # fmt: skip
