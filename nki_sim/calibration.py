@@ -95,7 +95,7 @@ def with_constants(core: Machine, values: Mapping[str, float]) -> Machine:
         after = round(value) if is_whole(name) else float(value)
         if name.partition(".")[0] == _RATES:
             opcode, _, part = name.partition(".")[2].rpartition(".")
-            rates[opcode] = replace(rates[opcode], **{part: after})
+            rates[opcode] = replace(rates[opcode], **{part: after})  # type: ignore[arg-type]  # checked by name
         else:
             plain[name] = after
     if rates != core.rates:

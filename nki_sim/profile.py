@@ -13,7 +13,7 @@ import numpy as np
 from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Cost
 from nki_sim.intervals import Interval, interval
-from nki_sim.machine import machine
+from nki_sim.machine import Machine, machine
 from nki_sim.passes import Passes
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, schedule
@@ -95,15 +95,15 @@ class Measurement:
 
 
 def measure(
-    program: Program, machine_name: str = "", exact: bool | None = None, passes: Passes | None = None
+    program: Program, on: str | Machine = "", exact: bool | None = None, passes: Passes | None = None
 ) -> Measurement:
-    """Time a program on a generation; by default the one it was traced for. `exact`: see `schedule`.
+    """Time a program on a generation, by name or as calibrated; by default the one it was traced for.
 
-    `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting). With
+    `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting). With
     LNC 2, the core that takes longer. Raises KeyError for an unknown machine and NotSupported for an instruction
     without a price, or such a loop without `passes`.
     """
-    core = machine(machine_name or program.machine)
+    core = on if isinstance(on, Machine) else machine(on or program.machine)
     alone = [replace(one, peers=()) for one in (program, *program.peers)]
     counted = passes.cores if passes is not None else (None,) * len(alone)
     found = [summarise(schedule(unrolled(one, ran), core, exact)) for one, ran in zip(alone, counted)]

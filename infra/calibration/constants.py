@@ -79,12 +79,15 @@ CONSTANTS: tuple[Constant, ...] = (
         "vector_perf_copy_32bit", "Vector's speed-up, one operand in SBUF", engines.VECTOR_FAST, dma.NOTHING, 0.5, 8
     ),
     Constant(
-        *_per_element("tensor_copy"), "cycles an element copied from PSUM", engines.VECTOR_EVICTIONS, dma.NOTHING, 0.2, 4,
+        "rates.tensor_copy.per_element", "cycles an element from PSUM", engines.VECTOR_EVICTIONS, dma.NOTHING, 0.2, 4,
         confirmed_by=(engines.SCALAR_EVICTIONS,),
     ),
-    Constant(*_per_element("tensor_reduce"), "Vector cycles an element summed", engines.ROW_SUMS, dma.NOTHING, 0.2, 4),
     Constant(
-        *_per_element("tensor_tensor_scan"), "Vector cycles an element scanned", engines.VECTOR_SCAN, dma.NOTHING, 0.4, 10
+        "rates.tensor_reduce.per_element", "Vector cycles an element summed", engines.ROW_SUMS, dma.NOTHING, 0.2, 4
+    ),
+    Constant(
+        "rates.tensor_tensor_scan.per_element", "Vector cycles an element scanned", engines.VECTOR_SCAN, dma.NOTHING,
+        0.4, 10,
     ),
     # Scalar
     Constant(
@@ -119,6 +122,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "stationary_latency_ns": "what a weight load takes alone: within a kernel the product before hides it",
 }
 """Fitted fields of a machine that nothing a user can run would tell, each with why."""
+
 
 def kernels_of(constants: Sequence[Constant] = CONSTANTS) -> tuple[CalibrationKernel, ...]:
     """What is measured to decide these constants."""

@@ -277,7 +277,7 @@ def _falling_load() -> tuple[Section, ...]:
 
     The widths differ, so that not all sections have shares which are multiples of one product's.
     """
-    sections = []
+    sections: list[Section] = []
     share = 0.85
     while share > 0.2:
         burst = next(count for count, least in ((8, 0.65), (4, 0.5), (2, 0.33), (1, 0.0)) if share > least)

@@ -18,7 +18,7 @@ from infra.calibration.model import TimingModel, Values
 from nki_sim.calibration import is_whole
 
 NOISE = 0.005
-"""How far a measurement of a good kernel may be off, as a fraction; what a residual is counted in."""
+"""How far a measurement may be off at least, as a fraction, however small its spread; residuals count in this."""
 BELIEVED = 3.0
 """Residuals beyond so many times the noise count less and less (Huber's weights)."""
 DISTRUSTED = 0.25
@@ -76,10 +76,14 @@ class Fit:
         return {each.name: each.value for each in self.constants if each.decided}
 
 
-def fit(model: TimingModel, measured: Mapping[str, float]) -> Fit:
-    """measured: us by kernel name, of kernels that `model` has traced. A constant without its kernels is not decided."""
+def fit(model: TimingModel, measured: Mapping[str, float], noise: Mapping[str, float]) -> Fit:
+    """measured: us by kernel name, of kernels that `model` has traced; noise: how far each may be off, as a fraction.
+
+    A constant without its kernels is not decided.
+    """
     undecided = {each.name: why for each in model.constants if (why := _not_measured(each, measured))}
-    solver = _Solver(model, [each for each in model.constants if each.name not in undecided], measured)
+    noise = {name: max(NOISE, noise.get(name, 0.0)) for name in measured}
+    solver = _Solver(model, [each for each in model.constants if each.name not in undecided], measured, noise)
     values = _from_several_starts(solver)
     spreads, remarks = solver.spreads(values), dict[str, str]()
     for each in sorted(solver.constants, key=lambda each: -spreads[each.name]):
@@ -100,7 +104,8 @@ def fit(model: TimingModel, measured: Mapping[str, float]) -> Fit:
         tuple(
             Fitted(
                 each.name, each.what, model.shipped[each.name], values.get(each.name, model.shipped[each.name]),
-                each.name not in undecided, spreads.get(each.name, math.inf), {**remarks, **undecided}.get(each.name, ""),
+                each.name not in undecided, spreads.get(each.name, math.inf),
+                {**remarks, **undecided}.get(each.name, ""),
             )
             for each in model.constants
         ),
@@ -178,6 +183,7 @@ class _Solver:
     model: TimingModel
     constants: Sequence[Constant]
     measured: Mapping[str, float]
+    noise: Mapping[str, float]
 
     def solve(self, values: dict[str, float]) -> dict[str, float]:
         """The values that explain the measurements best, from these on."""
@@ -218,7 +224,7 @@ class _Solver:
     def _residuals(self, values: Values) -> np.ndarray:
         """float64 [kernels]: log of predicted over measured, in units of the noise."""
         times = self.model.times(self.measured, values)
-        return np.array([math.log(times[name] / us) / NOISE for name, us in self.measured.items()])
+        return np.array([math.log(times[name] / us) / self.noise[name] for name, us in self.measured.items()])
 
     def cost(self, values: Values) -> float:
         """Huber's: quadratic up to what is believed, then linear; and a little for being far from what is shipped."""
@@ -250,9 +256,7 @@ class _Solver:
             weights = _weights(residuals)
             far = np.array([math.log(values[name] / self.model.shipped[name]) for name in names]) / FAMILIAR**2
             normal = slopes.T @ (slopes * weights[:, None]) + np.eye(len(names)) / FAMILIAR**2
-            step = -np.linalg.solve(
-                normal + damping * np.diag(np.diag(normal)), slopes.T @ (weights * residuals) + far
-            )
+            step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slopes.T @ (weights * residuals) + far)
             step = np.clip(step, -0.7, 0.7)
             moved = {
                 **values,
@@ -308,8 +312,7 @@ class _Solver:
         as_good = [
             abs(math.log(other / value))
             for other in near
-            if constant.least <= other <= constant.most
-            and self.cost({**values, constant.name: other}) < least + 1.0
+            if constant.least <= other <= constant.most and self.cost({**values, constant.name: other}) < least + 1.0
         ]
         return max(as_good, default=0.0)
 
