@@ -484,7 +484,6 @@ def calibrate(settings: config.Settings, console: Console) -> bool:
         )
     finally:
         view.close()
-        target.close()
     print_outcome(console, outcome, host)
     return outcome.path is not None
 

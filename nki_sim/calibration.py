@@ -37,7 +37,7 @@ class Calibration:
     @property
     def label(self) -> str:
         """Beside the name of what simulates."""
-        return f"calibrated {self.on}"
+        return f"calibrated on {self.on}"
 
 
 def from_json(data: Mapping[str, Any] | None) -> Calibration | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import nki_sim
 from accelopt_core.evaluation import Step
-from accelopt_core.ports import Progress, Target, TargetMisconfigured
+from accelopt_core.ports import Progress, Target, TargetInfo, TargetMisconfigured
 from infra.calibration.constants import CONSTANTS, in_order_of_worth, kernels_of
 from infra.calibration.file import CalibrationRecord, Calibrations, ConstantRecord, KernelRecord, save
 from infra.calibration.fitting import Fit, fit
@@ -62,7 +62,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Calibrated:
     record: CalibrationRecord
     truth: Truth
     left: tuple[str, ...]
@@ -71,50 +71,53 @@ class Outcome:
     """Where it is kept; None where it is not truer than what is shipped, or too little was measured to know."""
 
 
-def calibrate(target: Device, calibrations: Calibrations, *, budget_s: float, again: bool, view: View) -> Outcome:
+def calibrate(target: Device, calibrations: Calibrations, *, budget_s: float, again: bool, view: View) -> Calibrated:
     """Raises TargetError and JournalError; rows that are measured by then are kept, and a later call goes on.
 
-    budget_s: of the device's time, all calls together. again: what was measured before is set aside.
+    Closes the target. budget_s: of the device's time, all calls together. again: what was measured before is set aside.
     """
-    info = target.describe()
-    if info.simulated:
-        raise TargetMisconfigured(
-            f"{info.name}: a simulated machine has nothing to calibrate: name a Trainium instance"
-        )
-    path, rows_path = (
-        calibrations.path_of(info.machine, info.installed),
-        calibrations.rows_of(info.machine, info.installed),
-    )
-    make_folder(calibrations.folder)
-    with FileLock(path.with_suffix(".lock"), timeout_s=5.0):
-        if again and rows_path.exists():
-            rows_path.rename(rows_path.with_name(f"{rows_path.name}.{utc_now():%Y%m%d-%H%M%S}"))
+    view.step("asking what it is")
+    try:
+        info = target.describe()
+        if info.simulated:
+            raise TargetMisconfigured(f"{info.name} is simulated, with nothing to calibrate: name a Trainium instance")
+        path = calibrations.path_of(info.machine, info.installed)
+        rows = RowFile(calibrations.rows_of(info.machine, info.installed))
+        make_folder(calibrations.folder)
         kernels = in_order_of_worth()
-        view.step("tracing the kernels")
         model = TimingModel(info.machine, kernels, CONSTANTS)
-        rows = RowFile(rows_path)
-        target.remember_in(path.with_suffix(".remote"))
-        known = rows.of(info.fingerprint, kernels)
-        view.begins(
-            info.name, len(kernels) - len(known), len(kernels), sum(row.device_s for row in known.values()), budget_s
+        with FileLock(path.with_suffix(".lock"), timeout_s=5.0):
+            if again and rows.path.exists():
+                rows.path.rename(rows.path.with_name(f"{rows.path.name}.{utc_now():%Y%m%d-%H%M%S}"))
+            target.remember_in(path.with_suffix(".remote"))
+            left = _measure(target, info, rows, model, kernels, budget_s, view)
+    finally:
+        target.close()  # which ends what time ran out for
+    found = rows.of(info.fingerprint, kernels)
+    fitted = [kernel for kernel in kernels if not kernel.held_out and _latency(found, kernel) is not None]
+    if len(fitted) < FEWEST_FITTED:
+        raise TargetMisconfigured(
+            f"{len(fitted)} kernels could be measured on {info.name}, which is too few: "
+            f"{_first_refusal(found) or 'give more of --calibrate-minutes'}"
         )
-        measuring = Measuring(
-            target, info, rows, model.programs, budget_s, _teller(view, model, len(known), len(kernels)), _steps(view)
-        )
-        left = measuring.measure(kernels)
-        found = rows.of(info.fingerprint, kernels)
-        fitted = [kernel for kernel in kernels if not kernel.held_out and _latency(found, kernel) is not None]
-        if len(fitted) < FEWEST_FITTED:
-            raise TargetMisconfigured(
-                f"{len(fitted)} kernels could be measured on {info.name}, which is too few: "
-                f"{_first_refusal(found) or 'give more of --calibrate-minutes'}"
-            )
-        view.step(f"fitting {len(CONSTANTS)} constants to {len(fitted)} kernels")
-        record = _record(model, kernels, found)
-        truth = truth_of(record)
-        if truth.holds:
-            save(path, record)
-    return Outcome(record, truth, tuple(kernel.name for kernel in left), path if truth.holds else None)
+    view.step(f"fitting {len(CONSTANTS)} constants to {len(fitted)} kernels")
+    record = _record(model, kernels, found)
+    truth = truth_of(record)
+    if truth.holds:
+        save(path, record)
+    return Calibrated(record, truth, tuple(kernel.name for kernel in left), path if truth.holds else None)
+
+
+def _measure(
+    target: Device, info: TargetInfo, rows: RowFile, model: TimingModel, kernels: Sequence[CalibrationKernel],
+    budget_s: float, view: View,
+) -> tuple[CalibrationKernel, ...]:  # fmt: skip
+    """Those that are left."""
+    known = rows.of(info.fingerprint, kernels)
+    used_s = sum(row.device_s for row in known.values())
+    view.begins(info.name, len(kernels) - len(known), len(kernels), used_s, budget_s)
+    told = _teller(view, model, len(known), len(kernels))
+    return Measuring(target, info, rows, model.programs, budget_s, told, _steps(view)).measure(kernels)
 
 
 def truth_of(record: CalibrationRecord) -> Truth:

@@ -32,7 +32,7 @@ class Constant:
     most: float
     """Of what is plausible. A device that seems to want more was disturbed, or is not as the model has it."""
     steps: bool = False
-    """Kernels answer it in steps, or it is a whole number: values are tried, and slopes are not asked."""
+    """Kernels answer it in steps, or not at all beyond some value, or it is a whole number: values are tried."""
     confirmed_by: tuple[CalibrationKernel, ...] = ()
     """Measured besides, so that one disturbed kernel does not decide alone."""
     also: tuple[str, ...] = ()
@@ -112,7 +112,9 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("gpsimd_latency_ns", "ns to a reader of GpSimd", engines.GPSIMD_CHAIN, engines.GPSIMD_NARROW, 10, 1500),
     # Tensor
     Constant("tensor_latency_ns", "ns from PSUM written to PSUM read", engines.STEPS, dma.NOTHING, 20, 1500),
-    Constant("stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8),
+    Constant(
+        "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True
+    ),
     Constant("throttle_factor", "slowdown of Tensor while cold", engines.COLD, engines.PAUSES, 1, 6),
     Constant("throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 1, steps=True),
 )  # fmt: skip

@@ -214,7 +214,20 @@ WEIGHTS = kernel_of(
 )  # fmt: skip
 
 _BURSTS = '''\
-SECTIONS = $sections
+def bursts(turn, moving, pad, times, products, columns, pause):
+    for _ in range(times):
+        done = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
+        for _ in range(products):
+            nisa.nc_matmul(dst=done[:, 0:columns], stationary=turn, moving=moving[:, 0:columns])
+        nisa.tensor_scalar(
+            dst=pad[:, 0:64], data=done[:, 0:64], op0=nl.multiply, operand0=1.0 / products, engine=nisa.engine.vector
+        )
+        if pause > 0:
+            nisa.tensor_tensor(
+                dst=pad[:, 0:pause], data1=pad[:, 0:pause], data2=pad[:, 0:pause], op=nl.maximum,
+                engine=nisa.engine.vector,
+            )
+        nisa.tensor_copy(dst=moving[:, 0:64], src=pad[:, 0:64], engine=nisa.engine.vector)
 
 
 @nki.jit
@@ -229,23 +242,7 @@ def kernel(x, y):
     nisa.dma_copy(dst=pad, src=y)
     nisa.tensor_copy(dst=turn, src=wide)
     nisa.tensor_copy(dst=moving, src=pad[:, 0:512])
-    for section in range(len(SECTIONS)):
-        burst = SECTIONS[section][1]
-        columns = SECTIONS[section][2]
-        pause = SECTIONS[section][3]
-        for _ in range(SECTIONS[section][0]):
-            done = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.psum)
-            for _ in range(burst):
-                nisa.nc_matmul(dst=done[:, 0:columns], stationary=turn, moving=moving[:, 0:columns])
-            nisa.tensor_scalar(
-                dst=pad[:, 0:64], data=done[:, 0:64], op0=nl.multiply, operand0=1.0 / burst, engine=nisa.engine.vector
-            )
-            if pause > 0:
-                nisa.tensor_tensor(
-                    dst=pad[:, 0:pause], data1=pad[:, 0:pause], data2=pad[:, 0:pause], op=nl.maximum,
-                    engine=nisa.engine.vector,
-                )
-            nisa.tensor_copy(dst=moving[:, 0:64], src=pad[:, 0:64], engine=nisa.engine.vector)
+$calls
     nisa.tensor_copy(dst=pad[:, 0:512], src=moving)
     nisa.dma_copy(dst=out, src=pad[:, 0:512])
     return out
@@ -268,12 +265,13 @@ def _bursts(name: str, title: str, sections: tuple[Section, ...]) -> Calibration
         name, title, _BURSTS, shapes=((128, 128), (128, longest)),
         inputs=f"return [{_SHUFFLE}, np.random.randint(-8, 9, size=(128, {longest})).astype(np.float32)]",
         result=_FIRST_COLUMNS_TURNED, repeats=sum(times for times, *_ in sections),
-        sections=sections, longest=longest,
+        longest=longest,
+        calls="\n".join("    bursts(turn, moving, pad, " + ", ".join(map(str, each)) + ")" for each in sections),
     )  # fmt: skip
 
 
 def _falling_load() -> tuple[Section, ...]:
-    """Tensor busy for 0.85 to 0.2 of the time, a sixteenth less each, for some 15 us, which is several windows.
+    """Tensor busy for 0.85 to 0.2 of the time, a twentieth less each, for some 12 us, which is several windows.
 
     The widths differ, so that not all sections have shares which are multiples of one product's.
     """
@@ -284,9 +282,9 @@ def _falling_load() -> tuple[Section, ...]:
         columns = (512, 448, 384, 320)[len(sections) % 4]
         busy_ns = burst * columns / 2.4
         pause_ns = busy_ns * (1 / share - 1) - 600.0
-        times = max(4, round(15_000 * share / busy_ns))
+        times = max(4, round(12_000 * share / busy_ns))
         sections.append((times, burst, columns, 64 * max(0, round((pause_ns - 160) / 67))))
-        share *= 15 / 16
+        share *= 19 / 20
     return tuple(sections)
 
 

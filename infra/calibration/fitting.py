@@ -30,22 +30,23 @@ DECIDED = 0.08
 
 _SWEEPS = 2
 _ROUNDS = 4
-_STEPS = 12
-_DENSE_MOST = 3
+_STEPS = 30
+_DENSE_MOST = 5
 """A matrix of slopes takes seconds: it is made so often, and in between corrected by what the steps showed."""
 _STEP = 0.02
 _FINE_ENOUGH = 1e-3
 _TRIED = 17
-"""Values of a constant that is answered in steps, over its range; then as many around the best."""
+_FINER = 3
+"""Values of a constant that is answered in steps, over its range; then as many around the best, so many times."""
 _STARTS = (None, 0.2, 0.8, 0.5)
 """Where constants that are answered in steps begin: as shipped, then so far up their range."""
-_EXPLAINED = 1.0
+_EXPLAINED = 0.2
 """Cost per kernel of a solution that needs no other."""
 _EDGE = 0.01
 _UNKNOWN = 0.9
 """A spread as large as this is that of the first assumption: no measurement went into it."""
-_REFUTED = 9.0
-"""More cost than this with the shipped value, three standard deviations, and that value is not as good."""
+_REFUTED = 4.0
+"""More cost than this with the shipped value, two standard deviations, and that value is not as good."""
 _IMPLAUSIBLE = "implausible"
 
 
@@ -95,10 +96,8 @@ def fit(model: TimingModel, measured: Mapping[str, float], noise: Mapping[str, f
         others = without.solve({name: value for name, value in values.items() if name != each.name})
         if why.startswith(_IMPLAUSIBLE) or without.cost(others) - solver.cost(values) < _REFUTED:
             undecided[each.name], solver, values = why, without, others
-        elif spreads[each.name] > _UNKNOWN:
-            remarks[each.name] = "at least this" if values[each.name] > model.shipped[each.name] else "at most this"
         else:
-            remarks[each.name] = why
+            remarks[each.name] = solver.which_way(each, values) or why
     spreads = {**spreads, **solver.spreads(values)}
     return Fit(
         tuple(
@@ -264,21 +263,19 @@ class _Solver:
             }
             taken = np.array([math.log(moved[name] / values[name]) for name in names])
             after, new_cost = self._residuals(moved), self.cost(moved)
-            if new_cost < cost:
+            gained = cost - new_cost
+            if gained > 0:
                 slopes = slopes + np.outer(after - residuals - slopes @ taken, taken) / max(taken @ taken, 1e-12)
-                done = cost - new_cost < _FINE_ENOUGH * (1 + cost)
-                values, residuals, cost, fresh = moved, after, new_cost, False
+                values, residuals, cost = moved, after, new_cost
                 damping = max(damping / 5, 1e-6)
-                if not done:
-                    continue
-            if fresh:
-                damping *= 10
-                if damping > 10:
-                    break
-            elif dense < _DENSE_MOST:
+            if gained > _FINE_ENOUGH * (1 + cost):
+                fresh = False
+            elif not fresh and dense < _DENSE_MOST:
                 slopes, dense, fresh = self._slopes(values, residuals), dense + 1, True
-            else:
+            elif gained > 0 or damping > 10:
                 break
+            else:
+                damping *= 10
         return values
 
     def _spreads(self, values: Values) -> dict[str, float]:
@@ -294,27 +291,35 @@ class _Solver:
         """Of values over the whole range, then around the best of them."""
         low, high = constant.least, constant.most
         best = values[constant.name]
-        for _ in range(2):
+        for _ in range(_FINER):
             tried = sorted({*_tried(constant, low, high), best})
             costs = [self.cost({**values, constant.name: value}) for value in tried]
             least = min(costs)
             level = [value for value, cost in zip(tried, costs) if cost <= least + 1e-9]
             best = level[len(level) // 2]
+            if constant.least in level or constant.most in level:
+                # Nothing tells how far it reaches on that side: no farther from what is shipped than need be.
+                shipped = self.model.shipped[constant.name]
+                best = min(level, key=lambda value: abs(math.log(value / shipped)))
             at = tried.index(best)
             low, high = tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)]
         return {**values, constant.name: best}
 
-    def _spread_of_steps(self, constant: Constant, values: Values) -> float:
-        """How far the values reach that explain the measurements as well, within the noise."""
+    def _as_good(self, constant: Constant, values: Values) -> list[float]:
+        """How far the values reach, as logarithms, that explain the measurements as well within the noise."""
         least = self.cost(values)
         value = values[constant.name]
-        near = [value * factor for factor in np.geomspace(0.7, 1.4, _TRIED)]
-        as_good = [
-            abs(math.log(other / value))
-            for other in near
-            if constant.least <= other <= constant.most and self.cost({**values, constant.name: other}) < least + 1.0
-        ]
-        return max(as_good, default=0.0)
+        near = [constant.within(value * factor) for factor in np.geomspace(0.7, 1.4, _TRIED)]
+        return [math.log(other / value) for other in near if self.cost({**values, constant.name: other}) < least + 1.0]
+
+    def _spread_of_steps(self, constant: Constant, values: Values) -> float:
+        return max((abs(far) for far in self._as_good(constant, values)), default=0.0)
+
+    def which_way(self, constant: Constant, values: Values) -> str:
+        """For a constant that is known from one side only."""
+        reach = self._as_good(constant, values)
+        up, down = max(reach, default=0.0) > DECIDED, min(reach, default=0.0) < -DECIDED
+        return "at least this" if up and not down else "at most this" if down and not up else ""
 
 
 def _alike(values: Values, others: Values) -> bool:

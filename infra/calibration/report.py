@@ -12,7 +12,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from infra.calibration.calibrating import Outcome
+from infra.calibration.calibrating import Calibrated
 from infra.calibration.constants import CONSTANTS
 from infra.calibration.file import CalibrationRecord, KernelRecord
 from infra.calibration.rows import Row
@@ -63,7 +63,7 @@ class ConsoleView:
         self._console.print(Text(printable(text)), soft_wrap=True)
 
 
-def print_outcome(console: Console, outcome: Outcome, host: str) -> None:
+def print_outcome(console: Console, outcome: Calibrated, host: str) -> None:
     record = outcome.record
     console.print()
     console.print(_constants(record))
@@ -149,7 +149,7 @@ def _order(kernels: list[KernelRecord]) -> tuple[int, int, int] | None:
     return (pairs, shipped, calibrated) if pairs else None
 
 
-def _findings(outcome: Outcome) -> Iterator[str]:
+def _findings(outcome: Calibrated) -> Iterator[str]:
     for each in outcome.record.kernels:
         if each.measured_us is None:
             yield f"{each.name} could not be measured: {each.said}"
@@ -163,7 +163,7 @@ def _findings(outcome: Outcome) -> Iterator[str]:
 # --- what it comes to -------------------------------------------------------------------------------
 
 
-def _conclusion(outcome: Outcome, host: str) -> Iterator[str]:
+def _conclusion(outcome: Calibrated, host: str) -> Iterator[str]:
     record, truth = outcome.record, outcome.truth
     decided = sum(each.decided for each in record.constants)
     used = f"{duration(record.device_s)} of device time"
