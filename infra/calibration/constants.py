@@ -116,7 +116,9 @@ CONSTANTS: tuple[Constant, ...] = (
         "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True
     ),
     Constant("throttle_factor", "slowdown of Tensor while cold", engines.COLD, engines.PAUSES, 1, 6),
-    Constant("throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 1, steps=True),
+    Constant(
+        "throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 0.95, steps=True
+    ),
 )  # fmt: skip
 """In an order in which each can be guessed once those before it are."""
 

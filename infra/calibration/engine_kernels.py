@@ -235,9 +235,9 @@ def kernel(x, y):
     """Bursts of products, each waiting for a short copy of the one before, and for a pause in which Vector works."""
     out = nl.ndarray((P, 512), dtype=nl.float32, buffer=nl.shared_hbm)
     wide = nl.ndarray((P, P), dtype=x.dtype, buffer=nl.sbuf)
-    turn = nl.ndarray((P, P), dtype=nl.bfloat16, buffer=nl.sbuf)
+    turn = nl.ndarray((P, P), dtype=nl.$dtype, buffer=nl.sbuf)
     pad = nl.ndarray((P, $longest), dtype=y.dtype, buffer=nl.sbuf)
-    moving = nl.ndarray((P, 512), dtype=nl.bfloat16, buffer=nl.sbuf)
+    moving = nl.ndarray((P, 512), dtype=nl.$dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=wide, src=x)
     nisa.dma_copy(dst=pad, src=y)
     nisa.tensor_copy(dst=turn, src=wide)
@@ -259,19 +259,19 @@ Section = tuple[int, int, int, int]
 """How often; products of a burst; their columns; columns that Vector works on in the pause (0: none)."""
 
 
-def _bursts(name: str, title: str, sections: tuple[Section, ...]) -> CalibrationKernel:
+def _bursts(name: str, title: str, sections: tuple[Section, ...], dtype: str) -> CalibrationKernel:
     longest = max(512, *(pause for *_, pause in sections))
     return kernel_of(
         name, title, _BURSTS, shapes=((128, 128), (128, longest)),
         inputs=f"return [{_SHUFFLE}, np.random.randint(-8, 9, size=(128, {longest})).astype(np.float32)]",
         result=_FIRST_COLUMNS_TURNED, repeats=sum(times for times, *_ in sections),
-        longest=longest,
+        longest=longest, dtype=dtype,
         calls="\n".join("    bursts(turn, moving, pad, " + ", ".join(map(str, each)) + ")" for each in sections),
     )  # fmt: skip
 
 
 def _falling_load() -> tuple[Section, ...]:
-    """Tensor busy for 0.85 to 0.2 of the time, a twentieth less each, for some 12 us, which is several windows.
+    """Tensor busy for 0.85 to 0.2 of the time, a twentieth less each, for some 8 us, which is more than two windows.
 
     The widths differ, so that not all sections have shares which are multiples of one product's.
     """
@@ -282,12 +282,16 @@ def _falling_load() -> tuple[Section, ...]:
         columns = (512, 448, 384, 320)[len(sections) % 4]
         busy_ns = burst * columns / 2.4
         pause_ns = busy_ns * (1 / share - 1) - 600.0
-        times = max(4, round(12_000 * share / busy_ns))
+        times = max(4, round(8_000 * share / busy_ns))
         sections.append((times, burst, columns, 64 * max(0, round((pause_ns - 160) / 67))))
         share *= 19 / 20
     return tuple(sections)
 
 
-PAUSES = _bursts("pauses", "Hardly a product after each long pause", ((20, 1, 64, 5120),))
-COLD = _bursts("cold products", "Bursts after the same pauses: Tensor is cold", ((20, 3, 512, 5120),))
-COOLING = _bursts("cooling products", "Bursts at a falling load: from where on Tensor is cold", _falling_load())
+_LONG = 8192
+"""Columns that keep Vector busy for longer than the throttle looks back, at any rate of it that is plausible."""
+PAUSES = _bursts("pauses", "A narrow product after each long pause", ((16, 1, 64, _LONG),), "float32")
+COLD = _bursts("cold products", "A wide product after each: Tensor is cold", ((16, 1, 512, _LONG),), "float32")
+COOLING = _bursts(
+    "cooling products", "Bursts at a falling load: from where on Tensor is cold", _falling_load(), "bfloat16"
+)

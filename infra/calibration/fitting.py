@@ -17,7 +17,7 @@ from infra.calibration.constants import Constant
 from infra.calibration.model import TimingModel, Values
 from nki_sim.calibration import is_whole
 
-NOISE = 0.005
+NOISE = 0.002
 """How far a measurement may be off at least, as a fraction, however small its spread; residuals count in this."""
 BELIEVED = 3.0
 """Residuals beyond so many times the noise count less and less (Huber's weights)."""
@@ -40,7 +40,7 @@ _FINER = 3
 """Values of a constant that is answered in steps, over its range; then as many around the best, so many times."""
 _STARTS = (None, 0.2, 0.8, 0.5)
 """Where constants that are answered in steps begin: as shipped, then so far up their range."""
-_EXPLAINED = 0.2
+_EXPLAINED = 1.5
 """Cost per kernel of a solution that needs no other."""
 _EDGE = 0.01
 _UNKNOWN = 0.9
@@ -288,22 +288,34 @@ class _Solver:
     # --- answered in steps ------------------------------------------------------------------------
 
     def _best_of_many(self, constant: Constant, values: dict[str, float]) -> dict[str, float]:
-        """Of values over the whole range, then around the best of them."""
+        """Of values over the whole range, each with the constants that it is entangled with; then around the best."""
         low, high = constant.least, constant.most
-        best = values[constant.name]
-        for _ in range(_FINER):
-            tried = sorted({*_tried(constant, low, high), best})
-            costs = [self.cost({**values, constant.name: value}) for value in tried]
-            least = min(costs)
-            level = [value for value, cost in zip(tried, costs) if cost <= least + 1e-9]
-            best = level[len(level) // 2]
+        best = values
+        for finer in range(_FINER):
+            tried = {best[constant.name]: best}
+            for value in _tried(constant, low, high):
+                tried.setdefault(value, {**best, constant.name: value})
+            if finer == 0:
+                tried = {value: self._entangled(constant, each) for value, each in tried.items()}
+            ordered = sorted(tried)
+            costs = [self.cost(tried[value]) for value in ordered]
+            level = [value for value, cost in zip(ordered, costs) if cost <= min(costs) + 1e-9]
+            chosen = level[len(level) // 2]
             if constant.least in level or constant.most in level:
                 # Nothing tells how far it reaches on that side: no farther from what is shipped than need be.
                 shipped = self.model.shipped[constant.name]
-                best = min(level, key=lambda value: abs(math.log(value / shipped)))
-            at = tried.index(best)
-            low, high = tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)]
-        return {**values, constant.name: best}
+                chosen = min(level, key=lambda value: abs(math.log(value / shipped)))
+            best = tried[chosen]
+            at = ordered.index(chosen)
+            low, high = ordered[max(0, at - 1)], ordered[min(len(ordered) - 1, at + 1)]
+        return best
+
+    def _entangled(self, constant: Constant, values: dict[str, float]) -> dict[str, float]:
+        """With the constants anew whose own kernels this one changes: it and they are found together or not at all."""
+        for each in self.constants:
+            if not each.steps and constant.name in self.model.matters[each.shown_by.name]:
+                values = {**values, each.name: _from_line(self.model, each, values, self.measured)}
+        return values
 
     def _as_good(self, constant: Constant, values: Values) -> list[float]:
         """How far the values reach, as logarithms, that explain the measurements as well within the noise."""

@@ -26,9 +26,9 @@ class TimingModel:
         self.programs: dict[str, Program] = {kernel.name: kernel.program(name) for kernel in kernels}
         self.matters: dict[str, tuple[str, ...]] = dict.fromkeys(self.programs, tuple(self.shipped))
         self.schedules = 0
-        self._times: dict[tuple[str, tuple[float, ...]], float] = {}
+        self._times: dict[tuple[str, tuple[tuple[str, float], ...]], float] = {}
 
-    def constants_with(self, values: Values) -> dict[str, float]:
+    def machine_changes(self, values: Values) -> dict[str, float]:
         """Every constant of the machine that `values` change, those that go with them included."""
         changed: dict[str, float] = {}
         for each in self.constants:
@@ -38,7 +38,7 @@ class TimingModel:
         return changed
 
     def time(self, kernel: str, values: Values) -> float:
-        key = kernel, tuple(values.get(name, self.shipped[name]) for name in self.matters[kernel])
+        key = kernel, tuple((name, values.get(name, self.shipped[name])) for name in self.matters[kernel])
         if key not in self._times:
             self._times[key] = self.exact_time(kernel, values)
         return self._times[key]
@@ -49,7 +49,7 @@ class TimingModel:
     def exact_time(self, kernel: str, values: Values) -> float:
         """Scheduled now, whatever is thought to matter."""
         self.schedules += 1
-        changed = with_constants(self.core, self.constants_with(values))
+        changed = with_constants(self.core, self.machine_changes(values))
         return schedule(self.programs[kernel], changed).latency_us
 
     def look_what_matters(self, kernels: Iterable[str], values: Values) -> None:
