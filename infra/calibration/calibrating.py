@@ -27,6 +27,7 @@ WORSE_BY = 0.01
 """The median error on unfitted kernels may grow by so much before it counts as worse: that much is chance."""
 FEWEST_UNFITTED = 2
 FEWEST_FITTED = 6
+LOCK_PATIENCE_S = 5.0
 
 
 class Device(Target, Protocol):
@@ -86,7 +87,7 @@ def calibrate(target: Device, calibrations: Calibrations, *, budget_s: float, ag
         make_folder(calibrations.folder)
         kernels = in_order_of_worth()
         model = TimingModel(info.machine, kernels, CONSTANTS)
-        with FileLock(path.with_suffix(".lock"), timeout_s=5.0):
+        with FileLock(path.with_suffix(".lock"), timeout_s=LOCK_PATIENCE_S):
             if again and rows.path.exists():
                 rows.path.rename(rows.path.with_name(f"{rows.path.name}.{utc_now():%Y%m%d-%H%M%S}"))
             target.remember_in(path.with_suffix(".remote"))

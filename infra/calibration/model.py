@@ -26,6 +26,8 @@ class TimingModel:
         self.programs: dict[str, Program] = {kernel.name: kernel.program(name) for kernel in kernels}
         self.matters: dict[str, tuple[str, ...]] = dict.fromkeys(self.programs, tuple(self.shipped))
         self.schedules = 0
+        """Made so far: what a fit costs."""
+        self._latest: tuple[tuple[float, ...], Machine] | None = None
         self._times: dict[tuple[str, tuple[tuple[str, float], ...]], float] = {}
 
     def machine_changes(self, values: Values) -> dict[str, float]:
@@ -49,8 +51,10 @@ class TimingModel:
     def exact_time(self, kernel: str, values: Values) -> float:
         """Scheduled now, whatever is thought to matter."""
         self.schedules += 1
-        changed = with_constants(self.core, self.machine_changes(values))
-        return schedule(self.programs[kernel], changed).latency_us
+        key = tuple(values.get(name, shipped) for name, shipped in self.shipped.items())
+        if self._latest is None or self._latest[0] != key:
+            self._latest = key, with_constants(self.core, self.machine_changes(values))
+        return schedule(self.programs[kernel], self._latest[1]).latency_us
 
     def look_what_matters(self, kernels: Iterable[str], values: Values) -> None:
         """Near `values`, which constants change a kernel's time. Where others do later, `check` finds out."""
