@@ -99,9 +99,9 @@ def measure(
 ) -> Measurement:
     """Time a program on a generation, by name or as calibrated; by default the one it was traced for.
 
-    `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting). With
-    LNC 2, the core that takes longer. Raises KeyError for an unknown machine and NotSupported for an instruction
-    without a price, or such a loop without `passes`.
+    `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers
+    (nki_sim.executor.execute_counting). With LNC 2, the core that takes longer. Raises KeyError for an unknown machine
+    and NotSupported for an instruction without a price, or such a loop without `passes`.
     """
     core = on if isinstance(on, Machine) else machine(on or program.machine)
     alone = [replace(one, peers=()) for one in (program, *program.peers)]
