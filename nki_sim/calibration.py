@@ -66,9 +66,14 @@ def calibrated_machine(name: str, calibration: Calibration | None) -> Machine:
         raise ValueError(f"a calibration of {calibration.machine} says nothing about {name}")
     changed = with_constants(core, dict(calibration.constants))
     source = Source(f"measured by its user: {calibration.label}", "fitted")
-    holders = {constant.partition(".")[0] for constant, _ in calibration.constants}
-    sources = {**core.sources, **dict.fromkeys(holders, source)}
-    return replace(changed, calibration=calibration.line, sources=sources)
+    holders = [constant.partition(".") for constant, _ in calibration.constants]
+    opcodes = {rest.rpartition(".")[0] for holder, _, rest in holders if holder == _RATES}
+    return replace(
+        changed,
+        calibration=calibration.line,
+        rates={name: replace(rate, source=source) if name in opcodes else rate for name, rate in changed.rates.items()},
+        sources={**core.sources, **{holder: source for holder, *_ in holders if holder != _RATES}},
+    )
 
 
 def constant_of(core: Machine, name: str) -> float:

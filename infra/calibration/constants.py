@@ -26,8 +26,8 @@ class Constant:
     """For people, with its unit."""
     shown_by: CalibrationKernel
     """Its kernel: the difference to `beside` is a straight line in this constant, or close to one."""
-    beside: CalibrationKernel
-    """The same without it, or with less of it; so what the two have in common cancels."""
+    beside: CalibrationKernel | None
+    """The same without it, or with less of it; so what the two have in common cancels. None: every kernel has it."""
     least: float
     most: float
     """Of what is plausible. A device that seems to want more was disturbed, or is not as the model has it."""
@@ -37,6 +37,11 @@ class Constant:
     """Measured besides, so that one disturbed kernel does not decide alone."""
     also: tuple[str, ...] = ()
     """Constants of the same kind that no kernel tells apart: changed in proportion."""
+
+    @property
+    def kernels(self) -> tuple[CalibrationKernel, ...]:
+        """Without these it is not decided."""
+        return (self.shown_by,) if self.beside is None else (self.shown_by, self.beside)
 
     def within(self, value: float) -> float:
         return min(self.most, max(self.least, value))
@@ -63,11 +68,16 @@ CONSTANTS: tuple[Constant, ...] = (
         "dma_hardware_issue_ns", "ns a transfer on sync, scalar", dma.SYNC_LOADS, dma.NOTHING, 100, 3000,
         confirmed_by=(dma.SCALAR_LOADS,),
     ),
-    Constant("dma_software_issue_ns", "ns a transfer on gpsimd", dma.GPSIMD_LOADS, dma.NOTHING, 100, 3000),
     Constant("dma_row_ns", "ns a contiguous row", dma.SHORT_ROWS, dma.NOTHING, 0.5, 60),
-    Constant("dma_start_ns", "ns from issue to the first byte", dma.ONE_TILE, dma.HOPS, 100, 5000),
+    Constant("dma_hardware_start_ns", "ns to the first byte, on sync, scalar", dma.ONE_TILE, dma.HOPS, 20, 5000),
     Constant("dma_spread_ns", "ns from the first engine to the last", dma.HOPS, dma.NARROW_HOPS, 30, 3000),
     Constant("dma_completion_ns", "ns from the last byte to a reader", dma.NARROW_HOPS, dma.NOTHING, 30, 3000),
+    Constant("profiler_ns", "ns that a profile adds to a kernel", dma.NOTHING, None, 200, 60_000),
+    Constant("dma_software_descriptor_ns", "ns a descriptor on gpsimd", dma.GPSIMD_LOADS, dma.ONE_ROW, 0.2, 60),
+    Constant("dma_software_issue_ns", "ns a transfer on gpsimd besides", dma.ONE_ROW, dma.NOTHING, 10, 3000),
+    Constant("dma_software_start_ns", "ns to the first byte, on gpsimd", dma.GPSIMD_HOPS, dma.NOTHING, 20, 5000),
+    Constant("dma_prepared_issue_ns", "ns a transfer, descriptors in memory", dma.PREPARED_LOADS, dma.NOTHING, 8, 3000),
+    Constant("dma_start_ns", "ns to the first byte, the same", dma.PREPARED_HOPS, dma.NOTHING, 20, 5000),
     # Vector
     Constant(
         _TWO_OPERANDS[0], "Vector cycles an element, two operands", engines.VECTOR_WIDE, engines.VECTOR_NARROW, 0.2, 4,
@@ -112,6 +122,10 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("gpsimd_latency_ns", "ns to a reader of GpSimd", engines.GPSIMD_CHAIN, engines.GPSIMD_NARROW, 10, 1500),
     # Tensor
     Constant("tensor_latency_ns", "ns from PSUM written to PSUM read", engines.STEPS, dma.NOTHING, 20, 1500),
+    Constant("tensor_pass_ns", "ns between two passes of the array", engines.PASSES, dma.NOTHING, 0.1, 30),
+    Constant(
+        "tensor_wait_ns", "ns a product waits for each transfer", engines.FETCHED, engines.FETCHED_AT_ONCE, 2, 1000
+    ),
     Constant(
         "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True
     ),
@@ -119,18 +133,25 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant(
         "throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 0.95, steps=True
     ),
+    # what the compiler decides
+    Constant("rotation_depth", "places that a loop's tile goes through", dma.ROTATION, dma.NOTHING, 1, 12, steps=True),
+    Constant(
+        "reload_window_bytes", "bytes for which a loaded tile is remembered", dma.RELOADS, dma.NOTHING, 8192, 400_000,
+        steps=True,
+    ),
 )  # fmt: skip
 """In an order in which each can be guessed once those before it are."""
 
 NOT_MEASURED: Mapping[str, str] = {
     "stationary_latency_ns": "what a weight load takes alone: within a kernel the product before hides it",
+    "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
 }
 """Fitted fields of a machine that nothing a user can run would tell, each with why."""
 
 
 def kernels_of(constants: Sequence[Constant] = CONSTANTS) -> tuple[CalibrationKernel, ...]:
     """What is measured to decide these constants."""
-    found = [kernel for each in constants for kernel in (each.shown_by, each.beside, *each.confirmed_by)]
+    found = [kernel for each in constants for kernel in (*each.kernels, *each.confirmed_by)]
     return tuple(dict.fromkeys(found))
 
 
@@ -140,12 +161,14 @@ def in_order_of_worth(constants: Sequence[Constant] = CONSTANTS) -> tuple[Calibr
     Of the kernels that are only predicted some come early, since without them nobody knows what a fit is worth.
     """
     wanted = kernels_of(constants)
+    last = [kernel for each in constants for kernel in each.confirmed_by]
     first = [kernel for kernel in _FIRST if kernel in wanted]
-    rest = [kernel for kernel in wanted if kernel not in first]
-    return (*first, *HELD_OUT_KERNELS[:4], *rest, *HELD_OUT_KERNELS[4:])
+    rest = [kernel for kernel in wanted if kernel not in (*first, *last)]
+    return (*first, *HELD_OUT_KERNELS[:4], *rest, *HELD_OUT_KERNELS[4:], *last)
 
 
 _FIRST = (
-    dma.NOTHING, dma.HOPS, dma.SYNC_LOADS, dma.GPSIMD_LOADS, dma.WIDE_LOADS, dma.SHORT_ROWS, engines.VECTOR_WIDE,
-    engines.VECTOR_NARROW, engines.SCALAR_WIDE, engines.SCALAR_NARROW, engines.VECTOR_EVICTIONS, engines.STEPS,
+    dma.NOTHING, dma.HOPS, dma.SYNC_LOADS, dma.GPSIMD_LOADS, dma.ONE_ROW, dma.GPSIMD_HOPS, dma.WIDE_LOADS,
+    dma.SHORT_ROWS, engines.VECTOR_WIDE, engines.VECTOR_NARROW, engines.SCALAR_WIDE, engines.SCALAR_NARROW,
+    engines.VECTOR_EVICTIONS, engines.STEPS,
 )  # fmt: skip

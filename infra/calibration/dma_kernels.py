@@ -10,6 +10,8 @@ from infra.calibration.kernel import CalibrationKernel, kernel_of
 SYNC = "engine=nisa.engine.sync, dge_mode=nisa.dge_mode.hwdge"
 SCALAR = "engine=nisa.engine.scalar, dge_mode=nisa.dge_mode.hwdge"
 GPSIMD = "engine=nisa.engine.gpsimd, dge_mode=nisa.dge_mode.swdge"
+PREPARED = "engine=nisa.engine.sync, dge_mode=nisa.dge_mode.none"
+PREPARED_ON_SCALAR = "engine=nisa.engine.scalar, dge_mode=nisa.dge_mode.none"
 
 _SAME = "return x"
 
@@ -46,8 +48,8 @@ _LOADS = '''\
 @nki.jit
 def kernel(x):
     """Loads that do not wait for each other, all on one queue; one store of them all."""
-    out = nl.ndarray((P, $width), dtype=x.dtype, buffer=nl.shared_hbm)
-    tile = nl.ndarray((P, $width), dtype=x.dtype, buffer=nl.sbuf)
+    out = nl.ndarray(($rows, $width), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(($rows, $width), dtype=x.dtype, buffer=nl.sbuf)
     for i in range($repeats):
         nisa.dma_copy(
             dst=tile[:, i * $columns : (i + 1) * $columns], src=x[:, i * $columns : (i + 1) * $columns], $queue
@@ -72,19 +74,65 @@ def kernel(x):
 '''
 
 
-def _hops(name: str, title: str, rows: int, repeats: int) -> CalibrationKernel:
+_SUMMED = '''\
+@nki.jit
+def kernel(x):
+    """A tile of its own for each load: how many of them are under way at once is for the compiler to say."""
+    out = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=0.0)
+    for i in range($repeats):
+        tile = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[:, i * $columns : (i + 1) * $columns], $queue)
+        nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add, engine=nisa.engine.vector)
+    nisa.dma_copy(dst=out, src=total, $queue)
+    return out
+'''
+
+_AGAIN = '''\
+@nki.jit
+def kernel(x):
+    """The same slow load again and again, small tiles in between: a compiler that remembers one leaves the next out."""
+    out = nl.ndarray((P, 64), dtype=x.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((P, 64), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=0.0)
+    singles = x.reshape((P, $columns, 2))
+    for _ in range($repeats):
+        again = nl.ndarray((P, $columns, 1), dtype=x.dtype, buffer=nl.sbuf)
+        between = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=again, src=singles[:, :, 0:1], $queue)
+        nisa.tensor_copy(
+            dst=between[:, 0:64], src=again.reshape((P, $columns))[:, 0:64], engine=nisa.engine.vector
+        )
+        nisa.tensor_tensor(dst=total, data1=total, data2=between[:, 0:64], op=nl.add, engine=nisa.engine.vector)
+    nisa.dma_copy(dst=out, src=total, $queue)
+    return out
+'''
+
+
+def _hops(
+    name: str,
+    title: str,
+    repeats: int,
+    columns: int,
+    queue: str = SYNC,
+    other_queue: str = SCALAR,
+    rows: int = 128,
+) -> CalibrationKernel:
+    """As wide as it takes for a transfer to outlast the time in which its queue issues the next but one."""
     return kernel_of(
-        name, title, _HOPS, shapes=((rows, 64),), result=_SAME,
-        repeats=repeats, rows=rows, columns=64,
-        queue=SYNC, other_queue=SCALAR,
+        name, title, _HOPS, shapes=((rows, columns),), result=_SAME,
+        repeats=repeats, rows=rows, columns=columns, queue=queue, other_queue=other_queue,
     )  # fmt: skip
 
 
-def _through_sbuf(name: str, title: str, body: str, queue: str, repeats: int, columns: int) -> CalibrationKernel:
+def _through_sbuf(
+    name: str, title: str, body: str, queue: str, repeats: int, columns: int, rows: int = 128
+) -> CalibrationKernel:
     width = repeats * columns
     return kernel_of(
-        name, title, body, shapes=((128, width),), result=_SAME,
-        repeats=repeats, columns=columns, width=width, queue=queue, other_queue=SCALAR,
+        name, title, body, shapes=((rows, width),), result=_SAME,
+        repeats=repeats, columns=columns, width=width, rows=rows, queue=queue, other_queue=SCALAR,
     )  # fmt: skip
 
 
@@ -97,12 +145,26 @@ def _short_rows(repeats: int, each: int) -> CalibrationKernel:
     )  # fmt: skip
 
 
-NOTHING = _hops("nothing", "A small tile in and out again: what every kernel pays", 128, 0)
-HOPS = _hops("hops", "Small transfers that wait for each other, on all DMA engines", 128, 24)
-NARROW_HOPS = _hops("narrow hops", "The same within one partition, so on one DMA engine", 1, 24)
-ONE_TILE = _through_sbuf("one tile", "Loads and stores that share one tile", _ONE_TILE, SYNC, 12, 64)
-SYNC_LOADS = _through_sbuf("loads on sync", "Small loads, descriptors made by hardware", _LOADS, SYNC, 48, 64)
-SCALAR_LOADS = _through_sbuf("loads on scalar", "The same on Scalar's queue", _LOADS, SCALAR, 48, 64)
-GPSIMD_LOADS = _through_sbuf("loads on gpsimd", "The same with software descriptors", _LOADS, GPSIMD, 48, 64)
+NOTHING = _hops("nothing", "A small tile in and out again: what every kernel pays", 0, 64)
+HOPS = _hops("hops", "Small transfers that wait for each other, on all DMA engines", 40, 256)
+NARROW_HOPS = _hops("narrow hops", "The same within one partition, so on one DMA engine", 48, 4096, rows=1)
+GPSIMD_HOPS = _hops("hops on gpsimd", "The same with software descriptors", 24, 1024, GPSIMD, GPSIMD)
+PREPARED_HOPS = _hops("prepared hops", "The same, descriptors left in memory", 32, 256, PREPARED, PREPARED_ON_SCALAR)
+ONE_TILE = _through_sbuf("one tile", "Loads and stores that share one tile", _ONE_TILE, SYNC, 24, 512)
+SYNC_LOADS = _through_sbuf("loads on sync", "Small loads, descriptors made by hardware", _LOADS, SYNC, 96, 64)
+SCALAR_LOADS = _through_sbuf("loads on scalar", "The same on Scalar's queue", _LOADS, SCALAR, 96, 64)
+GPSIMD_LOADS = _through_sbuf("loads on gpsimd", "The same with software descriptors", _LOADS, GPSIMD, 96, 64)
+ONE_ROW = _through_sbuf("rows on gpsimd", "Software descriptors, one each", _LOADS, GPSIMD, 256, 64, rows=1)
+PREPARED_LOADS = _through_sbuf(
+    "prepared loads", "Loads of a row, descriptors left in memory", _LOADS, PREPARED, 384, 16, rows=1
+)
 WIDE_LOADS = _through_sbuf("wide loads", "Loads of 16 KiB rows: the DMA engines' rate", _LOADS, SYNC, 8, 4096)
-SHORT_ROWS = _short_rows(8, 64)
+SHORT_ROWS = _short_rows(12, 64)
+ROTATION = kernel_of(
+    "tiles in turn", "Loads into a tile each: how many are under way at once", _SUMMED, shapes=((128, 128 * 64),),
+    result="return x.reshape(128, $repeats, $columns).sum(axis=1)", repeats=128, columns=64, queue=PREPARED,
+)  # fmt: skip
+RELOADS = kernel_of(
+    "loads again", "A slow load repeated: which of them the compiler leaves out", _AGAIN, shapes=((128, 2 * 512),),
+    result="return $repeats * x.reshape(128, $columns, 2)[:, :64, 0]", repeats=256, columns=512, queue=SYNC,
+)  # fmt: skip

@@ -65,25 +65,25 @@ def _lanes(
     )  # fmt: skip
 
 
-VECTOR_NARROW = _lanes("vector 64", "Additions of 64 columns", _ADD.format("vector"), _ADDED, 64, 192)
+VECTOR_NARROW = _lanes("vector 64", "Additions of 64 columns", _ADD.format("vector"), _ADDED, 64, 384)
 VECTOR_WIDE = _lanes("vector 1024", "Additions of 1,024 columns", _ADD.format("vector"), _ADDED, 1024, 48)
 VECTOR_CHAIN = _lanes(
-    "vector chain", "Additions that wait for each other", _ADD.format("vector"), _ADDED, 64, 128, tiles=1
+    "vector chain", "Additions that wait for each other", _ADD.format("vector"), _ADDED, 64, 192, tiles=1
 )
 VECTOR_FAST = _lanes(
     "vector scaling", "One operand, within SBUF: Vector's fast mode", _SCALE.format("vector"), _SIGNED, 1024, 64
 )
 VECTOR_SCAN = _lanes("scan", "Scans of 512 columns", _SCAN, _SCANNED, 512, 16, inputs=_HALVES)
-SCALAR_NARROW = _lanes("scalar 64", "Activations of 64 columns", _ACTIVATE, _SIGNED, 64, 192)
+SCALAR_NARROW = _lanes("scalar 64", "Activations of 64 columns", _ACTIVATE, _SIGNED, 64, 384)
 SCALAR_WIDE = _lanes("scalar 1024", "Activations of 1,024 columns", _ACTIVATE, _SIGNED, 1024, 48)
-SCALAR_CHAIN = _lanes("scalar chain", "Activations that wait for each other", _ACTIVATE, _SIGNED, 64, 96, tiles=1)
+SCALAR_CHAIN = _lanes("scalar chain", "Activations that wait for each other", _ACTIVATE, _SIGNED, 64, 160, tiles=1)
 SCALAR_COPIES = _lanes(
-    "scalar scaling", "Instructions of Scalar without a function", _SCALE.format("scalar"), _SIGNED, 64, 128, tiles=1
+    "scalar scaling", "Instructions of Scalar without a function", _SCALE.format("scalar"), _SIGNED, 64, 192, tiles=1
 )
-GPSIMD_NARROW = _lanes("gpsimd 64", "Additions of 64 columns", _ADD.format("gpsimd"), _ADDED, 64, 128)
+GPSIMD_NARROW = _lanes("gpsimd 64", "Additions of 64 columns", _ADD.format("gpsimd"), _ADDED, 64, 256)
 GPSIMD_WIDE = _lanes("gpsimd 1024", "Additions of 1,024 columns", _ADD.format("gpsimd"), _ADDED, 1024, 32)
 GPSIMD_CHAIN = _lanes(
-    "gpsimd chain", "Additions that wait for each other", _ADD.format("gpsimd"), _ADDED, 64, 96, tiles=1
+    "gpsimd chain", "Additions that wait for each other", _ADD.format("gpsimd"), _ADDED, 64, 160, tiles=1
 )
 
 _SUMS = '''\
@@ -124,7 +124,7 @@ TABLES = kernel_of(
     "tables", "Functions in turn: each loads its table", _TABLES, shapes=((128, 64),),
     inputs="return [np.random.uniform(0.5, 1.5, size=(128, 64)).astype(np.float32)]",
     result="for _ in range($repeats // 2):\n    x = 1 / np.sqrt(np.exp(-0.5 * x))\nreturn x",
-    repeats=16,
+    repeats=32,
 )  # fmt: skip
 
 _EVICTIONS = '''\
@@ -186,7 +186,7 @@ _POWERS = "turned = y\nfor _ in range($repeats):\n    turned = x.T @ turned\nret
 STEPS = kernel_of(
     "matmul steps", "Products and copies that wait for each other", _STEPS, shapes=((128, 128), (128, 64)),
     inputs=f"return [{_SHUFFLE}, np.random.normal(size=(128, 64)).astype(np.float32)]",
-    result=_POWERS, repeats=48,
+    result=_POWERS, repeats=96,
 )  # fmt: skip
 
 _WEIGHTS = '''\
@@ -212,6 +212,68 @@ WEIGHTS = kernel_of(
     "weight loads", "Narrow products, the weights changing", _WEIGHTS, shapes=((128, 256), (128, 64)),
     result="return $repeats // 2 * (x[:, :128].T @ y + x[:, 128:].T @ y)", repeats=256,
 )  # fmt: skip
+
+_NARROW = '''\
+@nki.jit
+def kernel(x, y):
+    """Products of few columns with few weights: what a pass over the array takes besides."""
+    out = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+    weights = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
+    moving = nl.ndarray((P, 64), dtype=y.dtype, buffer=nl.sbuf)
+    total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
+    result = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=x)
+    nisa.dma_copy(dst=moving, src=y)
+    for _ in range($repeats):
+        nisa.nc_matmul(dst=total, stationary=weights, moving=moving)
+    nisa.tensor_copy(dst=result, src=total)
+    nisa.dma_copy(dst=out, src=result)
+    return out
+'''
+
+PASSES = kernel_of(
+    "narrow products", "Products of few columns and weights", _NARROW, shapes=((128, 32), (128, 64)),
+    result="return $repeats * (x.T @ y)", repeats=384,
+)  # fmt: skip
+
+_FETCHED = '''\
+@nki.jit
+def kernel(x, y):
+    """Products whose operands came in several transfers. The first needs a sum of all, so they are there by then."""
+    out = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+    weights = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
+    ready = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
+    moving = nl.ndarray((P, $repeats * 64), dtype=y.dtype, buffer=nl.sbuf)
+    every = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nothing = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.sbuf)
+    total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
+    result = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=x)
+    for i in range($repeats // $each):
+        nisa.dma_copy(
+            dst=moving[:, i * $each * 64 : (i + 1) * $each * 64], src=y[:, i * $each * 64 : (i + 1) * $each * 64],
+            engine=nisa.engine.sync, dge_mode=nisa.dge_mode.hwdge,
+        )
+    nisa.tensor_reduce(dst=every, op=nl.add, data=moving, axis=1)
+    nisa.tensor_scalar(dst=nothing, data=every, op0=nl.multiply, operand0=0.0)
+    nisa.tensor_scalar(dst=ready, data=weights, op0=nl.add, operand0=nothing)
+    for i in range($repeats):
+        nisa.nc_matmul(dst=total, stationary=ready, moving=moving[:, i * 64 : (i + 1) * 64])
+    nisa.tensor_copy(dst=result, src=total)
+    nisa.dma_copy(dst=out, src=result)
+    return out
+'''
+
+
+def _fetched(name: str, title: str, repeats: int, each: int) -> CalibrationKernel:
+    return kernel_of(
+        name, title, _FETCHED, shapes=((128, 32), (128, 64 * repeats)),
+        result="return x.T @ y.reshape(128, $repeats, 64).sum(axis=1)", repeats=repeats, each=each,
+    )  # fmt: skip
+
+
+FETCHED = _fetched("fetched products", "Products whose operands came by a transfer each", 48, 1)
+FETCHED_AT_ONCE = _fetched("products at once", "The same, their operands by one transfer", 48, 48)
 
 _BURSTS = '''\
 def bursts(turn, moving, pad, times, products, columns, pause):

@@ -8,7 +8,7 @@ cannot decide stays as shipped, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ DECIDED = 0.08
 _SWEEPS = 2
 _ROUNDS = 4
 _STEPS = 30
-_DENSE_MOST = 5
+_DENSE_MOST = 3
 """A matrix of slopes takes seconds: it is made so often, and in between corrected by what the steps showed."""
 _STEP = 0.02
 _FINE_ENOUGH = 1e-3
@@ -93,7 +93,7 @@ def fit(model: TimingModel, measured: Mapping[str, float], noise: Mapping[str, f
             continue
         # Back to what is shipped; the others, which may have made up for it, are solved for again.
         without = replace(solver, constants=[other for other in solver.constants if other is not each])
-        others = without.solve({name: value for name, value in values.items() if name != each.name})
+        others = without.along_slopes({name: value for name, value in values.items() if name != each.name})
         if why.startswith(_IMPLAUSIBLE) or without.cost(others) - solver.cost(values) < _REFUTED:
             undecided[each.name], solver, values = why, without, others
         else:
@@ -135,7 +135,7 @@ def _whole_if(constant: Constant, value: float) -> float:
 
 
 def _not_measured(constant: Constant, measured: Mapping[str, float]) -> str:
-    lacking = [kernel.name for kernel in (constant.shown_by, constant.beside) if kernel.name not in measured]
+    lacking = [kernel.name for kernel in constant.kernels if kernel.name not in measured]
     return f"not measured: {', '.join(lacking)}" if lacking else ""
 
 
@@ -156,12 +156,16 @@ def _first_guess(
 
 def _from_line(model: TimingModel, constant: Constant, values: Values, measured: Mapping[str, float]) -> float:
     """Where the predicted difference is the measured one: straight lines, twice, within the plausible range."""
-    more, less = constant.shown_by.name, constant.beside.name
-    wanted = measured[more] - measured[less]
+
+    def difference(time: Callable[[str], float]) -> float:
+        more, *less = (time(kernel.name) for kernel in constant.kernels)
+        return more - sum(less)
+
+    wanted = difference(lambda kernel: measured[kernel])
 
     def missed(value: float) -> float:
         changed = {**values, constant.name: value}
-        return model.time(more, changed) - model.time(less, changed) - wanted
+        return difference(lambda kernel: model.time(kernel, changed)) - wanted
 
     at = values[constant.name]
     for _ in range(3):
@@ -190,7 +194,7 @@ class _Solver:
             for each in self.constants:
                 if each.steps:
                     values = self._best_of_many(each, values)
-            before, values = values, self._along_slopes(values)
+            before, values = values, self.along_slopes(values)
             if not self.model.check(self.measured, values):
                 continue
             if not any(each.steps for each in self.constants) or _alike(before, values):
@@ -212,7 +216,7 @@ class _Solver:
         if spread > DECIDED:
             return f"only known to {100 * spread:.0f} %"
         if min(abs(value / constant.least - 1), abs(value / constant.most - 1)) < _EDGE and constant.most != 1.0:
-            kernels = f"{constant.shown_by.name} or {constant.beside.name}"
+            kernels = " or ".join(kernel.name for kernel in constant.kernels)
             return f"{_IMPLAUSIBLE} ({value:g}): was {kernels} disturbed?"
         return ""
 
@@ -246,7 +250,7 @@ class _Solver:
                 columns.append((self._residuals(moved) - residuals) / step)
         return np.stack(columns, axis=1) if columns else np.zeros((len(residuals), 0))
 
-    def _along_slopes(self, values: dict[str, float]) -> dict[str, float]:
+    def along_slopes(self, values: dict[str, float]) -> dict[str, float]:
         names, bounds = self._smooth, {each.name: each for each in self.constants}
         residuals, cost = self._residuals(values), self.cost(values)
         slopes, dense, damping = self._slopes(values, residuals), 1, 1e-3
@@ -321,7 +325,7 @@ class _Solver:
         """How far the values reach, as logarithms, that explain the measurements as well within the noise."""
         least = self.cost(values)
         value = values[constant.name]
-        near = [constant.within(value * factor) for factor in np.geomspace(0.7, 1.4, _TRIED)]
+        near = {_whole_if(constant, constant.within(value * factor)) for factor in np.geomspace(0.7, 1.4, _TRIED)}
         return [math.log(other / value) for other in near if self.cost({**values, constant.name: other}) < least + 1.0]
 
     def _spread_of_steps(self, constant: Constant, values: Values) -> float:

@@ -14,7 +14,7 @@ from accelopt_core.toolchain import Installed
 from infra.calibration.constants import CONSTANTS, in_order_of_worth
 from infra.calibration.kernel import CalibrationKernel
 from infra.calibration.model import TimingModel
-from nki_sim.calibration import constant_of
+from nki_sim.calibration import constant_of, is_whole
 from nki_sim.machine import TRN2
 
 INSTALLED = Installed("2.32", "nki 0.6.1", "trn2.3xlarge")
@@ -38,6 +38,7 @@ def moved(seed: int) -> dict[str, float]:
     """
     drawn = random.Random(seed)
     values = {each.name: each.within(constant_of(TRN2, each.name) * 2 ** drawn.uniform(-1, 1)) for each in CONSTANTS}
+    values.update({name: float(round(value)) for name, value in values.items() if is_whole(name)})
     return {**values, "throttle_factor": max(1.5, values["throttle_factor"])}
 
 
