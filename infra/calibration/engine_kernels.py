@@ -114,16 +114,17 @@ def kernel(x):
     tile = nl.ndarray((P, 64), dtype=x.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=x)
     for _ in range($repeats // 2):
-        nisa.activation(dst=tile, op=nl.exp, data=tile, scale=-0.5)
-        nisa.activation(dst=tile, op=nl.rsqrt, data=tile)
+        nisa.activation(dst=tile, op=nl.exp, data=tile, scale=-2.0)
+        nisa.activation(dst=tile, op=nl.rsqrt, data=tile, scale=7.389)
     nisa.dma_copy(dst=out, src=tile)
     return out
 '''
 
 TABLES = kernel_of(
     "tables", "Functions in turn: each loads its table", _TABLES, shapes=((128, 64),),
-    inputs="return [np.random.uniform(0.5, 1.5, size=(128, 64)).astype(np.float32)]",
-    result="for _ in range($repeats // 2):\n    x = 1 / np.sqrt(np.exp(-0.5 * x))\nreturn x",
+    # Numbers come closer to 1 by it, and so slowly that they stay apart.
+    inputs="return [np.random.uniform(0.0, 0.9, size=(128, 64)).astype(np.float32)]",
+    result="for _ in range($repeats // 2):\n    x = 1 / np.sqrt(7.389 * np.exp(-2 * x))\nreturn x",
     repeats=32,
 )  # fmt: skip
 

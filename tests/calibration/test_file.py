@@ -47,7 +47,7 @@ ISSUE_NS, THROTTLE = 1500.0, 0.3
 
 def record(installed: Installed = INSTALLED) -> CalibrationRecord:
     """Transfers issued much more slowly than shipped; the throttle measured, and not decided."""
-    here = {"dma_hardware_issue_ns": ISSUE_NS, "throttle_utilization": THROTTLE}
+    here = {"dma_software_issue_ns": ISSUE_NS, "throttle_utilization": THROTTLE}
     constants = tuple(
         ConstantRecord(
             each.name, constant_of(TRN2, each.name), here.get(each.name, constant_of(TRN2, each.name)),
@@ -72,15 +72,15 @@ def test_what_is_saved_is_what_is_loaded(folder: Path) -> None:
 
 def test_only_what_was_decided_changes_the_machine_and_it_says_where_that_comes_from() -> None:
     core = calibrated_machine("trn2", record().calibration())
-    assert core.dma_hardware_issue_ns == ISSUE_NS and core.throttle_utilization == TRN2.throttle_utilization
+    assert core.dma_software_issue_ns == ISSUE_NS and core.throttle_utilization == TRN2.throttle_utilization
     assert core.calibration.startswith("calibrated: ") and len(core.calibration) <= 110
     for word in ("trn2", "2026-11-03", "trn2.3xlarge"):
         assert word in core.calibration
-    source = core.sources["dma_hardware_issue_ns"]
+    source = core.sources["dma_software_issue_ns"]
     assert source.confidence == "fitted" and "2026-11-03 on trn2.3xlarge" in source.text
     assert core.sources["throttle_utilization"] == TRN2.sources["throttle_utilization"]
-    assert TRN2.dma_hardware_issue_ns != ISSUE_NS, "nobody else's machine has changed"
-    assert machine_facts(core).dma_issue_us == 1.5 and machine_facts(core).priced_from == core.calibration
+    assert TRN2.dma_software_issue_ns != ISSUE_NS, "nobody else's machine has changed"
+    assert machine_facts(core).dma_plain_issue_us == 2.04 and machine_facts(core).priced_from == core.calibration
     assert machine_facts(TRN2).priced_from == "fitted to published measurements"
 
 
@@ -129,7 +129,9 @@ def test_versions_never_make_a_path_out_of_the_folder() -> None:
 
 
 def _constant(**changes: Any) -> Callable[[dict[str, Any]], object]:
-    return lambda document: document["constants"][1].update(changes)
+    return lambda document: next(
+        each for each in document["constants"] if each["name"] == "dma_software_issue_ns"
+    ).update(changes)
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -137,9 +139,9 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an unknown machine": (lambda document: document.update(machine="trn9"), "'trn9'"),
     "an unknown constant": (_constant(name="dma_magic_ns"), "dma_magic_ns"),
     "no number": (_constant(value="fast"), "is no calibration"),
-    "not a number": (_constant(value=float("nan")), "dma_hardware_issue_ns = nan"),
-    "out of range": (_constant(value=1e6), "not within 100 to 3000"),
-    "below its range": (_constant(value=-600.0), "not within 100 to 3000"),
+    "not a number": (_constant(value=float("nan")), "dma_software_issue_ns = nan"),
+    "out of range": (_constant(value=1e6), "not within 10 to 3000"),
+    "below its range": (_constant(value=-600.0), "not within 10 to 3000"),
     "another release's model": (_constant(shipped=611.0), "another release's model"),
     "a field less": (lambda document: document.pop("constants"), "is no calibration"),
     "constants of another kind": (lambda document: document.update(constants={}), "is no calibration"),
@@ -219,7 +221,7 @@ def test_a_simulated_latency_is_of_the_calibrated_machine_and_named_so() -> None
     assert "calibrated on 2026-11-03 on trn2.3xlarge" in names[1] and "calibrated" not in names[0]
     assert fingerprints[0] != fingerprints[1], "latencies of the two are never taken for each other"
     issuing = [{gap.name: gap for gap in each.profile.gaps}.get("issuing transfers") for each in found]
-    assert issuing[1] is not None and "1.50 µs apart" in issuing[1].evidence, "gaps are priced by it too"
+    assert issuing[1] is not None and "2.04 µs apart" in issuing[1].evidence, "gaps are priced by it too"
 
 
 def test_predictions_are_of_the_calibrated_machine() -> None:
@@ -236,7 +238,7 @@ def test_a_device_is_judged_by_its_own_constants_and_by_no_others(tmp_path: Path
     installation = PretendSdk(tmp_path, site=SIMULATED).installation
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=installation, calibration=SLOWER)
     toolchain.close()
-    assert toolchain.machine.dma_hardware_issue_ns == ISSUE_NS
+    assert toolchain.machine.dma_software_issue_ns == ISSUE_NS
     assert toolchain.installed == Installed("2.32", "nki 0.6.1+simulated", "trn2.3xlarge")
     with pytest.raises(ToolchainMissing, match="does not fit this device"):
         open_neuron_toolchain(

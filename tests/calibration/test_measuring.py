@@ -22,9 +22,17 @@ from infra.calibration.rows import Row, RowFile
 from infra.journal import JournalDamaged, JournalLocked
 from tests.calibration.devices import INFO, KERNELS, UNFITTED, ScriptedDevice, Told, model, moved
 
-DMA = tuple(each for each in CONSTANTS if each.name.startswith("dma_") and each.name != "dma_software_issue_ns")
+NAMES = (
+    "dma_sustained",
+    "dma_hardware_issue_ns",
+    "dma_hardware_start_ns",
+    "dma_spread_ns",
+    "dma_completion_ns",
+    "profiler_ns",
+)
+DMA = tuple(each for each in CONSTANTS if each.name in NAMES)
 FEW = (*kernels_of(DMA), *(kernel for kernel in UNFITTED if kernel.held_out == "stream"))
-TRUE = {name: value for name, value in moved(3).items() if name.startswith("dma_")}
+TRUE = {name: value for name, value in moved(3).items() if name in NAMES}
 
 
 class Clock:
@@ -145,7 +153,7 @@ def test_from_a_device_to_a_file_that_its_targets_find(tmp_path: Path) -> None:
     assert device.closed.is_set() and device.records is not None and device.records.parent == tmp_path
     found = Calibrations(tmp_path).for_device("trn2", INFO.installed)
     assert found is not None and "trn2.3xlarge" in found.on
-    assert dict(found.constants)["dma_start_ns"] == pytest.approx(TRUE["dma_start_ns"], rel=0.05)
+    assert dict(found.constants)["dma_completion_ns"] == pytest.approx(TRUE["dma_completion_ns"], rel=0.05)
     assert Calibrations(tmp_path).for_device("trn2", replace(INFO.installed, sdk="2.33")) is None
 
 
@@ -179,11 +187,11 @@ def test_ctrl_c_leaves_what_was_measured_and_ends_what_is_under_way(tmp_path: Pa
 
 @pytest.mark.usefixtures("few")
 def test_a_kernel_that_a_device_refuses_is_said_and_the_rest_fitted(tmp_path: Path) -> None:
-    done = run(ScriptedDevice(TRUE, refuses=("short rows", "stream 256")), tmp_path)
+    done = run(ScriptedDevice(TRUE, refuses=("loads on scalar", "stream 256")), tmp_path)
     by_name = {each.name: each for each in done.record.constants}
-    assert by_name["dma_row_ns"].why == "not measured: short rows" and by_name["dma_hardware_issue_ns"].decided
+    assert all(each.decided for each in by_name.values()), "another kernel shows the same"
     refused = [each for each in done.record.kernels if each.measured_us is None]
-    assert [each.name for each in refused] == ["stream 256", "short rows"] or len(refused) == 2
+    assert {each.name for each in refused} == {"stream 256", "loads on scalar"}
     assert all("NCC_EGCA111" in each.said for each in refused)
     assert done.path is None and not done.truth.holds, "one kernel that was not fitted is too few to trust"
 
@@ -201,7 +209,7 @@ def test_what_is_not_truer_on_unfitted_kernels_is_not_kept(tmp_path: Path) -> No
                            max_us=factor * found.max_us)  # type: ignore[type-var]  # measured, all of them  # fmt: skip
 
     done = run(Disturbed({}), tmp_path)
-    assert done.path is None and done.truth.calibrated > 0.1 > done.truth.shipped
+    assert done.path is None and done.truth.calibrated > 0.03 > done.truth.shipped
     assert not list(tmp_path.glob("*.json"))
 
 

@@ -26,8 +26,8 @@ from tests.e2e.run import KEYS, ROOT
 from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 
 MOVED = {
-    "dma_hardware_issue_ns": 1000.0, "dma_start_ns": 1200.0, "dma_completion_ns": 520.0, "dma_spread_ns": 200.0,
-    "dma_row_ns": 12.0, "dma_sustained": 0.6,
+    "dma_hardware_issue_ns": 1000.0, "dma_hardware_start_ns": 350.0, "dma_completion_ns": 520.0,
+    "dma_spread_ns": 200.0, "profiler_ns": 14_000.0, "dma_sustained": 0.8,
 }  # fmt: skip
 
 CLIENT = """

@@ -20,7 +20,7 @@ from tests.calibration.devices import INFO, INSTALLED, KERNELS, ScriptedDevice, 
 RECORD = CalibrationRecord(
     "trn2", INSTALLED, "2026-11-03", "f", 425.0, "0.1.0",
     (
-        ConstantRecord("dma_start_ns", 736.0, 1100.0, True, 0.01),
+        ConstantRecord("dma_completion_ns", 300.0, 450.0, True, 0.01),
         ConstantRecord("throttle_utilization", 0.5, 0.5, False, 0.2, "only known to 20 %"),
         ConstantRecord("stationary_columns_per_cycle", 1.86, 2.1, True, 0.3, "at least this"),
     ),
@@ -42,8 +42,8 @@ def said(found: Calibrated) -> str:
 
 def test_a_kept_calibration(tmp_path: Path) -> None:
     text = said(Calibrated(RECORD, truth_of(RECORD), (), tmp_path / "trn2.json"))
-    line = next(line for line in text.splitlines() if line.startswith("ns from issue to the first byte"))
-    assert line.split()[7:] == ["736", "1,100", "+49.5", "%", "1", "%"]
+    line = next(line for line in text.splitlines() if line.startswith("ns from the last byte to a reader"))
+    assert line.split()[8:] == ["300", "450", "+50.0", "%", "1", "%"]
     assert "as shipped" in text and "only known to 20 %" in text and "at least this" in text
     assert "+25.0 %" in text and "+0.8 %" in text, "each kernel that was not fitted, before and after"
     assert "median error" in text and "14.3 %" in text
