@@ -34,12 +34,15 @@ def model() -> TimingModel:
 def moved(seed: int) -> dict[str, float]:
     """Every constant up to a factor of two from what is shipped, as far as it is plausible.
 
-    Tensor slows down by half at least, since a throttle of little effect has no threshold to speak of.
+    Of the throttle only what can be told: it slows Tensor down by half at least, and a busy array warms up, which it
+    never does where 1 / factor is below the threshold.
     """
     drawn = random.Random(seed)
     values = {each.name: each.within(constant_of(TRN2, each.name) * 2 ** drawn.uniform(-1, 1)) for each in CONSTANTS}
     values.update({name: float(round(value)) for name, value in values.items() if is_whole(name)})
-    return {**values, "throttle_factor": max(1.5, values["throttle_factor"])}
+    threshold = min(0.6, values["throttle_utilization"])
+    factor = max(1.5, min(values["throttle_factor"], 0.9 / threshold))
+    return {**values, "throttle_utilization": threshold, "throttle_factor": factor}
 
 
 def measured_on(values: Mapping[str, float], seed: int, jitter: float = 0.001) -> dict[str, float]:
