@@ -248,6 +248,8 @@ class Measured:
     """The request's incumbent as timed beside this kernel; None where none was asked for or its time is exact."""
     caveat: str = ""
     """What must be said wherever the latency is shown: that its machine's model is not calibrated."""
+    cores: int = 1
+    """NeuronCores that it ran on at once (LNC)."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:

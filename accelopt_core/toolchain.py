@@ -154,6 +154,51 @@ class Installed:
     """Type of the instance, e.g. `trn2.3xlarge`."""
 
 
+@dataclass(frozen=True)
+class Together:
+    """Several cores of one machine, held against the work of all of them: their rates add up, and what each does by
+    itself passes in a share of the time."""
+
+    core: MachineModel
+    cores: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.cores} cores of {self.core.name}"
+
+    @property
+    def matmul_fp32_flops_per_ns(self) -> float:
+        return self.cores * self.core.matmul_fp32_flops_per_ns
+
+    @property
+    def matmul_bf16_flops_per_ns(self) -> float:
+        return self.cores * self.core.matmul_bf16_flops_per_ns
+
+    @property
+    def tensor_double_row(self) -> bool:
+        return self.core.tensor_double_row
+
+    @property
+    def tensor_fp32_transpose_passes(self) -> int:
+        return self.core.tensor_fp32_transpose_passes
+
+    @property
+    def vector_pool_ops_per_ns(self) -> float:
+        return self.cores * self.core.vector_pool_ops_per_ns
+
+    @property
+    def activation_table_load_ns(self) -> float:
+        return self.core.activation_table_load_ns / self.cores
+
+    @property
+    def dma_bytes_per_ns(self) -> float:
+        return self.cores * self.core.dma_bytes_per_ns
+
+    @property
+    def dma_plain_issue_ns(self) -> float:
+        return self.core.dma_plain_issue_ns / self.cores
+
+
 class Toolchain(Protocol):
     @property
     def name(self) -> str:
@@ -203,6 +248,10 @@ class Toolchain(Protocol):
 
     def run(self, artifact: Any, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """Outputs in the order the kernel returns them. Raises RunError or StepTimeout."""
+        ...
+
+    def cores(self, artifact: Any) -> int:
+        """NeuronCores that it runs on at once (LNC)."""
         ...
 
     def counts(self, artifact: Any) -> bool:

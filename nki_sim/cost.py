@@ -127,8 +127,8 @@ def cost(template: Template, machine: Machine) -> Cost:
     if opcode.startswith("register_") or opcode in ("tensor_load", "tensor_store"):
         engine = template.engine.name if template.engine is not Engine.unknown else "sync"
         return Cost(engine, machine.register_access_ns, 0.0, _traffic(template))
-    if opcode in ("core_barrier", "no_reorder", "device_print"):
-        return Cost("sync", machine.barrier_ns if opcode == "core_barrier" else 0.0, 0.0, _traffic(template))
+    if opcode == "core_barrier":  # it blocks the engine that executes it, and no other (nki.isa, core_barrier)
+        return Cost(template.engine.name, machine.barrier_ns, 0.0, Traffic())
     return _elementwise(template, machine)
 
 
@@ -212,7 +212,8 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
     rates = machine.rates
     opcode = template.opcode
     reduces = any(operand.role in ("accumulators", "reduce_res") for operand in template.operands)
-    rate = rates.get(f"{op}@{engine}") or rates.get(f"{opcode}@{engine}")
+    slow = [rates[key] for key in (f"{name}@{engine}" for name in _operators(template)) if key in rates]
+    rate = max(slow, key=lambda rate: rate.per_element) if slow else rates.get(f"{opcode}@{engine}")
     if rate is None and opcode == "activation" and reduces:
         rate = rates.get("activation+reduce")
     rate = rate or rates.get(opcode)
@@ -220,7 +221,7 @@ def _elementwise(template: Template, machine: Machine) -> Cost:
         raise NotSupported(f"{template.describe()}: no price for {opcode}; add its rate to nki_sim.machine")
     speedup = _vector_speedup(template, operands, machine) if engine == "vector" else 1.0
     beats = max((operand.free_size * _stride_slowdown([operand], machine) for operand in operands), default=1.0)
-    if _stride_slowdown(operands, machine) > 1:
+    if _stride_slowdown(operands, machine) > 1 or slow:
         speedup = 1.0
     cycles = rate.fixed + max(rate.per_element * beats / speedup, rate.minimum, _dynamic_cycles(template, machine))
     issue = {
@@ -257,6 +258,11 @@ def _ports(engine: str, operands: list[Operand], perf_mode: bool, machine: Machi
     if engine == "gpsimd":
         ports.append("descriptors")
     return tuple(ports)
+
+
+def _operators(template: Template) -> list[str]:
+    """The arithmetic that its attributes name."""
+    return [str(name) for name in (getattr(template.attrs, field, None) for field in ("op", "op0", "op1")) if name]
 
 
 def _second_operation(template: Template) -> int:

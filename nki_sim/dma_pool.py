@@ -1,10 +1,12 @@
-"""The DMA engines as a shared resource: when does a transfer's data move, given what is already booked?
+"""What transfers share: when does software write the descriptors of one, and when does its data move?
 
-`Backfilling` lets a later request use time that earlier ones left idle; it books in slices of time, in which
-capacity is interchangeable.
+`Backfilling` lets a later request use time that earlier ones left idle on the DMA engines; it books in slices of time,
+in which capacity is interchangeable. `DescriptorWriter` is the software that generates descriptors.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 _FULL = 1e-6
 """ns of a slice too short to be worth booking."""
@@ -94,3 +96,63 @@ class Backfilling:
                     return begun, start + take
             index += 1
             at = max(at, end)
+
+
+_GAPS_KEPT = 64
+
+
+class DescriptorWriter:
+    """Software on GpSimd that writes the descriptors of transfers into two rings: what comes in, and what goes out.
+
+    Each ring is in order. The software goes on with the other ring where one has nothing ready, and comes back, so
+    that a transfer's descriptors may be written in pieces; it never writes two at once.
+    """
+
+    def __init__(self) -> None:
+        self._ends = [0.0, 0.0]
+        """When the last transfer of each ring has all its descriptors."""
+        self._tail = 0.0
+        self._low: list[float] = []
+        """Beginnings of the idle stretches before `_tail`, ascending."""
+        self._high: list[float] = []
+
+    def write(self, earliest: float, busy: float, outward: bool) -> tuple[float, float]:
+        """(begin, end) of `busy` ns of work from `earliest` on; times in ns."""
+        if self._ends[outward] > earliest:
+            earliest = self._ends[outward]
+        low, high = self._low, self._high
+        if earliest > self._tail:
+            low.append(self._tail)
+            high.append(earliest)
+            if len(low) > 2 * _GAPS_KEPT:
+                del low[:_GAPS_KEPT], high[:_GAPS_KEPT]
+            self._tail = earliest
+        begin = -1.0
+        k = bisect_right(high, earliest)
+        while k < len(high):
+            at = low[k] if low[k] > earliest else earliest
+            if begin < 0.0:
+                begin = at
+            end = at + busy
+            if end <= high[k]:
+                if at > low[k]:
+                    low.insert(k, low[k])
+                    high.insert(k, at)
+                    k += 1
+                if end < high[k]:
+                    low[k] = end
+                else:
+                    del low[k], high[k]
+                self._ends[outward] = end
+                return begin, end
+            busy -= high[k] - at
+            if at > low[k]:
+                high[k] = at
+                k += 1
+            else:
+                del low[k], high[k]
+        if begin < 0.0:
+            begin = self._tail
+        end = self._tail + busy
+        self._tail = self._ends[outward] = end
+        return begin, end

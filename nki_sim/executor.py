@@ -155,8 +155,14 @@ def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return execute_counting(program, inputs)[0]
 
 
-def execute_counting(program: Program, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Passes]:
-    """`execute`, and how often each device loop ran: what `profile.measure` needs where a register decides it."""
+def execute_counting(
+    program: Program, inputs: Sequence[np.ndarray], last_core_first: bool = False
+) -> tuple[list[np.ndarray], Passes]:
+    """`execute`, and how often each device loop ran: what `profile.measure` needs where a register decides it.
+
+    Between their meetings one core runs after the other; on the device nobody says which is first, so a program whose
+    outputs change with `last_core_first` has a race.
+    """
     if len(inputs) != len(program.inputs):
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
     cores = [_Core(program, number) for number, program in enumerate((program, *program.peers))]
@@ -165,7 +171,7 @@ def execute_counting(program: Program, inputs: Sequence[np.ndarray]) -> tuple[li
         core.bind(inputs, shared)
     streams = [core.run() for core in cores]
     waiting: dict[int, Exchange] = {}
-    running = list(range(len(cores)))
+    running = sorted(range(len(cores)), reverse=last_core_first)
     while running:
         for number in running:
             try:
@@ -173,7 +179,7 @@ def execute_counting(program: Program, inputs: Sequence[np.ndarray]) -> tuple[li
             except StopIteration:
                 waiting.pop(number, None)
         meet(waiting, len(cores))
-        running = sorted(waiting)
+        running = sorted(waiting, reverse=last_core_first)
     return [cores[0].read(ref) for ref in program.outputs], together([core.counter for core in cores])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nki_sim.machine import machine
-from nki_sim.profile import Measurement, resource_numbers
+from nki_sim.profile import Measurement
 from nki_sim.schedule import RESOURCES, Timeline
+from nki_sim.waiting import resource_numbers
 
 _SHADES = " ░▒▓█"
 _ASCII_SHADES = " .:+#"

@@ -241,7 +241,8 @@ class Machine:
     """What the runtime adds to an execution; in its own benchmark's figures, in no profile."""
 
     rates: Mapping[str, Rate] = field(repr=False)
-    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`. Each has a source of its own."""
+    """Elementwise opcodes by name; `opcode@engine` wins over `opcode`, and so does an operator's `op@engine`. Each has
+    a source of its own."""
     sources: Mapping[str, Source] = field(repr=False, compare=False)
     """By field name."""
 
@@ -347,6 +348,11 @@ _RATES_V2_26 = {
     "tensor_scalar@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "tensor_tensor@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
     "memset@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    "rng@gpsimd": Rate(fixed=150, minimum=1, source=_GPSIMD),
+    # an operator that is slower than its instruction; reciprocal: 8N, and no word of rsqrt on Vector
+    "reciprocal@vector": Rate(per_element=8),
+    "rsqrt@vector": Rate(per_element=8, source=_UNPUBLISHED),
+    "reciprocal@gpsimd": Rate(per_element=4, fixed=150, minimum=1, source=_GPSIMD),
     "rsqrt@gpsimd": Rate(per_element=4, fixed=150, minimum=1, source=_GPSIMD),
 }
 
@@ -581,7 +587,7 @@ TRN2: Machine = _filled(
     _TRN2,
     name="trn2",
     product="Trainium2",
-    calibration="calibrated: fitted to published trn2 measurements, 248 whole kernels and 27 micro rows",
+    calibration="calibrated: fitted to published trn2 measurements, 240 whole kernels and 20 micro rows",
 )
 TRN3: Machine = _filled(
     Machine,

@@ -13,13 +13,13 @@ import numpy as np
 from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Cost
 from nki_sim.intervals import Interval, interval
+from nki_sim.joint import schedule_jointly
 from nki_sim.machine import Machine, machine
 from nki_sim.passes import Passes
 from nki_sim.program import Program
-from nki_sim.schedule import RESOURCES, Timeline, schedule
+from nki_sim.schedule import Timeline, schedule
 from nki_sim.unroll import unrolled
-
-ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+from nki_sim.waiting import ENGINES, Idle, Stall, longest_idle, resource_numbers, stalls
 
 
 @dataclass(frozen=True)
@@ -30,32 +30,6 @@ class LineCost:
     engine: str
     active_us: float
     instructions: int
-
-
-@dataclass(frozen=True)
-class Stall:
-    """Time an engine stood idle before instructions that waited for a result of another."""
-
-    engine: str
-    waiting_on: str
-    """An engine, or `dma`; `order` when nothing but its own queue held it."""
-    us: float
-    instructions: int
-
-
-@dataclass(frozen=True)
-class Idle:
-    """One stretch in which the busiest compute engine stood still."""
-
-    engine: str
-    begin_us: float
-    end_us: float
-    line: int
-    """Source line of the instruction that ended it."""
-    waiting_on: str
-    """As in Stall."""
-    waiting_on_line: int
-    """Of the instruction it waited for; 0 where its own queue held it."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +66,8 @@ class Measurement:
     exact: bool = True
     error_percent: float = 0.0
     """How far the latency may be off the exact schedule; 0 when every instruction was scheduled."""
+    cores: int = 1
+    """NeuronCores that it runs on at once (LNC)."""
 
 
 def measure(
@@ -100,14 +76,17 @@ def measure(
     """Time a program on a generation, by name or as calibrated; by default the one it was traced for.
 
     `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers
-    (nki_sim.executor.execute_counting). With LNC 2, the core that takes longer. Raises KeyError for an unknown machine
-    and NotSupported for an instruction without a price, or such a loop without `passes`.
+    (nki_sim.executor.execute_counting). With LNC 2, both cores on one clock (nki_sim.joint). Raises KeyError for an
+    unknown machine, NotSupported for an instruction without a price or such a loop without `passes`, and
+    NkiValidationError for cores that race.
     """
     core = on if isinstance(on, Machine) else machine(on or program.machine)
-    alone = [replace(one, peers=()) for one in (program, *program.peers)]
-    counted = passes.cores if passes is not None else (None,) * len(alone)
-    found = [summarise(schedule(unrolled(one, ran), core, exact)) for one, ran in zip(alone, counted)]
-    return max(found, key=lambda measured: measured.latency_us)
+    cores = (program, *program.peers)
+    counted = passes.cores if passes is not None else (None,) * len(cores)
+    alone = [unrolled(replace(one, peers=()), ran) for one, ran in zip(cores, counted)]
+    if len(alone) == 1:
+        return summarise(schedule(alone[0], core, exact))
+    return _together([summarise(line) for line in schedule_jointly(alone, core)], core)
 
 
 def summarise(line: Timeline) -> Measurement:
@@ -129,6 +108,48 @@ def summarise(line: Timeline) -> Measurement:
         dict(line.resource_us),
         line.exact,
         line.error_percent,
+    )
+
+
+_ADDED_UP = ("_count", "_bytes", "_flops", "flops")
+"""Endings of what the cores have together; of other fields the larger counts, and shares are formed anew."""
+
+
+def _together(cores: Sequence[Measurement], core: Machine) -> Measurement:
+    """What the cores of a logical core come to: the longest time, and the work of all."""
+    last = max(cores, key=lambda measured: measured.latency_us)
+    total_s, count = last.latency_us / 1e6, len(cores)
+    out: dict[str, float] = {}
+    for name in dict.fromkeys(name for measured in cores for name in measured.fields):
+        values = [measured.fields[name] for measured in cores if name in measured.fields]
+        out[name] = sum(values) if name.endswith(_ADDED_UP) else min(values) if "_begin_" in name else max(values)
+    for name in [name for name in out if name.endswith("_active_time_percent")]:
+        out[name] = _share(out[name.removesuffix("_percent")], total_s)
+    out["dma_transfer_total_bytes"] = sum(measured.fields["dma_transfer_total_bytes"] for measured in cores)
+    out["dma_transfer_average_bytes"] = _share(out["dma_transfer_total_bytes"], out["dma_transfer_count"])
+    out.update(_utilization(out, core, total_s, count))
+    lines: dict[tuple[int, str], list[LineCost]] = {}
+    waits: dict[tuple[str, str], list[Stall]] = {}
+    for measured in cores:
+        for line in measured.lines:
+            lines.setdefault((line.line, line.engine), []).append(line)
+        for stall in measured.stalls:
+            waits.setdefault((stall.engine, stall.waiting_on), []).append(stall)
+    spent = [LineCost(*key, sum(e.active_us for e in v), sum(e.instructions for e in v)) for key, v in lines.items()]
+    stood = [Stall(*key, sum(e.us for e in v), sum(e.instructions for e in v)) for key, v in waits.items()]
+    return replace(
+        last,
+        resource_bound_us=max(measured.resource_bound_us for measured in cores),
+        fields=out,
+        lines=tuple(sorted(spent, key=lambda line: (-line.active_us, line.line))),
+        stalls=tuple(sorted(stood, key=lambda stall: (-stall.us, stall.engine, stall.waiting_on))),
+        matmul_flops=sum(measured.matmul_flops for measured in cores),
+        vector_ops=sum(measured.vector_ops for measured in cores),
+        io_bytes=cores[0].io_bytes,
+        low_precision=tuple(sorted({name for measured in cores for name in measured.low_precision})),
+        rests_on=(*last.rests_on, f"the cores share {core.hbm_bytes_per_ns:g} GB/s of HBM in equal parts"),
+        resource_us={name: max(measured.resource_us[name] for measured in cores) for name in last.resource_us},
+        cores=count,
     )
 
 
@@ -198,16 +219,10 @@ def profile(timeline: Timeline) -> dict[str, float]:
 
     flops = sum(price.flops * count for price, count in zip(costs, counts))
     transposes = sum(price.transpose_flops * count for price, count in zip(costs, counts))
-    hbm = out["hbm_read_bytes"] + out["hbm_write_bytes"]
-    peak = core.matmul_bf16_flops_per_ns * 1e9 * total_s
     out["hardware_flops"] = flops
     out["transpose_flops"] = transposes
     out["model_flops"] = flops - transposes
-    out["hfu_estimated_percent"] = _share(flops, peak)
-    out["mfu_estimated_percent"] = _share(flops - transposes, peak)
-    out["mbu_estimated_percent"] = _share(hbm, core.hbm_bytes_per_ns * 1e9 * total_s)
-    out["mm_arithmetic_intensity"] = _share(flops - transposes, hbm)
-    out["peak_flops_bandwidth_ratio"] = core.matmul_bf16_flops_per_ns / core.hbm_bytes_per_ns
+    out.update(_utilization(out, core, total_s))
     out["matmul_instruction_count"] = sum(
         count for price, count in zip(costs, counts) if price.resource == "tensor" and price.flops
     )
@@ -217,6 +232,20 @@ def profile(timeline: Timeline) -> dict[str, float]:
     out["activation_table_load_count"] = timeline.table_loads
     out["throttle_time"] = timeline.throttled_us / 1e6
     return out
+
+
+def _utilization(summary: dict[str, float], core: Machine, total_s: float, cores: int = 1) -> dict[str, float]:
+    """Of the products' peak rate of so many cores, and of the bandwidth of their one HBM stack."""
+    flops, useful = summary["hardware_flops"], summary["model_flops"]
+    hbm = summary["hbm_read_bytes"] + summary["hbm_write_bytes"]
+    peak_per_ns = cores * core.matmul_bf16_flops_per_ns
+    return {
+        "hfu_estimated_percent": _share(flops, peak_per_ns * 1e9 * total_s),
+        "mfu_estimated_percent": _share(useful, peak_per_ns * 1e9 * total_s),
+        "mbu_estimated_percent": _share(hbm, core.hbm_bytes_per_ns * 1e9 * total_s),
+        "mm_arithmetic_intensity": _share(useful, hbm),
+        "peak_flops_bandwidth_ratio": peak_per_ns / core.hbm_bytes_per_ns,
+    }
 
 
 def _share(part: float, whole: float) -> float:
@@ -260,11 +289,6 @@ def _wait_fields(waits: Sequence[Stall]) -> dict[str, float]:
     return {f"{stall.engine}_wait_for_{stall.waiting_on}_time": stall.us / 1e6 for stall in waits}
 
 
-def resource_numbers(timeline: Timeline) -> np.ndarray:
-    """Index into RESOURCES, by template."""
-    return np.array([RESOURCES.index(price.resource) for price in timeline.costs], np.int64)
-
-
 def _union_us(start: np.ndarray, end: np.ndarray) -> float:
     if not len(start):
         return 0.0
@@ -293,82 +317,3 @@ def line_costs(timeline: Timeline) -> tuple[LineCost, ...]:
         engine, active = max(engines.items(), key=lambda pair: pair[1])
         lines.append(LineCost(line, engine, active, issued[line]))
     return tuple(sorted(lines, key=lambda cost: (-cost.active_us, cost.line)))
-
-
-def stalls(timeline: Timeline) -> tuple[Stall, ...]:
-    """Why engines were idle, from the first instruction to the last of each."""
-    program = timeline.shown
-    if not len(program):
-        return ()
-    resources = resource_numbers(timeline)[program.template_ids]
-    found: list[Stall] = []
-    for number, engine in enumerate(ENGINES):
-        chosen, idle, held = _idle_before(timeline, resources, number)
-        for other in np.unique(held[idle > 0]).tolist():
-            here = (held == other) & (idle > 0)
-            found.append(
-                Stall(
-                    engine, _who(other), float(idle[here].sum()) / 1e3 * timeline.scale,
-                    int(here.sum() * timeline.scale),
-                )
-            )  # fmt: skip
-    merged: dict[tuple[str, str], Stall] = {}
-    for stall in found:
-        key = (stall.engine, stall.waiting_on)
-        old = merged.get(key)
-        merged[key] = (
-            stall
-            if old is None
-            else Stall(stall.engine, stall.waiting_on, old.us + stall.us, old.instructions + stall.instructions)
-        )
-    return tuple(sorted(merged.values(), key=lambda stall: (-stall.us, stall.engine, stall.waiting_on)))
-
-
-LONGEST_IDLE = 8
-LEAST_IDLE_NS = 50.0
-
-
-def longest_idle(timeline: Timeline) -> tuple[Idle, ...]:
-    """Of the compute engine that works most."""
-    program = timeline.shown
-    if not len(program) or not timeline.exact:
-        return ()
-    resources = resource_numbers(timeline)[program.template_ids]
-    spent = [float((timeline.end_ns - timeline.start_ns)[resources == number].sum()) for number in range(4)]
-    busiest = spent.index(max(spent))
-    chosen, idle, held = _idle_before(timeline, resources, busiest)
-    longest = sorted(np.argsort(-idle, kind="stable")[:LONGEST_IDLE].tolist())
-
-    def line(row: int) -> int:
-        return program.templates[program.template_ids[row]].line
-
-    return tuple(
-        Idle(
-            ENGINES[busiest],
-            float(timeline.start_ns[chosen[k]] - idle[k]) / 1e3,
-            float(timeline.start_ns[chosen[k]]) / 1e3,
-            line(chosen[k]),
-            _who(int(held[k])),
-            line(timeline.cause[chosen[k]]) if held[k] >= 0 else 0,
-        )
-        for k in longest
-        if idle[k] >= LEAST_IDLE_NS
-    )
-
-
-def _idle_before(timeline: Timeline, resources: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An engine's instructions in the order they run, how long it stood still before each, and what held each (-1:
-    its own queue)."""
-    chosen = np.flatnonzero(resources == number)
-    chosen = chosen[np.argsort(timeline.start_ns[chosen], kind="stable")]
-    start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
-    idle = start.copy()
-    if len(chosen):
-        idle[1:] -= np.maximum.accumulate(end)[:-1]
-    cause = timeline.cause[chosen]
-    held = np.where(cause >= 0, resources[np.maximum(cause, 0)], -1)
-    return chosen, np.maximum(idle, 0.0), np.where(timeline.ready_ns[chosen] >= start - 1e-6, held, -1)
-
-
-def _who(number: int) -> str:
-    return "order" if number < 0 else RESOURCES[number] if number < len(ENGINES) else "dma"

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.access_patterns import check_access_patterns
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.dtypes import ALL, DType, int32
@@ -25,6 +24,7 @@ from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.machine import ISA, MACHINES
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
+from nki_sim.operands import check_operands
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 
 FORMAT_VERSION = 4
@@ -341,6 +341,10 @@ def _constants(arrays: dict[str, np.ndarray], allocations: tuple[Allocation, ...
         allocation = allocations[int(text)]
         if contents.nbytes != allocation.nbytes or int(text) in constants:
             raise ProgramFormatError(f"array {name!r} does not fill {allocation.describe()}")
+        if allocation.region.on_chip:
+            raise ProgramFormatError(
+                f"array {name!r}: {allocation.describe()} is filled by instructions, not before them"
+            )
         storage = allocation.dtype.numpy
         constants[int(text)] = contents.view(storage).reshape(allocation.shape)
     return constants
@@ -460,7 +464,7 @@ def _template(entry: Any) -> Template:
     template = Template(name, engine, decode_attrs(opcode.attrs_type, attrs, what), parsed, line)
     try:
         opcode.check(template)
-        check_access_patterns(template)
+        check_operands(template, opcode.operands)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
     except Exception as error:  # a check that trips over a forged template has found it forged

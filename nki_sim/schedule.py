@@ -11,7 +11,7 @@ spills added, tiles in rotation. Two times come out:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -22,8 +22,9 @@ from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.rotation import Ends, Gates, find_gates
 from nki_sim.compiler.spills import Spill, with_spills
 from nki_sim.cost import Cost, cost
-from nki_sim.dma_pool import Backfilling
+from nki_sim.dma_pool import Backfilling, DescriptorWriter
 from nki_sim.machine import Machine
+from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program, Template
 from nki_sim.regions import Regions, find_regions
 from nki_sim.steady import per_iteration_ns, shorten
@@ -41,7 +42,7 @@ _PLAIN, _FUNCTION, _TRANSFER, _MATMUL, _ACCUMULATE = range(5)
 
 _GAPS_KEPT = 64
 """Idle gaps an engine remembers: how far the scheduler looks back."""
-_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 200.0, 20_000.0, 200_000
+_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 192.0, 20_000.0, 200_000
 """Of DMA time: about one transfer, and few enough for memory."""
 
 
@@ -92,11 +93,12 @@ _TRUSTED_ERROR_PERCENT = 1.0
 """An extrapolation that may be further off is not used unless it was asked for."""
 
 
-def schedule(program: Program, machine: Machine, exact: bool | None = None) -> Timeline:
+def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
     """Device loops with constant bounds count with all their passes.
 
     exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
+    `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
     given = program
     program, regions = compiled(program, machine)
@@ -111,10 +113,11 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None) -> T
     gates, before = find_gates(shown, machine, regions)
     for edge in shown.edges:
         before[edge.after] = (*before.get(edge.after, ()), edge.before)
-    best = _run(shown, machine, costs, regions, gates, before, bound_ns)
+    held = dict(zip(meeting_rows(shown).tolist(), meetings))
+    best = _run(shown, machine, costs, regions, gates, before, held, bound_ns)
     cold = _cold_matmuls(shown, machine, costs, best)
     if cold:
-        best = _run(shown, machine, costs, regions, gates, before, bound_ns, cold)
+        best = _run(shown, machine, costs, regions, gates, before, held, bound_ns, cold)
     end = np.array(best.end)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
@@ -317,13 +320,6 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     return frozenset(cold)
 
 
-def _last_software_load(program: Program, costs: Sequence[Cost]) -> int:
-    """-1 if there is none."""
-    loads = [price.transfer is not None and not price.transfer.outward for price in costs]
-    rows = np.flatnonzero(np.array(loads, np.bool_)[program.template_ids])
-    return int(rows[-1]) if len(rows) else -1
-
-
 def _run(
     program: Program,
     machine: Machine,
@@ -331,6 +327,7 @@ def _run(
     regions: Regions,
     gates: Gates,
     edges: Ends,
+    held: Mapping[int, float],
     bound_ns: float,
     cold: frozenset[int] = frozenset(),
 ) -> _Pass:
@@ -348,12 +345,11 @@ def _run(
     writer = [-1] * size
     reader = [-1] * size
     tails = [0.0] * len(RESOURCES)
-    outward_from = outward_tail = 0.0
-    last_load = _last_software_load(program, costs)
     gap_low: list[list[float]] = [[] for _ in RESOURCES]
     gap_high: list[list[float]] = [[] for _ in RESOURCES]
     smallest = [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
     book = _dma_pool(machine, costs, bound_ns).book
+    write_descriptors = DescriptorWriter().write
     throttle = machine.throttle_factor
     throttled = 0.0
     table = ""
@@ -366,8 +362,9 @@ def _run(
     found = _Pass(0.0, [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count, [-1] * count, 0, 0.0)
     starts, issues, ends, readies, causes = found.start, found.issued, found.end, found.ready, found.cause
     latest = 0.0
-    stops = iter(sorted({*gates, *edges}))
+    stops = iter(sorted({*gates, *edges, *held}))
     stop = next(stops, -1)
+    opened: dict[int, tuple[float, int]] = {}
     for i, (number, read, written) in enumerate(zip(program.template_ids.tolist(), regions.read, regions.written)):
         resource, busy, latency, kind, extra, ports = prepared[number]
         ready = 0.0
@@ -401,15 +398,15 @@ def _run(
                     ready, cause = _after(others, ready, cause, seen_by_me, writer, read_until, reader)
         if i == stop:
             stop = next(stops, -1)
-            for other in gates.get(i, ()):
-                when = visible[other]
-                if when > ready:
-                    ready = when
-                    cause = writer[other]
-                when = read_until[other]
-                if when > ready:
-                    ready = when
-                    cause = reader[other]
+            if held.get(i, 0.0) > ready:
+                ready = held[i]
+                cause = -1
+            for gate in gates.get(i, ()):
+                known = opened.get(id(gate))
+                if known is None:  # all that it waits for stands in earlier rows, so this is for good
+                    known = opened[id(gate)] = _after(gate, 0.0, -1, visible, writer, read_until, reader)
+                if known[0] > ready:
+                    ready, cause = known
             for before in edges.get(i, ()):
                 when = ends[before]
                 if when > ready:
@@ -447,15 +444,8 @@ def _run(
 
         # where it fits
         if resource == _SOFTWARE:
-            # Two rings, each in order. While both have work they take turns.
-            if extra.outward:
-                start = earliest if earliest > outward_tail else outward_tail
-                if start > outward_tail:
-                    outward_from = start
-                outward_tail = start + (2.0 * busy if i < last_load else busy)
-            else:
-                start = earliest if earliest > tail else tail
-                tails[resource] = start + (2.0 * busy if outward_from <= start < outward_tail else busy)
+            begun, start = write_descriptors(earliest, busy, extra.outward)
+            start -= busy
         elif earliest >= tail:
             start = earliest
             if start - tail > smallest[resource]:
@@ -473,7 +463,7 @@ def _run(
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
-        done = start + busy
+        done = kept = start + busy
         issues[i] = start
         if kind >= _MATMUL and extra is not None:
             done = start + hold
@@ -481,10 +471,12 @@ def _run(
                 part_until[part] = done
         elif kind == _TRANSFER:
             move = extra
+            if resource == _SOFTWARE:
+                issues[i] = begun
             start, done = book(start + move.start_ns, move.first_engine, move.last_engine, move.engine_ns)
         if ports:
             for own, _ in ports:
-                port_from[own], port_until[own] = issues[i], issues[i] + busy
+                port_from[own], port_until[own] = issues[i], kept
         seen = done + latency
 
         # who waits for it

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nki_sim.access_patterns import check_access_patterns
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, exchange, execute_one
 from nki_sim.machine import DEFAULT_MACHINE, TARGETS
 from nki_sim.memory import Allocation, MemoryRegion, Storage, layout
 from nki_sim.opcodes import Opcode
+from nki_sim.operands import check_operands
 from nki_sim.program import Edge, Engine, Loop, Operand, Program, Template, TensorRef
 from nki_sim.tensor import NkiTensor
 
@@ -215,7 +215,7 @@ class Tracer:
             line,
         )
         opcode.check(template)
-        check_access_patterns(template)
+        check_operands(template, opcode.operands)
         self.templates.append(template)
         number = self._numbers_of[key] = len(self.templates) - 1
         return number

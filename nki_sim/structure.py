@@ -120,15 +120,16 @@ def _on_grid(operand: Operand, offsets: np.ndarray) -> np.ndarray:
     """Does an access start at a multiple of its own extent in every dimension that its strides span?"""
     walk = [(stride, size) for stride, size in operand.pattern if size > 1]
     strides = [stride for stride, _ in walk]
-    nested = all(big % small == 0 and big >= small * size for big, (small, size) in zip(strides, walk[1:]))
-    if operand.indirection is not None or any(stride <= 0 for stride in strides) or not nested:
+    if operand.indirection is not None or any(stride <= 0 for stride in strides):
+        return np.zeros(len(offsets), np.bool_)
+    if not all(big % small == 0 and big >= small * size for big, (small, size) in zip(strides, walk[1:])):
         return np.zeros(len(offsets), np.bool_)
     fits = np.ones(len(offsets), np.bool_)
-    rest, room = offsets, None
+    rest, extent = offsets, None
     for stride, size in walk:
         at = rest // stride
         fits &= at % size == 0
-        if room is not None:
-            fits &= at + size <= room // stride
-        rest, room = rest % stride, stride
+        if extent is not None:
+            fits &= at + size <= extent // stride
+        rest, extent = rest % stride, stride
     return fits & (rest == 0) if walk else fits

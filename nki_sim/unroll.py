@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from nki_sim.errors import NotSupported
 from nki_sim.passes import CorePasses, in_order
-from nki_sim.program import Loop, Program
+from nki_sim.program import Edge, Loop, Program
 
 _MOST_ROWS = 20_000_000
+_MOST_DECIDED_ROWS = 2_000_000
+"""Where registers decide what comes next, and every row has an edge to what it waits for."""
 
 _Numbered = tuple[int, Loop]
 """A loop with its place in `Program.loops`."""
@@ -19,13 +22,18 @@ _Numbered = tuple[int, Loop]
 def unrolled(program: Program, passes: CorePasses | None = None) -> Program:
     """The same program without loops; itself when it has none.
 
-    `passes`: how often the loops ran whose bounds are registers, as an execution counted it. Raises NotSupported
-    for such a loop without it, and when the result would not fit in memory.
+    `passes`: how often the loops ran whose bounds are registers, as an execution counted it. Whatever comes after
+    such a bound waits until its register is loaded, since no engine knows before what it is to do. Raises NotSupported
+    for such a loop without `passes`, and when the result would not fit in memory.
     """
     if not program.loops:
         return program
     counted = [in_order(entries) for entries in passes] if passes is not None else None
-    return program.with_rows(_Writer(program, counted).order(0, len(program), list(enumerate(program.loops))))
+    writer = _Writer(program, counted)
+    writer.block(0, len(program), list(enumerate(program.loops)))
+    order = np.concatenate(writer.pieces)
+    written_out = program.with_rows(order)
+    return replace(written_out, edges=written_out.edges + _waits(program, order, writer.decisions))
 
 
 class _Writer:
@@ -34,42 +42,56 @@ class _Writer:
     def __init__(self, program: Program, counted: Sequence[Iterator[int]] | None) -> None:
         self._program = program
         self._counted = counted
+        self.pieces: list[np.ndarray] = []
+        """Of rows of the program, int64."""
+        self.decisions: list[tuple[int, int]] = []
+        """(rows written before it, the register that says what comes next)."""
+        self._length = 0
 
-    def order(self, start: int, end: int, loops: list[_Numbered]) -> np.ndarray:
-        """The rows [start, end), int64."""
-        pieces: list[np.ndarray] = []
-        rows, at = 0, start
-        waiting = loops
-        while waiting:
-            number, loop = waiting[0]
-            inner = [each for each in waiting[1:] if each[1].start >= loop.start and each[1].end <= loop.end]
-            waiting = [each for each in waiting[1:] if each not in inner]
-            pieces.append(np.arange(at, loop.start, dtype=np.int64))
-            bodies = self._bodies(number, loop, inner)
-            rows += len(pieces[-1]) + sum(map(len, bodies))
-            if rows > _MOST_ROWS:
-                raise self._too_long(loop)
-            pieces += bodies
+    def block(self, start: int, end: int, loops: list[_Numbered]) -> None:
+        """Write the rows [start, end)."""
+        at = start
+        for number, loop, inner in _outermost(loops):
+            self._write(np.arange(at, loop.start, dtype=np.int64), loop)
+            self._loop(number, loop, inner)
             at = loop.end
-        pieces.append(np.arange(at, end, dtype=np.int64))
-        return np.concatenate(pieces)
+        self._write(np.arange(at, end, dtype=np.int64), None)
 
-    def _bodies(self, number: int, loop: Loop, inner: list[_Numbered]) -> list[np.ndarray]:
-        """Every pass of a loop. Only where a loop inside may run differently each time is each looked at."""
+    def _loop(self, number: int, loop: Loop, inner: list[_Numbered]) -> None:
         trips = self._trips(number, loop)
-        if all(each.trips is not None for _, each in inner):
-            body = self.order(loop.start, loop.end, inner) if trips else np.zeros(0, np.int64)
-            if len(body) * trips > _MOST_ROWS:
-                raise self._too_long(loop)
-            return [np.tile(body, trips if len(body) else 0)]
-        bodies: list[np.ndarray] = []
-        rows = 0
+        for bound in (loop.lower, loop.upper):
+            self._decide(bound.register)
+        if loop.kind == "for" and all(each.trips is not None for _, each in inner):
+            body = self._constant(loop, inner) if trips else np.zeros(0, np.int64)
+            self._fits(len(body) * trips, loop)
+            self._write(np.tile(body, trips if len(body) else 0), loop)
+            return
+        self._fits(trips, loop)
         for _ in range(trips):
-            bodies.append(self.order(loop.start, loop.end, inner))
-            rows += max(1, len(bodies[-1]))
-            if rows > _MOST_ROWS:
-                raise self._too_long(loop)
-        return bodies
+            self.block(loop.start, loop.end, inner)
+            self._decide(loop.next if loop.kind == "while" else None)
+
+    def _constant(self, loop: Loop, inner: list[_Numbered]) -> np.ndarray:
+        """One pass of a loop in which nothing depends on registers."""
+        pieces: list[np.ndarray] = []
+        at = loop.start
+        for _, each, below in _outermost(inner):
+            trips = each.trips or 0
+            body = self._constant(each, below) if trips else np.zeros(0, np.int64)
+            self._fits(len(body) * trips, each)
+            pieces += [np.arange(at, each.start, dtype=np.int64), np.tile(body, trips if len(body) else 0)]
+            at = each.end
+        return np.concatenate([*pieces, np.arange(at, loop.end, dtype=np.int64)])
+
+    def _write(self, rows: np.ndarray, loop: Loop | None) -> None:
+        self._length += len(rows)
+        if loop is not None:
+            self._fits(self._length, loop)
+        self.pieces.append(rows)
+
+    def _decide(self, register: int | None) -> None:
+        if register is not None:
+            self.decisions.append((self._length, register))
 
     def _trips(self, number: int, loop: Loop) -> int:
         if loop.trips is not None:
@@ -81,9 +103,13 @@ class _Writer:
             )
         return next(self._counted[number])
 
-    def _too_long(self, loop: Loop) -> NotSupported:
-        return NotSupported(f"the device loop at {self._place(loop)} runs more than {_MOST_ROWS:,} instructions: too "
-                            "long to time")  # fmt: skip
+    def _fits(self, rows: int, loop: Loop) -> None:
+        most = _MOST_DECIDED_ROWS if self._counted is not None and self.decisions else _MOST_ROWS
+        if rows > most:
+            raise NotSupported(
+                f"the device loop at {self._place(loop)} makes the kernel longer than {most:,} instructions: too long "
+                "to time"
+            )
 
     def _place(self, loop: Loop) -> str:
         """Where its body begins, in the kernel's source."""
@@ -91,3 +117,42 @@ class _Writer:
         return (
             f"line {program.templates[program.template_ids[loop.start]].line}" if loop.end > loop.start else "no line"
         )
+
+
+def _outermost(loops: list[_Numbered]) -> Iterator[tuple[int, Loop, list[_Numbered]]]:
+    """Loops that are in none of the others, in order: number, loop, those inside it."""
+    waiting = loops
+    while waiting:
+        number, loop = waiting[0]
+        inner = [each for each in waiting[1:] if each[1].start >= loop.start and each[1].end <= loop.end]
+        waiting = [each for each in waiting[1:] if each not in inner]
+        yield number, loop, inner
+
+
+def _waits(program: Program, order: np.ndarray, decisions: Sequence[tuple[int, int]]) -> tuple[Edge, ...]:
+    """From the latest register that decided something, to every row after the decision."""
+    if not decisions:
+        return ()
+    loads: dict[int, np.ndarray] = {}
+    for register in {register for _, register in decisions}:
+        writes = [
+            row
+            for row in np.flatnonzero(_touches(program, register)).tolist()
+            if program.templates[program.template_ids[row]].operands[0].access != "r"
+        ]
+        loads[register] = np.flatnonzero(np.isin(order, writes))
+    waits_for = np.full(len(order) + 1, -1, np.int64)
+    for at, register in decisions:
+        before = loads[register]
+        found = int(np.searchsorted(before, at)) - 1
+        if found >= 0:
+            waits_for[at] = max(waits_for[at], before[found])
+    waits_for = np.maximum.accumulate(waits_for)[: len(order)]
+    return tuple(Edge(int(waits_for[row]), int(row)) for row in np.flatnonzero(waits_for >= 0))
+
+
+def _touches(program: Program, register: int) -> np.ndarray:
+    """By row: is the register its first operand, as it is of whatever loads it?"""
+    has = np.diff(program.operand_starts) > 0
+    first = np.minimum(program.operand_starts[:-1], max(0, len(program.operand_data) - 1))
+    return has & (program.operand_data[first, 0] == register)

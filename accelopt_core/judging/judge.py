@@ -46,6 +46,7 @@ from accelopt_core.toolchain import (
     RunError,
     StepTimeout,
     Timing,
+    Together,
     Toolchain,
 )
 
@@ -129,7 +130,15 @@ def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePres
 def _artifact(
     request: EvaluationRequest, toolchain: Toolchain, candidate: Candidate, specs: tuple[ArgumentSpec, ...]
 ) -> Any:
-    return toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s)
+    """Raises CompileError for a kernel on another number of cores than the task's input."""
+    artifact = toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s)
+    cores = toolchain.cores(artifact)
+    if request.cores is not None and cores != request.cores:
+        raise CompileError(
+            f"the kernel runs on {cores} NeuronCores and the task's input on {request.cores}: times on other "
+            f"numbers of cores are not compared; write it for {request.cores}, without kernel[{cores}]"
+        )
+    return artifact
 
 
 class _IncumbentFault(Exception):
@@ -217,11 +226,13 @@ def _measured(
     if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
         reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"
         return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
-    why = contradiction(task, facts, traced, latency, toolchain.machine)
+    cores = toolchain.cores(compiled.artifact)
+    machine = toolchain.machine if cores == 1 else Together(toolchain.machine, cores)
+    why = contradiction(task, facts, traced, latency, machine)
     if why is not None:
         return Implausible(why, latency)
-    bounds = bounds_for(task, facts, toolchain.machine)
-    gaps = gaps_for(facts, bounds, latency, toolchain.machine)
+    bounds = bounds_for(task, facts, machine)
+    gaps = gaps_for(facts, bounds, latency, machine)
     profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps, facts.idle)
     measured = Measured(
         latency,
@@ -236,5 +247,6 @@ def _measured(
         worst,
         incumbent,
         toolchain.caveat,
+        cores,
     )
     return quoting(measured, request.candidate.source)

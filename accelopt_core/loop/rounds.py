@@ -369,7 +369,8 @@ class Loop:
         final: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
-        return EvaluationRequest(self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent)
+        cores = None if candidate is self._input else self._state.baseline.cores
+        return EvaluationRequest(self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, cores)
 
     def _confirm_winner(self) -> None:
         """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.

@@ -44,7 +44,7 @@ from nki_sim import profile, program_file
 from nki_sim.calibration import Calibration, calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
-from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError
 from nki_sim.executor import execute_counting
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
@@ -79,8 +79,16 @@ class Simulated:
         self.counts = must_be_counted(program)
 
     def run(self, tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Outputs. Raises NkiError for what the instructions do not allow."""
+        """Outputs. Raises NkiError for what the instructions do not allow, and where two cores race."""
         outputs, passes = execute_counting(self.program, tensors)
+        if self.program.peers:
+            others, _ = execute_counting(self.program, tensors, last_core_first=True)
+            for number, (one, other) in enumerate(zip(outputs, others)):
+                if one.tobytes() != other.tobytes():
+                    raise NkiValidationError(
+                        f"two cores race: output {number} depends on which of them is first; put nisa.core_barrier "
+                        "between what one writes and the other uses"
+                    )
         if self.counts:
             most = passes if self.passes is None else self.passes.most(passes)
             if most != self.passes:
@@ -228,6 +236,11 @@ class SimulatorToolchain:
             raise RunError(str(error)) from None
         except MemoryError:
             raise RunError("the kernel needs more memory than this machine has left") from None
+        except (ValueError, TypeError, IndexError) as error:  # of a forged program: what is traced fits together
+            raise RunError(f"the program's instructions do not fit their operands: {error}") from None
+
+    def cores(self, artifact: Simulated) -> int:
+        return 1 + len(artifact.program.peers)
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts

@@ -78,6 +78,7 @@ def decode_job(text: str) -> Job:
         extra_seeds=tuple(data["extra_seeds"]),
         final=data["final"],
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
+        cores=data["cores"],
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)

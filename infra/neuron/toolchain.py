@@ -217,6 +217,10 @@ class NeuronToolchain:
         pairs = zip(artifact.outputs, artifact.output_specs)
         return [read_output(work, name, spec, said.text) for name, spec in pairs]
 
+    def cores(self, artifact: Neff) -> int:
+        """Kernels are compiled for LNC 1 (routes.py)."""
+        return 1
+
     def counts(self, artifact: Neff) -> bool:
         """The device takes the time that it takes."""
         return False

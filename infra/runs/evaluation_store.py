@@ -78,4 +78,6 @@ def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
         request.final,
         request.incumbent.content_hash if request.final and request.incumbent is not None else "",
     ]
+    if request.cores not in (None, 1):
+        depends_on.append(request.cores)
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -18,10 +18,10 @@ from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.program import Engine, Program
 from nki_sim.regions import Regions
 
-Gates = dict[int, tuple[int, ...]]
-"""Instruction number to the regions that must be read and written to the end before it."""
-
-
+Gate = tuple[int, ...]
+"""Regions that must be read and written to the end; one object for all that wait for the same."""
+Gates = dict[int, tuple[Gate, ...]]
+"""Instruction number to what opens before it."""
 Ends = dict[int, tuple[int, ...]]
 """Instruction number to the instructions that must have ended before it."""
 
@@ -33,6 +33,7 @@ def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Ga
     if not len(program):
         return gates, ends
     allocations = program.allocations
+    first_writer = _first_writers(regions)
     first_use, last_use = program.first_use.tolist(), program.last_use.tolist()
     for region, capacity in (
         (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
@@ -41,8 +42,9 @@ def find_gates(program: Program, machine: Machine, regions: Regions) -> tuple[Ga
         used = [a for a in allocations if a.region is region and last_use[a.id] >= 0]
         placed = sorted((first_use[a.id], a.id) for a in used if a.address is not None)
         rotating = sorted((first_use[a.id], a.id) for a in used if a.address is None)
-        _gate_placed(allocations, placed, last_use, regions, gates)
+        _gate_placed(allocations, placed, last_use, regions, gates, first_writer)
         rotation = _Rotation(program, machine, regions, region, gates, ends)
+        rotation.first_writer = first_writer
         rotation.fresh = ISA.quadrants * capacity
         rotation.place(rotating, last_use)
     return gates, ends
@@ -59,6 +61,8 @@ class _Rotation:
         self.ends = ends
         self.fresh = 0
         """What no buffer has taken yet, in bytes of a partition times quarters."""
+        self.first_writer: dict[int, int] = {}
+        """Region to the first instruction that writes it."""
         self.banks = machine.psum_banks
         in_sbuf = region is MemoryRegion.sbuf
         self.depth = machine.rotation_depth if in_sbuf else machine.psum_banks
@@ -143,10 +147,7 @@ class _Rotation:
         return allocation.shape, allocation.dtype
 
     def _wait(self, at: int, buffer: int, olds: Sequence[int]) -> None:
-        of_buffer = self.regions.of_buffer
-        waits = tuple(region for old in olds for region in of_buffer.get(old, ()))
-        if waits:
-            self.gates[at] = self.gates.get(at, ()) + waits
+        _close(self.gates, at, buffer, olds, self.regions, self.first_writer)
 
     def _wait_by_slice(self, at: int, buffer: int, old: int) -> None:
         """Each slice waits for the same slice of the old buffer; for all of it where the slices differ.
@@ -156,7 +157,7 @@ class _Rotation:
         """
         regions = self.regions
         places = {regions.places[region]: region for region in regions.of_buffer.get(old, ())}
-        first_writer = self._first_writer
+        first_writer = self.first_writer
         waits: list[tuple[int, int]] = []
         for region in regions.of_buffer.get(buffer, ()):
             row = first_writer.get(region)
@@ -170,22 +171,13 @@ class _Rotation:
         readers = self._products.get(old)
         if readers is None:
             for row, same in waits:
-                self.gates[row] = self.gates.get(row, ()) + (same, *(regions.overlaps[same] or ()))
+                self.gates[row] = (*self.gates.get(row, ()), (same, *(regions.overlaps[same] or ())))
             return
         rows, sums = readers
         together = min(1.0, self.banks / max(1, len(sums)))
         for k, (row, _) in enumerate(sorted(waits)):
             done = 1.0 - together * (1.0 - (k + 1) / len(waits))
             self.ends[row] = (*self.ends.get(row, ()), rows[min(len(rows) - 1, int(done * len(rows)))])
-
-    @cached_property
-    def _first_writer(self) -> dict[int, int]:
-        """Region to the first instruction that writes it."""
-        found: dict[int, int] = {}
-        for row in range(len(self.regions.written) - 1, -1, -1):
-            for region in self.regions.written[row]:
-                found[region] = row
-        return found
 
     @cached_property
     def _products(self) -> dict[int, tuple[list[int], set[int]]]:
@@ -212,12 +204,34 @@ class _Rotation:
         return {buffer: pair for buffer, pair in found.items() if buffer not in others}
 
 
+def _first_writers(regions: Regions) -> dict[int, int]:
+    """Region to the first instruction that writes it."""
+    found: dict[int, int] = {}
+    for row in range(len(regions.written) - 1, -1, -1):
+        for region in regions.written[row]:
+            found[region] = row
+    return found
+
+
+def _close(
+    gates: Gates, at: int, buffer: int, olds: Sequence[int], regions: Regions, first_writer: dict[int, int]
+) -> None:
+    """A gate of all of `olds` before whatever touches the buffer without having to wait for another that does: its
+    first row (`at`), and the first to write each of its regions."""
+    of_buffer = regions.of_buffer
+    gate = tuple(region for old in olds for region in of_buffer.get(old, ()))
+    if gate:
+        for row in {at, *(first_writer.get(region, at) for region in of_buffer.get(buffer, ()))}:
+            gates[row] = (*gates.get(row, ()), gate)
+
+
 def _gate_placed(
     allocations: Sequence[Allocation],
     members: list[tuple[int, int]],
     last_use: list[int],
     regions: Regions,
     gates: Gates,
+    first_writer: dict[int, int],
 ) -> None:
     """Buffers with addresses wait for the earlier ones whose bytes they take."""
     spans: list[tuple[int, int, int, int, int]] = []
@@ -230,8 +244,11 @@ def _gate_placed(
             for old in spans
             if old[0] < span[1] and span[0] < old[1] and old[2] < span[3] and span[2] < old[3] and last_use[old[4]] < at
         ]
-        waits = tuple(region for old in gone for region in regions.of_buffer.get(old[4], ()))
-        if waits:
-            gates[at] = gates.get(at, ()) + waits
-        spans = [old for old in spans if old not in gone]
+        _close(gates, at, buffer, [old[4] for old in gone], regions, first_writer)
+        covered = {
+            old[4]
+            for old in gone
+            if span[0] <= old[0] and old[1] <= span[1] and span[2] <= old[2] and old[3] <= span[3]
+        }
+        spans = [old for old in spans if old[4] not in covered]
         spans.append(span)

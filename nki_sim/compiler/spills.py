@@ -2,7 +2,7 @@
 
 On the device no kernel was refused because the sum of its live tiles exceeds SBUF; those ran, with more transfers
 than they ask for (rows A015 to C038 of benchmarks/data/trn2_device). Their number is that of a policy which, when
-room is wanted, moves out the tile whose next use lies furthest ahead, whole; a tile of which little is used each
+space is wanted, moves out the tile whose next use lies furthest ahead, whole; a tile of which little is used each
 time stays outside, and instructions fetch their slices of it (rows B048, B074 to B080).
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from nki_sim.errors import CapacityExceeded
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
-from nki_sim.program import Engine, Operand, Program, Template
+from nki_sim.program import Edge, Engine, Operand, Program, Template
 
 _PATIENCE = 2
 """Times that a tile is moved out hardly used before it stays outside."""
@@ -85,6 +85,8 @@ class _Spilling:
         """(template, operands whose tiles stay outside) to the template that works on slices."""
         self.ids: list[int] = []
         self.operands: list[list[tuple[int, int]]] = []
+        self.now_at: list[int] = []
+        """Row to where it stands now, among the transfers."""
 
     def run(self) -> Program:
         program = self.program
@@ -98,13 +100,7 @@ class _Spilling:
         for row, number in enumerate(program.template_ids.tolist()):
             operands = data[starts[row] : starts[row + 1]]
             template = program.templates[number]
-            outside = tuple(
-                at
-                for at, (buffer, _) in enumerate(operands)
-                if self.hardly_used.get(buffer, 0) >= _PATIENCE
-                and buffer not in self.now
-                and 2 * template.operands[at].nbytes < self.allocations[buffer].nbytes
-            )
+            outside = self._stay_outside(template, operands)
             wanted = dict.fromkeys(
                 buffer for at, (buffer, _) in enumerate(operands) if buffer in self.weights and at not in outside
             )
@@ -117,6 +113,7 @@ class _Spilling:
             if outside:
                 self._on_slices(number, operands, outside, wanted, row)
             else:
+                self.now_at.append(len(self.ids))
                 self.ids.append(number)
                 self.operands.append([(self.now.get(buffer, buffer), offset) for buffer, offset in operands])
             fills = program.templates[number].opcode == "memset"
@@ -138,9 +135,24 @@ class _Spilling:
             "template_ids": np.array(self.ids, np.int32),
             "operand_starts": np.concatenate(([0], np.cumsum(counts))),
             "operand_data": np.array([pair for operands in self.operands for pair in operands], np.int64),
-            "edges": (),
+            "edges": tuple(Edge(self.now_at[edge.before], self.now_at[edge.after]) for edge in program.edges),
         }
         return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+
+    def _stay_outside(self, template: Template, operands: list[tuple[int, int]]) -> tuple[int, ...]:
+        """The operands whose slices are fetched for this one instruction."""
+        if not self.hardly_used:
+            return ()
+        small = [
+            self.hardly_used.get(buffer, 0) >= _PATIENCE
+            and buffer not in self.now
+            and buffer not in self.constant
+            and operand.indirection is None
+            and 2 * operand.nbytes < self.allocations[buffer].nbytes
+            for operand, (buffer, _) in zip(template.operands, operands)
+        ]
+        whole = {buffer for (buffer, _), slices in zip(operands, small) if not slices}
+        return tuple(at for at, (buffer, _) in enumerate(operands) if small[at] and buffer not in whole)
 
     def _on_slices(
         self, number: int, operands: list[tuple[int, int]], outside: tuple[int, ...], wanted: dict[int, None], row: int
@@ -149,14 +161,17 @@ class _Spilling:
         template = self.program.templates[number]
         given = [(self.now.get(buffer, buffer), offset) for buffer, offset in operands]
         back: list[tuple[int, list[tuple[int, int]]]] = []
-        for at in outside:
-            operand, (tile, offset) = template.operands[at], operands[at]
-            slice_ = Allocation(
-                len(self.allocations), MemoryRegion.sbuf, (operand.partitions, operand.free_size), operand.dtype,
+        slices = {
+            at: Allocation(
+                len(self.allocations) + k, MemoryRegion.sbuf, (operand.partitions, operand.free_size), operand.dtype,
                 "slice", template.line, 0,
-            )  # fmt: skip
-            self.allocations.append(slice_)
-            self._make_room(weight(slice_), wanted, row)
+            )
+            for k, (at, operand) in enumerate((at, template.operands[at]) for at in outside)
+        }  # fmt: skip
+        self.allocations.extend(slices.values())
+        self._make_space(sum(weight(slice_) for slice_ in slices.values()), wanted, row)
+        for at, slice_ in slices.items():
+            operand, (tile, offset) = template.operands[at], operands[at]
             given[at] = (slice_.id, 0)
             here, there = _compact(operand), replace(operand, region=MemoryRegion.private_hbm, partition_elements=0)
             if operand.access != "w":
@@ -170,13 +185,14 @@ class _Spilling:
             self.by_slice[key] = len(self.templates)
             on_slices = tuple(_compact(o) if at in outside else o for at, o in enumerate(template.operands))
             self.templates.append(replace(template, operands=on_slices))
+        self.now_at.append(len(self.ids))
         self.ids.append(self.by_slice[key])
         self.operands.append(given)
         for put, moved in back:
             self.ids.append(put)
             self.operands.append(moved)
 
-    def _make_room(self, size: int, wanted: dict[int, None], row: int) -> None:
+    def _make_space(self, size: int, wanted: dict[int, None], row: int) -> None:
         while self.free < size:
             others = [other for other in self.now if other not in wanted]
             if not others:
@@ -188,7 +204,7 @@ class _Spilling:
             self._move_out(max(others, key=lambda other: (self.uses[other][-1], other)))
 
     def _bring(self, buffer: int, wanted: dict[int, None], row: int) -> None:
-        self._make_room(self.weights[buffer], wanted, row)
+        self._make_space(self.weights[buffer], wanted, row)
         self.free -= self.weights[buffer]
         self.used[buffer] = 0
         if buffer not in self.slots and buffer not in self.constant:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.errors import NkiValidationError
+from nki_sim.isa import rules
 from nki_sim.isa.constants import dma_engine as _dma_engine
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
@@ -29,6 +30,7 @@ class CoreBarrier(NamedTuple):
 
 def _check_sendrecv(template: Template) -> None:
     src, dst = template.operands
+    rules.engine(template, (Engine.dma,))
     for operand in (src, dst):
         if operand.region is not MemoryRegion.sbuf:
             raise NkiValidationError(f"sendrecv moves SBUF tensors; {operand.role} is in {operand.region.value}")
@@ -44,6 +46,7 @@ def _copy_to_itself(arrays: Sequence[np.ndarray], attrs: SendRecv) -> None:
 
 
 def _check_barrier(template: Template) -> None:
+    rules.engine(template, (Engine.tensor, Engine.vector, Engine.scalar, Engine.gpsimd, Engine.sync))
     if sorted(template.attrs.cores) != list(range(len(template.attrs.cores))):
         raise NkiValidationError(f"core_barrier: cores={template.attrs.cores} must be (0, 1)")
 
@@ -52,8 +55,12 @@ def _nothing(arrays: Sequence[np.ndarray], attrs: CoreBarrier) -> None:
     """A barrier changes no data."""
 
 
-_SENDRECV = define("sendrecv", check=_check_sendrecv, compute=_copy_to_itself, attrs_type=SendRecv, meets="transfer")
-_CORE_BARRIER = define("core_barrier", check=_check_barrier, compute=_nothing, attrs_type=CoreBarrier, meets="barrier")
+_SENDRECV = define(
+    "sendrecv", "src=r dst=w", check=_check_sendrecv, compute=_copy_to_itself, attrs_type=SendRecv, meets="transfer"
+)
+_CORE_BARRIER = define(
+    "core_barrier", "data=u", check=_check_barrier, compute=_nothing, attrs_type=CoreBarrier, meets="barrier"
+)
 
 
 def sendrecv(

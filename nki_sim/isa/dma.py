@@ -57,7 +57,13 @@ def _generator(mode: Any, *tensors: NkiTensor) -> _dge_mode:
 
 
 def _check_generator(template: Template, mode: _dge_mode, queue: Engine = Engine.unknown) -> None:
-    """NKI's page on descriptor generation: only software descriptors gather or scatter."""
+    """NKI's page on descriptor generation: only software descriptors gather or scatter, and prepared ones cannot be
+    for places that only the device knows."""
+    if mode is _dge_mode.none and any(operand.indirection is not None for operand in template.operands):
+        raise NkiValidationError(
+            f"{template.opcode} with dge_mode.none: descriptors prepared before the kernel runs cannot hold an address "
+            "that only the device knows: leave dge_mode unset"
+        )
     if not _indices(template.operands):
         return
     if mode is not _dge_mode.swdge:
@@ -110,7 +116,7 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
         numerics.write(dst, numerics.read32(src))
 
 
-_DMA_COPY = define("dma_copy", check=_check_copy, compute=_compute_copy, attrs_type=DmaCopy)
+_DMA_COPY = define("dma_copy", "dst=w src=r", check=_check_copy, compute=_compute_copy, attrs_type=DmaCopy)
 
 
 def dma_copy(
@@ -179,7 +185,9 @@ def _compute_transpose(arrays: Sequence[np.ndarray], attrs: DmaTranspose) -> Non
     dst[...] = src.transpose(attrs.axes).reshape(dst.shape)
 
 
-_DMA_TRANSPOSE = define("dma_transpose", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose)
+_DMA_TRANSPOSE = define(
+    "dma_transpose", "dst=w src=r", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose
+)
 
 
 def dma_transpose(
@@ -243,7 +251,9 @@ def _compute_compute(arrays: Sequence[np.ndarray], attrs: DmaCompute) -> None:
     numerics.write(dst, total)
 
 
-_DMA_COMPUTE = define("dma_compute", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute)
+_DMA_COMPUTE = define(
+    "dma_compute", "dst=w srcs[*]=r", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute
+)
 
 
 def dma_compute(

@@ -76,7 +76,9 @@ def _compute_shuffle(arrays: Sequence[np.ndarray], attrs: StreamShuffle) -> None
     dst[moved] = src[sources[moved]].reshape((moved.size, *dst.shape[1:]))
 
 
-_SHUFFLE = define("nc_stream_shuffle", check=_check_shuffle, compute=_compute_shuffle, attrs_type=StreamShuffle)
+_SHUFFLE = define(
+    "nc_stream_shuffle", "dst=wu src=r", check=_check_shuffle, compute=_compute_shuffle, attrs_type=StreamShuffle
+)
 
 
 def nc_stream_shuffle(
@@ -125,7 +127,7 @@ def _compute_n_gather(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = np.take_along_axis(flat, where, axis=1).reshape(dst.shape)
 
 
-_N_GATHER = define("nc_n_gather", check=_check_n_gather, compute=_compute_n_gather)
+_N_GATHER = define("nc_n_gather", "dst=w data=r indices=r", check=_check_n_gather, compute=_compute_n_gather)
 
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> Instruction:
@@ -196,7 +198,13 @@ def _compute_local_gather(arrays: Sequence[np.ndarray], attrs: LocalGather) -> N
         dst[core] = flat[core][:, where].reshape((_CORE_PARTITIONS, *dst.shape[1:]))
 
 
-_LOCAL_GATHER = define("local_gather", check=_check_local_gather, compute=_compute_local_gather, attrs_type=LocalGather)
+_LOCAL_GATHER = define(
+    "local_gather",
+    "dst=w src_buffer=r index=r",
+    check=_check_local_gather,
+    compute=_compute_local_gather,
+    attrs_type=LocalGather,
+)
 
 
 def local_gather(

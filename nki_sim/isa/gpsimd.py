@@ -78,7 +78,7 @@ def _compute_iota(arrays: Sequence[np.ndarray], attrs: Iota) -> None:
         numerics.write(dst, values.astype(np.float32))
 
 
-_IOTA = define("iota", check=_check_iota, compute=_compute_iota, attrs_type=Iota)
+_IOTA = define("iota", "dst=w", check=_check_iota, compute=_compute_iota, attrs_type=Iota)
 
 
 def iota(
@@ -133,7 +133,11 @@ def _compute_affine_select(arrays: Sequence[np.ndarray], attrs: AffineSelect) ->
 
 
 _AFFINE_SELECT = define(
-    "affine_select", check=_check_affine_select, compute=_compute_affine_select, attrs_type=AffineSelect
+    "affine_select",
+    "dst=w on_true_tile=r",
+    check=_check_affine_select,
+    compute=_compute_affine_select,
+    attrs_type=AffineSelect,
 )
 
 
@@ -205,6 +209,7 @@ def _compute_partition_reduce(arrays: Sequence[np.ndarray], attrs: PartitionRedu
 
 _PARTITION_REDUCE = define(
     "tensor_partition_reduce",
+    "dst=w data=r",
     check=_check_partition_reduce,
     compute=_compute_partition_reduce,
     attrs_type=PartitionReduce,

@@ -81,7 +81,7 @@ def _compute_rng(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = bits.astype(f"u{dst.dtype.itemsize}").view(dst.dtype).reshape(dst.shape)
 
 
-_RNG = define("rng", check=_check_rng, compute=_compute_rng)
+_RNG = define("rng", "dst=w state=u", check=_check_rng, compute=_compute_rng)
 
 
 def rng(dst: NkiTensor, engine: Engine = Engine.vector, name: str | None = None) -> Instruction:
@@ -125,7 +125,9 @@ def _compute_dropout(arrays: Sequence[np.ndarray], attrs: Dropout) -> None:
     dst[...] = np.where(dropped, np.zeros((), dst.dtype), data)
 
 
-_DROPOUT = define("dropout", check=_check_dropout, compute=_compute_dropout, attrs_type=Dropout)
+_DROPOUT = define(
+    "dropout", "dst=w data=r state=u prob?=r", check=_check_dropout, compute=_compute_dropout, attrs_type=Dropout
+)
 
 
 def dropout(dst: NkiTensor, data: NkiTensor, prob: Number | NkiTensor, name: str | None = None) -> Instruction:
@@ -147,6 +149,7 @@ def _check_seed(template: Template) -> None:
     seed = rules.get(template, "src_seeds")
     rules.get(template, "state")
     rules.on_chip(template)
+    rules.engine(template, (Engine.vector,))
     if seed.elements != 1 or seed.dtype.itemsize != 4:
         raise NkiValidationError(
             f"set_rng_seed: src_seeds {list(seed.shape)} {seed.dtype} must be one 32-bit value, [1, 1]"
@@ -157,7 +160,7 @@ def _compute_seed(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     arrays[0][...] = seeded(int(arrays[1].reshape(-1).view(np.uint32)[0]))
 
 
-_SEED = define("set_rng_seed", check=_check_seed, compute=_compute_seed)
+_SEED = define("set_rng_seed", "state=w src_seeds=r", check=_check_seed, compute=_compute_seed)
 
 
 def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
@@ -180,8 +183,8 @@ def _compute_state(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     arrays[0][...] = arrays[1].reshape(arrays[0].shape)
 
 
-_SET_STATE = define("rand_set_state", check=_check_state, compute=_compute_state)
-_GET_STATE = define("rand_get_state", check=_check_state, compute=_compute_state)
+_SET_STATE = define("rand_set_state", "state=w src_seeds=r", check=_check_state, compute=_compute_state)
+_GET_STATE = define("rand_get_state", "dst=w state=r", check=_check_state, compute=_compute_state)
 
 
 def _only_gpsimd(engine: Engine, what: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.errors import NkiValidationError
+from nki_sim.isa import rules
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
@@ -22,6 +23,7 @@ class RegisterSet(NamedTuple):
 
 
 def _check_set(template: Template) -> None:
+    rules.engine(template, (Engine.sync,))
     if template.operands[0].region is not MemoryRegion.register or not -(1 << 31) <= template.attrs.value < 1 << 32:
         raise NkiValidationError(f"register_move: {template.attrs.value} does not fit a 32-bit register")
 
@@ -31,6 +33,7 @@ def _compute_set(arrays: Sequence[np.ndarray], attrs: RegisterSet) -> None:
 
 
 def _check_move(template: Template) -> None:
+    rules.engine(template, (Engine.sync,))
     dst, src = template.operands
     if dst.elements != 1 or src.elements != 1:
         raise NkiValidationError(
@@ -55,10 +58,10 @@ def _compute_move(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = src.astype(dst.dtype).reshape(dst.shape)
 
 
-_SET = define("register_set", check=_check_set, compute=_compute_set, attrs_type=RegisterSet)
-_COPY = define("register_copy", check=_check_move, compute=_compute_move)
-_LOAD = define("register_load", check=_check_move, compute=_compute_move)
-_STORE = define("register_store", check=_check_move, compute=_compute_move)
+_SET = define("register_set", "dst=w", check=_check_set, compute=_compute_set, attrs_type=RegisterSet)
+_COPY = define("register_copy", "dst=w src=r", check=_check_move, compute=_compute_move)
+_LOAD = define("register_load", "dst=w src=r", check=_check_move, compute=_compute_move)
+_STORE = define("register_store", "dst=w src=r", check=_check_move, compute=_compute_move)
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:

@@ -83,7 +83,13 @@ def _compute_activation(arrays: Sequence[np.ndarray], attrs: Activation) -> None
         numerics.write(arrays[at + 1], arrays[at].reshape(arrays[at + 1].shape))
 
 
-_ACTIVATION = define("activation", check=_check_activation, compute=_compute_activation, attrs_type=Activation)
+_ACTIVATION = define(
+    "activation",
+    "dst=w data=r scale?=r bias?=r accumulators?=rwu reduce_res?=w",
+    check=_check_activation,
+    compute=_compute_activation,
+    attrs_type=Activation,
+)
 
 
 def activation(

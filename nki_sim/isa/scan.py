@@ -78,7 +78,13 @@ def one_step(function: Any, left: Any, right: Any, reverse: bool, out: np.ndarra
         function(left, right, out=out)
 
 
-_SCAN = define("tensor_tensor_scan", check=_check_scan, compute=_compute_scan, attrs_type=TensorTensorScan)
+_SCAN = define(
+    "tensor_tensor_scan",
+    "dst=w data0=r data1=r initial?=r",
+    check=_check_scan,
+    compute=_compute_scan,
+    attrs_type=TensorTensorScan,
+)
 
 
 def tensor_tensor_scan(
@@ -189,6 +195,7 @@ def _compute_cumulative(arrays: Sequence[np.ndarray], attrs: TensorScalarCumulat
 
 _CUMULATIVE = define(
     "tensor_scalar_cumulative",
+    "dst=w src=r accumulators=wu imm0?=r imm1?=r",
     check=_check_cumulative,
     compute=_compute_cumulative,
     attrs_type=TensorScalarCumulative,

@@ -47,7 +47,7 @@ def _compute_max8(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, np.sort(largest, axis=1)[:, ::-1].reshape(dst.shape))
 
 
-_MAX8 = define("max8", check=_check_max8, compute=_compute_max8)
+_MAX8 = define("max8", "dst=w src=r", check=_check_max8, compute=_compute_max8)
 
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
@@ -94,7 +94,7 @@ def _compute_find_index8(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     _write_positions(dst, positions)
 
 
-_FIND_INDEX8 = define("nc_find_index8", check=_check_find_index8, compute=_compute_find_index8)
+_FIND_INDEX8 = define("nc_find_index8", "dst=w data=r vals=r", check=_check_find_index8, compute=_compute_find_index8)
 
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Instruction:
@@ -134,7 +134,11 @@ def _compute_match_replace8(arrays: Sequence[np.ndarray], attrs: MatchReplace) -
 
 
 _MATCH_REPLACE8 = define(
-    "nc_match_replace8", check=_check_match_replace8, compute=_compute_match_replace8, attrs_type=MatchReplace
+    "nc_match_replace8",
+    "dst=w data=r vals=r dst_idx?=w",
+    check=_check_match_replace8,
+    compute=_compute_match_replace8,
+    attrs_type=MatchReplace,
 )
 
 
@@ -199,7 +203,9 @@ def _compute_nonzero(arrays: Sequence[np.ndarray], attrs: NonzeroWithCount) -> N
         dst[p] = line.reshape(dst.shape[1:])
 
 
-_NONZERO = define("nonzero_with_count", check=_check_nonzero, compute=_compute_nonzero, attrs_type=NonzeroWithCount)
+_NONZERO = define(
+    "nonzero_with_count", "dst=u src=r", check=_check_nonzero, compute=_compute_nonzero, attrs_type=NonzeroWithCount
+)
 
 
 def nonzero_with_count(
@@ -258,7 +264,7 @@ def _compute_topk(arrays: Sequence[np.ndarray], attrs: TopK) -> None:
         indices[core] = order.astype(np.uint32).reshape(indices.shape[1:])
 
 
-_TOPK = define("topk", check=_check_topk, compute=_compute_topk, attrs_type=TopK)
+_TOPK = define("topk", "val_dst=w idx_dst=w src=r", check=_check_topk, compute=_compute_topk, attrs_type=TopK)
 
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> Instruction:
@@ -302,7 +308,9 @@ def _compute_sequence_bounds(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, bounds.astype(np.float32).reshape(dst.shape))
 
 
-_SEQUENCE_BOUNDS = define("sequence_bounds", check=_check_sequence_bounds, compute=_compute_sequence_bounds)
+_SEQUENCE_BOUNDS = define(
+    "sequence_bounds", "dst=w segment_ids=r", check=_check_sequence_bounds, compute=_compute_sequence_bounds
+)
 
 
 def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = None) -> Instruction:

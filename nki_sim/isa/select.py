@@ -64,6 +64,7 @@ def _compute_copy_predicated(arrays: Sequence[np.ndarray], attrs: CopyPredicated
 
 _COPY_PREDICATED = define(
     "tensor_copy_predicated",
+    "dst=u predicate=r src?=r",
     check=_check_copy_predicated,
     compute=_compute_copy_predicated,
     attrs_type=CopyPredicated,
@@ -160,7 +161,13 @@ def _compute_range_select(arrays: Sequence[np.ndarray], attrs: RangeSelect) -> N
     _finish_max(arrays, 4, values, attrs.reduce_cmd)
 
 
-_RANGE_SELECT = define("range_select", check=_check_range_select, compute=_compute_range_select, attrs_type=RangeSelect)
+_RANGE_SELECT = define(
+    "range_select",
+    "dst=w on_true_tile=r bound0=r bound1=r accumulators=wu reduce_res?=w",
+    check=_check_range_select,
+    compute=_compute_range_select,
+    attrs_type=RangeSelect,
+)
 
 
 def range_select(
@@ -261,7 +268,11 @@ def _compute_select_reduce(arrays: Sequence[np.ndarray], attrs: SelectReduce) ->
 
 
 _SELECT_REDUCE = define(
-    "select_reduce", check=_check_select_reduce, compute=_compute_select_reduce, attrs_type=SelectReduce
+    "select_reduce",
+    "dst=w predicate=r on_true=r on_false?=r accumulators=wu reduce_res?=w",
+    check=_check_select_reduce,
+    compute=_compute_select_reduce,
+    attrs_type=SelectReduce,
 )
 
 

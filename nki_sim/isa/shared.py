@@ -39,7 +39,7 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
         numerics.write(dst, numerics.read32(src))
 
 
-_TENSOR_COPY = define("tensor_copy", check=_check_copy, compute=_compute_copy)
+_TENSOR_COPY = define("tensor_copy", "dst=w src=r", check=_check_copy, compute=_compute_copy)
 
 
 def tensor_copy(
@@ -69,7 +69,7 @@ class Memset(NamedTuple):
 
 def _check_memset(template: Template) -> None:
     rules.on_chip(template)
-    rules.engine(template, _COMPUTE_ENGINES)
+    rules.engine(template, (Engine.vector, Engine.gpsimd))
     dst = rules.get(template, "dst")
     value = template.attrs.value
     if not dst.dtype.is_float:
@@ -88,7 +88,7 @@ def _compute_memset(arrays: Sequence[np.ndarray], attrs: Memset) -> None:
     arrays[0].fill(attrs.value)
 
 
-_MEMSET = define("memset", check=_check_memset, compute=_compute_memset, attrs_type=Memset)
+_MEMSET = define("memset", "dst=w", check=_check_memset, compute=_compute_memset, attrs_type=Memset)
 
 
 def memset(dst: NkiTensor, value: Number, engine: Engine = Engine.unknown, name: str | None = None) -> Instruction:
@@ -140,7 +140,11 @@ def _compute_tensor_tensor(arrays: Sequence[np.ndarray], attrs: TensorTensor) ->
 
 
 _TENSOR_TENSOR = define(
-    "tensor_tensor", check=_check_tensor_tensor, compute=_compute_tensor_tensor, attrs_type=TensorTensor
+    "tensor_tensor",
+    "dst=w data1=r data2=r",
+    check=_check_tensor_tensor,
+    compute=_compute_tensor_tensor,
+    attrs_type=TensorTensor,
 )
 
 
@@ -320,7 +324,11 @@ def _as_bits(value: int, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 _TENSOR_SCALAR = define(
-    "tensor_scalar", check=_check_tensor_scalar, compute=_compute_tensor_scalar, attrs_type=TensorScalar
+    "tensor_scalar",
+    "dst=w data=r operand0?=r operand1?=r",
+    check=_check_tensor_scalar,
+    compute=_compute_tensor_scalar,
+    attrs_type=TensorScalar,
 )
 
 

@@ -41,7 +41,7 @@ def _compute_stats(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, result.reshape(dst.shape))
 
 
-_BN_STATS = define("bn_stats", check=_check_stats, compute=_compute_stats)
+_BN_STATS = define("bn_stats", "dst=w data=r", check=_check_stats, compute=_compute_stats)
 
 
 def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
@@ -76,7 +76,7 @@ def _compute_aggr(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, np.stack([overall, spread / total], axis=1).reshape(dst.shape))
 
 
-_BN_AGGR = define("bn_aggr", check=_check_aggr, compute=_compute_aggr)
+_BN_AGGR = define("bn_aggr", "dst=w data=r", check=_check_aggr, compute=_compute_aggr)
 
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:

@@ -207,7 +207,12 @@ def _is_identity(matrix: np.ndarray) -> bool:
 
 
 _NC_MATMUL = define(
-    "nc_matmul", check=_check_matmul, compute=_compute_matmul, attrs_type=NcMatmul, uses_psum_flags=True
+    "nc_matmul",
+    "dst=u stationary=r moving=r",
+    check=_check_matmul,
+    compute=_compute_matmul,
+    attrs_type=NcMatmul,
+    uses_psum_flags=True,
 )
 
 
@@ -290,7 +295,9 @@ def _compute_transpose(arrays: Sequence[np.ndarray], attrs: Any, flags: Sequence
         flags[0][...] = True
 
 
-_NC_TRANSPOSE = define("nc_transpose", check=_check_transpose, compute=_compute_transpose, uses_psum_flags=True)
+_NC_TRANSPOSE = define(
+    "nc_transpose", "dst=w data=r", check=_check_transpose, compute=_compute_transpose, uses_psum_flags=True
+)
 
 
 def nc_transpose(

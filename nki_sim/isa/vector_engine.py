@@ -64,6 +64,7 @@ def _compute_scalar_tensor_tensor(arrays: Sequence[np.ndarray], attrs: ScalarTen
 
 _SCALAR_TENSOR_TENSOR = define(
     "scalar_tensor_tensor",
+    "dst=w data=r operand1=r operand0?=r",
     check=_check_scalar_tensor_tensor,
     compute=_compute_scalar_tensor_tensor,
     attrs_type=ScalarTensorTensor,
@@ -156,7 +157,7 @@ def _reduce(op: ops.AluOp, values: np.ndarray, axes: tuple[int, ...]) -> np.ndar
 
 
 _TENSOR_REDUCE = define(
-    "tensor_reduce", check=_check_tensor_reduce, compute=_compute_tensor_reduce, attrs_type=TensorReduce
+    "tensor_reduce", "dst=w data=r", check=_check_tensor_reduce, compute=_compute_tensor_reduce, attrs_type=TensorReduce
 )
 
 
@@ -268,6 +269,7 @@ def _compute_tensor_scalar_reduce(arrays: Sequence[np.ndarray], attrs: TensorSca
 
 _TENSOR_SCALAR_REDUCE = define(
     "tensor_scalar_reduce",
+    "dst=w data=r accumulators=wu operand0?=r reduce_init?=r reduce_res?=w",
     check=_check_tensor_scalar_reduce,
     compute=_compute_tensor_scalar_reduce,
     attrs_type=TensorScalarReduce,
@@ -333,7 +335,7 @@ def _compute_reciprocal(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.apply(np.divide, dst, np.float32(1), numerics.read32(numerics.shaped(arrays[1], dst.shape)))
 
 
-_RECIPROCAL = define("reciprocal", check=_check_reciprocal, compute=_compute_reciprocal)
+_RECIPROCAL = define("reciprocal", "dst=w data=r", check=_check_reciprocal, compute=_compute_reciprocal)
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:

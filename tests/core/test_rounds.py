@@ -299,6 +299,14 @@ def test_every_evaluation_has_fresh_secret_seeds() -> None:
     assert all(len(s) == 2 for s in seeds) and len(set(seeds)) == 3
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_every_kernel_is_for_as_many_cores_as_the_input(cores: int) -> None:
+    """Given an input on so many cores, then nothing is judged that runs on another number of them."""
+    script = Script([replace(measured(100), cores=cores), measured(80)])
+    script.run()
+    assert [request.cores for request in (*script.requests, *script.finals)] == [None, cores, cores]
+
+
 def test_it_stops_after_rounds_without_improvement() -> None:
     outcome = (script := Script([measured(100)])).run(rounds=50, patience=5)
     assert len({t.round for t in script.filed}) == 5

@@ -46,6 +46,7 @@ OUTCOMES: list[Evaluation] = [
     Crashed(Step.RUN, "index 9 is out of bounds", None),
     MEASURED,
     BESIDE_AN_INCUMBENT,
+    replace(MEASURED, cores=2),
 ]
 
 
@@ -53,7 +54,7 @@ def test_a_job_arrives_as_it_was_sent() -> None:
     candidate = Candidate("c1", "def kernel(): pass\n", "input", "p1")
     incumbent = Candidate("input", "def kernel(): return 0\n")
     request = EvaluationRequest(
-        TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, incumbent=incumbent
+        TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, incumbent=incumbent, cores=2
     )
     job = wire.Job(request, "n", "auto", "trn1", "c0ffee")
     assert wire.decode_job(wire.encode_job(job)) == job

@@ -206,7 +206,7 @@ def check_a_kernel_is_judged(core: Machine) -> None:
     task = Task("t", "", (ShapePreset("full", (("M", 256),)),))
     bound = bounds_for(task, facts, core)
     assert 0 < bound.floor_us <= bound.peak_us
-    assert facts.resource_bound_us is not None and bound.memory_us < facts.resource_bound_us <= latency_us
+    assert facts.resource_bound_us is not None and bound.memory_us <= facts.resource_bound_us <= latency_us
     gaps = gaps_for(facts, bound, latency_us, core)
     assert gaps and all(0 < gap.cost_us < latency_us for gap in gaps)
 

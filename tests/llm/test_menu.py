@@ -28,10 +28,10 @@ from nki_sim.machine import machine
 from tests.attempts import attempted
 from tests.llm.scenes import KERNEL, context
 from tests.llm.wire_server import Script, SeenRequest, WireServer
-from tests.transforms.running import predictor, priced_by, random, run
+from tests.transforms.running import KEEPS_LOADS, predictor, priced_by, random, run
 
-X, SCALE = random(512, 256), random(128, 1, seed=1)
-PRICE = priced_by(predictor(X, SCALE))
+X, SCALE = random(4096, 256), random(128, 1, seed=1)
+PRICE = priced_by(predictor(X, SCALE, core=KEEPS_LOADS))
 HOIST = {"title": "scale once", "tool": "hoist-invariant-load", "site": "s/i", "rationale": "the repeated load"}
 OWN = {
     "title": "Load the scale once",

@@ -207,11 +207,9 @@ import nki.isa as nisa
 
 def large(a, b):
     result = kernel(a, b)
-    tiles = [nl.ndarray((128, 8192), nl.float32, buffer=nl.sbuf) for _ in range(7)]
-    for tile in tiles:
-        nisa.memset(dst=tile, value=0.0)
-    for tile in tiles:
-        nisa.dma_copy(dst=result, src=tile[:, 0:512])
+    tile = nl.ndarray((128, 55000), nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=tile, value=0.0)
+    nisa.dma_copy(dst=result, src=tile[:, 0:512])
     return result
 
 def writing(a, b):
@@ -233,7 +231,7 @@ PEERS = {
     "for another machine": ('replace(alone, machine="trn3")', "it is for trn3, and trn2 is simulated"),
     "that fills another machine's memory": (
         'replace(nki_sim.trace(large, tile, tile, machine="trn3"), machine=MACHINE)',
-        "SBUF is full",
+        "NCC_INLA001",
     ),
     "that writes a parameter": ("nki_sim.trace(writing, tile, tile)", "writes to its parameter 0"),
 }

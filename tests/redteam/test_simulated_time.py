@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Crashed, Evaluation, Measured, explain
+from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Measured, explain
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import RunError, TensorArgument
@@ -115,3 +115,70 @@ def test_what_is_timed_is_the_longest_of_the_executions_that_were_verified() -> 
         assert toolchain.facts(artifact).fields["vector_engine_instruction_count"] == 1 + 9
     finally:
         toolchain.close()
+
+
+TWO_CORES = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+def both(x, y):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    mine = slice(nl.program_id(0) * 64, nl.program_id(0) * 64 + 64)
+    a = nl.ndarray((64, 512), dtype=x.dtype, buffer=nl.sbuf)
+    b = nl.ndarray((64, 512), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x[mine, :])
+    nisa.dma_copy(dst=b, src=y[mine, :])
+    nisa.tensor_tensor(dst=a, data1=a, data2=b, op=nl.add)
+    nisa.dma_copy(dst=out[mine, :], src=a)
+    nisa.core_barrier(data=out, cores=(0, 1))
+    return out
+
+kernel = nki.jit(both)[2]
+"""
+HANDED_ON = TWO_CORES.replace(
+    "    nisa.dma_copy(dst=out[mine, :], src=a)",
+    """    if nl.program_id(0) == 0:
+        nisa.dma_copy(dst=out[mine, :], src=a)
+    else:
+        nisa.dma_copy(dst=b, src=out[0:64, :])  # nothing says that core 0 is done
+        nisa.dma_copy(dst=out[mine, :], src=a)""",
+)
+BY_CHANCE = TWO_CORES.replace(
+    "    nisa.core_barrier",
+    """    if nl.program_id(0) == 1:
+        nisa.tensor_tensor(dst=b, data1=b, data2=b, op=nl.add)
+    where = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=where, value=0)
+    nisa.dma_copy(dst=out.ap([[512, 64], [1, 512]], scalar_offset=where, indirect_dim=0),
+                  src=a if nl.program_id(0) == 0 else b)
+    nisa.core_barrier""",
+)
+
+
+def judged_on(target: LocalTarget, source: str, cores: int | None) -> Evaluation:
+    request = EvaluationRequest(TASK, Candidate("c", source, "input"), extra_seeds=(7,), cores=cores)
+    return target.evaluate(request, lambda step, detail: None)
+
+
+def test_two_cores_are_not_compared_with_one(target: LocalTarget) -> None:
+    on_one = judged_on(target, TWO_CORES, 1)
+    assert isinstance(on_one, CompileFailed) and "runs on 2 NeuronCores and the task's input on 1" in on_one.message
+    on_two = judged_on(target, HONEST, 2)
+    assert isinstance(on_two, CompileFailed) and "runs on 1 NeuronCores and the task's input on 2" in on_two.message
+    for cores in (2, None):
+        result = judged_on(target, TWO_CORES, cores)
+        assert isinstance(result, Measured) and result.cores == 2, explain(result)
+    honest = judged_on(target, HONEST, 1)
+    assert isinstance(honest, Measured) and honest.cores == 1, explain(honest)
+
+
+def test_a_core_does_not_read_what_the_other_may_not_have_written(target: LocalTarget) -> None:
+    result = judged_on(target, HANDED_ON, 2)
+    assert isinstance(result, Crashed) and "two cores race for" in explain(result), explain(result)
+
+
+def test_a_result_that_depends_on_which_core_is_first_is_a_race(target: LocalTarget) -> None:
+    """At places that only the device knows: core 1 overwrites what core 0 stored, or the other way round."""
+    result = judged_on(target, BY_CHANCE, 2)
+    assert isinstance(result, Crashed) and "depends on which of them is first" in explain(result), explain(result)

@@ -64,14 +64,18 @@ class Contract:
     """... beginning with this variant of its kernel ..."""
     opens: str | None = None
     """... by itself, or by what it makes legal for this transform."""
+    gains: bool = True
+    """False: no shipped kernel gets faster by it, this one neither. On GpSimd, where it would open the way to, work now
+    waits for the descriptors that software writes there."""
 
 
 SHAPES = {
     "mamba": {"M": 1024, "C": 128, "S": 4},
     "adamw": {"M": 128, "N": 1024},
-    "matmul": {"M": 256, "K": 512, "N": 1024},
+    "matmul": {"M": 256, "K": 6144, "N": 1024},
     "rope_single_freq_apply": {"B": 1, "H": 1, "N": 2048, "D": 128},
     "silu": {"M": 128, "N": 7168},
+    "matmul_add_rmsnorm": {"M": 512, "K": 8192, "N": 512},
 }
 """Instead of a task's small shape, where a smaller one shows the gain as well, or only a larger one does."""
 
@@ -133,7 +137,7 @@ CONTRACTS = {
     "evacuate-psum": Contract(
         evacuate.test_then_the_work_can_move_to_an_engine_without_a_path_to_psum,
         evacuate.REFUSED, evacuate.test_the_same_numbers_whatever_reads_the_tile,
-        "mamba", opens="move-elementwise-work",
+        "mamba", opens="move-elementwise-work", gains=False,
     ),
     "fuse-row-sum": Contract(
         elementwise.test_a_fused_sum_is_the_same_sum_without_an_instruction_of_its_own,
@@ -286,6 +290,10 @@ def test_the_gain_that_is_planned_is_the_one_that_is_judged_within_a_quarter(tra
     transforms = (transform, *after_it)
     proposer = catalogue_proposer(predictor_for(contract.task), datetime.date.today, transforms)
 
+    if not contract.gains:
+        with pytest.raises(NothingToPlan):
+            proposer.planner.plan(context)
+        return
     plan = proposer.planner.plan(context)
     after = judged(contract.task, proposer.executor.execute(context, plan, ()))
 

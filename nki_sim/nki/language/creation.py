@@ -31,7 +31,7 @@ def ndarray(
     A tensor allocated inside a loop is a fresh buffer in every iteration. Reading what was never
     written gives NaN (integers: 4). `address` is (partition, byte in the partition).
     """
-    if not isinstance(buffer, MemoryRegion):
+    if not isinstance(buffer, MemoryRegion) or buffer is MemoryRegion.register:
         raise NkiValidationError(f"buffer={buffer!r}: one of nl.sbuf, nl.psum, nl.hbm, nl.private_hbm, nl.shared_hbm")
     placed = None if address is None else tuple(int(n) for n in address)
     return current().allocate(shape, as_dtype(dtype), buffer, name or "", address=placed)

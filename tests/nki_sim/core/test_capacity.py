@@ -1,4 +1,4 @@
-"""What is live at once must fit on the chip; what is not live does not count."""
+"""What the compiler refuses for its size, and what it spills to HBM; what is not live does not count."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ import numpy as np
 import pytest
 
 import nki_sim
-from nki_sim.capacity import check_capacity, peak, usable_bytes
+from nki_sim.capacity import peak, usable_bytes
+from nki_sim.compiler.spills import with_spills
 from nki_sim.dtypes import float32
 from nki_sim.errors import CapacityExceeded, NkiValidationError
+from nki_sim.machine import TRN2
 from nki_sim.memory import MemoryRegion
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
+from nki_sim.profile import measure
 from nki_sim.session import TensorSpec
 
 COLUMNS = 8192
 TILE_BYTES = COLUMNS * 4
 FITS = usable_bytes("trn2", MemoryRegion.sbuf) // TILE_BYTES
 """How many [128, COLUMNS] float32 tiles SBUF holds."""
+LOOPS = 4
 
 
 def held_tiles(count: int, partitions: int = 128) -> Any:
-    """A kernel that keeps `count` tiles until all are made."""
+    """A kernel that keeps `count` tiles that it computed until all are made."""
 
     def kernel(a: Any) -> Any:
         out = nl.ndarray((partitions, COLUMNS), nl.float32, buffer=nl.shared_hbm)
         tiles = []
         for i in range(count):
             tiles.append(nl.ndarray((partitions, COLUMNS), nl.float32, name=f"tile{i}"))
-            nisa.memset(dst=tiles[-1], value=1.0)
+            nisa.iota(dst=tiles[-1], pattern=[[1, COLUMNS]], offset=i)
         for tile in tiles:
             nisa.dma_copy(dst=out, src=tile)
         return out
@@ -42,19 +46,91 @@ def traced(kernel: Any) -> Any:
     return nki_sim.trace(kernel, TensorSpec((1,), float32))
 
 
-def test_tiles_that_fit_are_accepted_to_the_last_one() -> None:
-    assert peak(traced(held_tiles(FITS)), MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
+def spilled(program: Any) -> tuple[float, float]:
+    """Bytes moved out, and back."""
+    fields = measure(program).fields
+    return fields["spill_save_bytes"], fields["spill_reload_bytes"]
 
 
-def test_one_tile_too_many_is_reported_with_what_is_live() -> None:
-    kernel = held_tiles(FITS + 1)
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111") as caught:
+def test_tiles_that_fit_are_kept_to_the_last_one() -> None:
+    program = traced(held_tiles(FITS))
+    assert peak(program, MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES <= TRN2.sbuf_partition_bytes
+    assert with_spills(program, TRN2) is program
+    assert spilled(program) == (0, 0)
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_tile_too_many_is_moved_out_and_back(more: int) -> None:
+    kernel = held_tiles(FITS + more)
+    program = traced(kernel)
+    at = peak(program, MemoryRegion.sbuf)
+    assert at.live_bytes == (FITS + more) * TILE_BYTES > at.limit_bytes == TRN2.sbuf_partition_bytes
+    assert spilled(program) == (more * TRN2.partitions * TILE_BYTES,) * 2
+    assert len(with_spills(program, TRN2)) == len(program) + 2 * more
+    result = nki_sim.simulate(kernel)(np.zeros(1, np.float32))
+    np.testing.assert_array_equal(result[0], np.arange(COLUMNS) + FITS + more - 1)
+
+
+def test_what_holds_but_a_constant_is_made_again() -> None:
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
+        tiles = [nl.full((128, COLUMNS), float(i), nl.float32) for i in range(FITS + 1)]
+        for tile in tiles:
+            nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    program = traced(kernel)
+    assert spilled(program) == (0, 0)
+    assert len(with_spills(program, TRN2)) == len(program) + 1
+
+
+def one_tile(columns: int) -> Any:
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, columns), nl.uint8, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, columns), nl.uint8, name="wide")
+        nisa.memset(dst=tile[:, :COLUMNS], value=1)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    return kernel
+
+
+def test_a_tile_larger_than_a_partition_is_refused() -> None:
+    traced(one_tile(TRN2.sbuf_partition_bytes))
+    kernel = one_tile(TRN2.sbuf_partition_bytes + 1)
+    with pytest.raises(CapacityExceeded, match="NCC_INLA001") as caught:
         traced(kernel)
     text = str(caught.value)
-    assert "tile0[128, 8192] float32 in sbuf" in text and f"{TILE_BYTES:,} B" in text and "212,984" in text
+    assert "wide" in text and f"{TRN2.sbuf_partition_bytes + 1:,} bytes" in text
+    assert f"{TRN2.sbuf_partition_bytes:,} are usable" in text
     assert caught.value.line is not None and caught.value.line > kernel.__code__.co_firstlineno
-    with pytest.raises(CapacityExceeded):
+    with pytest.raises(CapacityExceeded, match="NCC_INLA001"):
         nki_sim.simulate(kernel)(np.zeros(1, np.float32))
+
+
+def copied(columns: int) -> Any:
+    """A kernel that copies a tile of `columns` bytes to another."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((128, columns), nl.uint8, buffer=nl.shared_hbm)
+        old, new = (nl.ndarray((128, columns), nl.uint8, name=name) for name in ("old", "new"))
+        nisa.memset(dst=old[:, :COLUMNS], value=1)
+        nisa.tensor_copy(dst=new[:, :COLUMNS], src=old[:, :COLUMNS])
+        nisa.dma_copy(dst=out, src=new)
+        return out
+
+    return kernel
+
+
+def test_the_tiles_of_one_instruction_must_fit_together() -> None:
+    half = TRN2.sbuf_partition_bytes // 2
+    traced(copied(half))
+    kernel = copied(half + 1)
+    with pytest.raises(CapacityExceeded, match="NCC_IBIR229") as caught:
+        traced(kernel)
+    text = str(caught.value)
+    assert "tensor_copy" in text and "old" in text and "new" in text and f"{half + 1:,} B" in text
+    assert caught.value.line is not None and caught.value.line > kernel.__code__.co_firstlineno
 
 
 def test_tiles_of_a_loop_that_are_dead_after_it_do_not_add_up() -> None:
@@ -79,10 +155,10 @@ def test_a_tensor_that_nothing_touches_takes_no_room() -> None:
 
 
 def test_tensors_of_few_partitions_can_lie_side_by_side() -> None:
-    traced(held_tiles(4 * FITS, partitions=32))
-    traced(held_tiles(2 * FITS, partitions=64))
-    with pytest.raises(CapacityExceeded):
-        traced(held_tiles(4 * FITS + 4, partitions=1))
+    for partitions, side_by_side in ((64, 2), (32, 4), (1, 4)):
+        fit = side_by_side * TRN2.sbuf_partition_bytes // TILE_BYTES
+        assert spilled(traced(held_tiles(fit, partitions))) == (0, 0)
+        assert spilled(traced(held_tiles(fit + 1, partitions))) == (partitions * TILE_BYTES,) * 2
 
 
 def test_psum_holds_eight_banks() -> None:
@@ -115,7 +191,9 @@ def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
     def kernel_with(count: int) -> Any:
         def kernel(a: Any) -> Any:
             out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
-            outside = [nl.zeros((128, COLUMNS), nl.float32) for _ in range(count)]
+            outside = [nl.ndarray((128, COLUMNS), nl.float32) for _ in range(count)]
+            for i, tile in enumerate(outside):
+                nisa.iota(dst=tile, pattern=[[1, COLUMNS]], offset=i)
 
             def body(i: Any) -> None:
                 for tile in outside:
@@ -124,14 +202,17 @@ def test_what_a_device_loop_uses_from_before_it_lives_to_its_end() -> None:
                 nisa.memset(dst=inside, value=0.0)
                 nisa.dma_copy(dst=out, src=inside)
 
-            nl.fori_loop(0, 4, body)
+            nl.fori_loop(0, LOOPS, body)
             return out
 
         return kernel
 
-    traced(kernel_with(FITS - 1))
-    with pytest.raises(CapacityExceeded):
-        traced(kernel_with(FITS))
+    kept, short = traced(kernel_with(FITS - 1)), traced(kernel_with(FITS))
+    assert peak(kept, MemoryRegion.sbuf).live_bytes == FITS * TILE_BYTES
+    assert spilled(kept) == (0, 0)
+    assert peak(short, MemoryRegion.sbuf).live_bytes == (FITS + 1) * TILE_BYTES
+    each_turn_one = (LOOPS - 1) * TRN2.partitions * TILE_BYTES
+    assert spilled(short) == (each_turn_one, each_turn_one), "it comes back in the space of the one used last"
 
 
 def placed(*addresses: Any) -> Any:
@@ -150,7 +231,7 @@ def test_manual_addresses_are_all_or_nothing_and_inside_the_memory() -> None:
     traced(placed((0, 0), (0, TILE_BYTES)))
     with pytest.raises(NkiValidationError, match="cannot mix manual and automatic"):
         traced(placed((0, 0), None))
-    for outside in ((0, 212_984 - TILE_BYTES + 4), (1, 0)):
+    for outside in ((0, TRN2.sbuf_partition_bytes - TILE_BYTES + 4), (1, 0)):
         with pytest.raises(CapacityExceeded, match="outside"):
             traced(placed(outside))
     with pytest.raises(NkiValidationError, match="partition, byte"):
@@ -251,30 +332,29 @@ def test_a_placed_psum_tensor_starts_with_a_bank() -> None:
         traced(kernel_with(1024))
 
 
-def loaded_tiles(count: int) -> Any:
-    """A kernel that loads `count` tiles of its input, and then reads each."""
+def loaded_tiles(count: int, readings: int) -> Any:
+    """A kernel that loads `count` tiles, each of its own rows of the input, and then reads all, `readings` times."""
 
     def kernel(a: Any) -> Any:
         out = nl.ndarray((128, COLUMNS), nl.float32, buffer=nl.shared_hbm)
         tiles = []
         for i in range(count):
             tiles.append(nl.ndarray((128, COLUMNS), nl.float32, name=f"tile{i}"))
-            nisa.dma_copy(dst=tiles[-1], src=a)
-        for tile in tiles:
+            nisa.dma_copy(dst=tiles[-1], src=a[128 * i : 128 * (i + 1)])
+        for tile in tiles * readings:
             nisa.dma_copy(dst=out, src=tile)
         return out
 
-    return kernel
+    return nki_sim.trace(kernel, TensorSpec((128 * count, COLUMNS), float32))
 
 
-def test_what_mirrors_an_input_can_be_loaded_when_it_is_wanted() -> None:
-    program = nki_sim.trace(loaded_tiles(FITS + 2), TensorSpec((128, COLUMNS), float32))
+def test_what_mirrors_an_input_is_loaded_when_it_is_wanted() -> None:
+    program = loaded_tiles(FITS + 2, readings=1)
     assert peak(program, MemoryRegion.sbuf).live_bytes == (FITS + 2) * TILE_BYTES
-    assert peak(program, MemoryRegion.sbuf, in_order=False).live_bytes == TILE_BYTES
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
-        check_capacity(program, in_order=True)
+    assert spilled(program) == (0, 0)
+    assert measure(program).fields["dma_transfer_count"] == len(program)
 
 
-def test_what_the_kernel_computed_must_be_held() -> None:
-    with pytest.raises(CapacityExceeded, match="NCC_EGCA111"):
-        nki_sim.trace(held_tiles(FITS + 1), TensorSpec((128, COLUMNS), float32))
+def test_what_mirrors_an_input_is_moved_out_without_being_saved() -> None:
+    assert spilled(loaded_tiles(FITS, readings=2)) == (0, 0)
+    assert spilled(loaded_tiles(FITS + 2, readings=2)) == (0, 2 * TRN2.partitions * TILE_BYTES)

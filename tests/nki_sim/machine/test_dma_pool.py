@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nki_sim.dma_pool import Backfilling, FirstComeFirstServed
+from nki_sim.dma_pool import Backfilling, DescriptorWriter
 
 ENGINES = 16
 
@@ -27,17 +27,17 @@ def transfers(draw: st.DrawFn) -> list[tuple[float, int, int, float]]:
 def test_a_transfer_never_starts_early_nor_outruns_its_engines(
     requests: list[tuple[float, int, int, float]], slice_ns: float
 ) -> None:
-    for pool in (FirstComeFirstServed(ENGINES), Backfilling(ENGINES, slice_ns)):
-        work = [0.0] * ENGINES
-        latest = 0.0
-        for earliest, first, last, duration in requests:
-            start, end = pool.book(earliest, first, last, duration)
-            assert start >= earliest
-            assert end - start >= duration - 1e-3
-            for engine in range(first, last + 1):
-                work[engine] += duration
-            latest = max(latest, end)
-        assert latest >= max(work) - 1e-3 * len(requests)
+    pool = Backfilling(ENGINES, slice_ns)
+    work = [0.0] * ENGINES
+    latest = 0.0
+    for earliest, first, last, duration in requests:
+        start, end = pool.book(earliest, first, last, duration)
+        assert start >= earliest
+        assert end - start >= duration - 1e-3
+        for engine in range(first, last + 1):
+            work[engine] += duration
+        latest = max(latest, end)
+    assert latest >= max(work) - 1e-3 * len(requests)
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,22 +45,60 @@ def test_a_transfer_never_starts_early_nor_outruns_its_engines(
 def test_with_full_width_transfers_filling_gaps_is_never_later(
     requests: list[tuple[float, int, int, float]], slice_ns: float
 ) -> None:
-    in_order, filled = FirstComeFirstServed(ENGINES), Backfilling(ENGINES, slice_ns)
+    filled, in_order = Backfilling(ENGINES, slice_ns), 0.0
     for earliest, _, _, duration in requests:
-        _, late = in_order.book(earliest, 0, ENGINES - 1, duration)
+        in_order = max(in_order, earliest) + duration
         _, early = filled.book(earliest, 0, ENGINES - 1, duration)
-        assert early <= late + 1e-3
+        assert early <= in_order + 1e-3
 
 
 def test_a_late_transfer_leaves_the_time_before_it_to_others() -> None:
-    for pool, second_start in ((FirstComeFirstServed(ENGINES), 1100.0), (Backfilling(ENGINES, 200.0), 0.0)):
-        assert pool.book(1000.0, 0, 15, 100.0) == (1000.0, 1100.0)
-        assert pool.book(0.0, 0, 15, 100.0) == (second_start, second_start + 100.0)
+    pool = Backfilling(ENGINES, 200.0)
+    assert pool.book(1000.0, 0, 15, 100.0) == (1000.0, 1100.0)
+    assert pool.book(0.0, 0, 15, 100.0) == (0.0, 100.0)
 
 
 def test_transfers_on_different_engines_run_side_by_side() -> None:
-    for pool in (FirstComeFirstServed(ENGINES), Backfilling(ENGINES, 200.0)):
-        assert pool.book(0.0, 0, 3, 500.0) == (0.0, 500.0)
-        assert pool.book(0.0, 4, 7, 500.0) == (0.0, 500.0)
-        start, end = pool.book(0.0, 0, 15, 100.0)
-        assert (start, end) == pytest.approx((500.0, 600.0))
+    pool = Backfilling(ENGINES, 200.0)
+    assert pool.book(0.0, 0, 3, 500.0) == (0.0, 500.0)
+    assert pool.book(0.0, 4, 7, 500.0) == (0.0, 500.0)
+    start, end = pool.book(0.0, 0, 15, 100.0)
+    assert (start, end) == pytest.approx((500.0, 600.0))
+
+
+# --- software that writes descriptors -------------------------------------------------------------
+
+WRITES = st.lists(st.tuples(st.floats(0, 5000), st.floats(1, 700), st.booleans()), min_size=1, max_size=30)
+"""(earliest, work, outward)."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(WRITES)
+def test_rings_are_in_order_and_software_never_writes_two_at_once(requests: list[tuple[float, float, bool]]) -> None:
+    writer = DescriptorWriter()
+    ring_ends = [0.0, 0.0]
+    written = []
+    for earliest, busy, outward in requests:
+        begin, end = writer.write(earliest, busy, outward)
+        assert begin >= max(earliest, ring_ends[outward])
+        assert end - begin >= busy - 1e-6
+        ring_ends[outward] = end
+        written.append((begin, end, busy))
+    for begin, _, _ in written:
+        for _, end, _ in written:
+            inside = sum(busy for b, e, busy in written if b >= begin and e <= end)
+            assert inside <= max(0.0, end - begin) + 1e-6
+
+
+def test_a_ring_that_waits_leaves_the_software_to_the_other() -> None:
+    writer = DescriptorWriter()
+    assert writer.write(1000.0, 100.0, True) == (1000.0, 1100.0)
+    assert writer.write(0.0, 300.0, False) == (0.0, 300.0)
+    assert writer.write(900.0, 200.0, False) == (900.0, 1200.0)  # in two pieces, around the other ring's
+    assert writer.write(0.0, 50.0, True) == (1200.0, 1250.0)  # after the one before in its ring
+
+
+def test_work_that_fills_a_gap_exactly_ends_with_the_gap() -> None:
+    writer = DescriptorWriter()
+    writer.write(1000.0, 100.0, True)
+    assert writer.write(900.0, 100.0, False) == (900.0, 1000.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -23,6 +24,13 @@ from nki_sim.machine import (
 )
 
 DATA = Path(__file__).resolve().parents[3] / "benchmarks" / "data"
+MICRO = DATA / "trn2_micro.csv"
+KERNELS = [file for file in sorted((*DATA.glob("*.csv"), *DATA.glob("trn2_device/*.csv"))) if file != MICRO]
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="", encoding="utf-8") as rows:
+        return list(csv.DictReader(rows))
 
 
 @pytest.mark.parametrize("facts", [ISA, *MACHINES.values()], ids=["every", *MACHINES])
@@ -36,9 +44,13 @@ def test_every_number_of_every_generation_names_its_source(facts: InstructionSet
 
 
 def test_a_fitted_number_names_the_rows_it_was_fitted_to() -> None:
-    for name, source in TRN2.sources.items():
-        if source.confidence == "fitted":
-            assert any(f"{kind}{n:02}" in source.text for kind in "CM" for n in range(1, 28)), name
+    sources = {**TRN2.sources, **{f"rates {name}": rate.source for name, rate in TRN2.rates.items()}}
+    fitted = {name: source.text for name, source in sources.items() if source.confidence == "fitted"}
+    assert fitted
+    ids = {row["id"] for file in (*KERNELS, MICRO) for row in read(file)}
+    for name, text in fitted.items():
+        named = set(re.findall(r"\b[A-Z]\d{2,3}\b", text))
+        assert named and named <= ids, f"{name}: {text}"
 
 
 @pytest.mark.parametrize(
@@ -84,9 +96,9 @@ def test_a_machine_says_in_one_line_how_far_it_is_calibrated(core: Machine) -> N
 
 def test_only_trn2_rests_on_measurements_and_it_counts_them() -> None:
     assert [core.name for core in MACHINES.values() if core.calibrated] == ["trn2"]
-    for file, what in (("trn2_kernels.csv", "whole kernels"), ("trn2_micro.csv", "micro rows")):
-        with open(DATA / file, newline="", encoding="utf-8") as rows:
-            assert f"{len(list(csv.DictReader(rows)))} {what}" in TRN2.calibration
+    kernels = sum(bool(row.get("latency_us") or row.get("measured_us")) for file in KERNELS for row in read(file))
+    micro = sum(bool(row["measured_ns"]) for row in read(MICRO))
+    assert f"{kernels} whole kernels and {micro} micro rows" in TRN2.calibration
 
 
 def test_every_name_of_a_target_means_one_machine() -> None:

@@ -1,4 +1,4 @@
-"""When instructions run: dependences, memory, order, and three times that bound each other.
+"""When instructions run: dependences, memory, order, and two times that bound each other.
 
 `audit` checks any timeline against the definition, byte by byte and slowly; everything else is a story.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, traced
 
+from nki_sim import dtypes
+from nki_sim.compiler.spills import Spill
+from nki_sim.cost import Transfer
 from nki_sim.machine import TRN1, TRN2, TRN3, Machine
 from nki_sim.program import Program
 from nki_sim.schedule import RESOURCES, Timeline, resource_bound, schedule
@@ -46,12 +50,15 @@ def audit(timeline: Timeline) -> None:
     program = timeline.shown
     resource = [timeline.costs[t].resource for t in program.template_ids.tolist()]
     busy = [timeline.costs[t].busy_ns for t in program.template_ids.tolist()]
-    for name in RESOURCES:
-        mine = [i for i in range(len(program)) if resource[i] == name]
+    queues = [(name, [i for i in range(len(program)) if resource[i] == name]) for name in RESOURCES]
+    software = dict(queues).pop("dma.gpsimd")
+    rings = [("ring", [i for i in software if outward(timeline, i) == out]) for out in (False, True)]
+    for name, mine in [*(queue for queue in queues if queue[0] != "dma.gpsimd"), *rings]:
         mine.sort(key=lambda i: timeline.issued_ns[i])
         for before, after in zip(mine, mine[1:]):
             end = timeline.issued_ns[before] + busy[before]
             assert timeline.issued_ns[after] >= end - 1e-6, (name, before, after)
+    audit_software(timeline, software)
     accesses = []
     for row in range(len(program)):
         template = program.templates[program.template_ids[row]]
@@ -63,6 +70,33 @@ def audit(timeline: Timeline) -> None:
             if earlier < row and other == buffer and (writes or wrote) and (where & there).any():
                 begins = timeline.issued_ns[row]
                 assert begins >= timeline.end_ns[earlier] - 1e-6, (earlier, row)
+
+
+def move(timeline: Timeline, row: int) -> Transfer:
+    found = timeline.costs[timeline.shown.template_ids[row]].transfer
+    assert found is not None
+    return found
+
+
+def outward(timeline: Timeline, row: int) -> bool:
+    return move(timeline, row).outward
+
+
+def audit_software(timeline: Timeline, rows: list[int]) -> None:
+    """Software never writes the descriptors of two transfers at once.
+
+    It may write them in pieces, so what is checked is that no stretch of time holds more work than fits. The first
+    data moves while the last descriptors are being written.
+    """
+    work = []
+    for row in rows:
+        busy = timeline.costs[timeline.shown.template_ids[row]].busy_ns
+        latest = timeline.start_ns[row] - move(timeline, row).start_ns + busy
+        assert latest >= timeline.issued_ns[row] + busy - 1e-6, row
+        work.append((timeline.issued_ns[row], latest, busy))
+    for begin, _, _ in work:
+        for _, end, _ in work:
+            assert sum(w[2] for w in work if w[0] >= begin and w[1] <= end) <= max(0.0, end - begin) + 1e-6
 
 
 @st.composite
@@ -109,9 +143,14 @@ def test_every_schedule_respects_engines_and_memory(program: Program) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(small_programs(), st.sampled_from([TRN1, TRN2, TRN3]))
-def test_the_three_times_bound_each_other(program: Program, machine: Machine) -> None:
+def test_the_two_times_bound_each_other(program: Program, machine: Machine) -> None:
     timeline = time(program, machine)
-    assert timeline.resource_bound_us <= timeline.latency_us <= timeline.program_order_us
+    assert timeline.resource_bound_us <= timeline.latency_us
+    prices = [timeline.costs[t] for t in timeline.shown.template_ids.tolist()]
+    one_by_one = sum(price.busy_ns + price.latency_ns for price in prices)
+    one_by_one += sum(price.transfer.start_ns + price.transfer.engine_ns for price in prices if price.transfer)
+    slow = machine.throttle_factor * (one_by_one + 2 * machine.tensor_wait_ns * len(prices))
+    assert timeline.latency_us * 1e3 <= slow + machine.activation_table_load_ns * timeline.table_loads + 1e-6
 
 
 FASTER = (
@@ -159,14 +198,57 @@ def test_the_same_program_always_takes_the_same_time() -> None:
 # --- memory handed on -----------------------------------------------------------------------------
 
 
+TILES = 8
+
+
+def fetched_and_squared_us(timeline: Timeline) -> float:
+    """What the stream's tiles take when each is fetched only after the one before has been squared."""
+    load, square = (timeline.costs[t] for t in timeline.shown.template_ids[:2])
+    assert load.transfer is not None and square.resource == "scalar"
+    fetched_ns = load.busy_ns + load.transfer.start_ns + load.transfer.engine_ns + load.latency_ns
+    return TILES * (fetched_ns + square.busy_ns) / 1e3
+
+
 def test_fresh_tiles_overlap_and_a_hoisted_tile_serialises() -> None:
-    assert time(stream(512, 8, hoisted=True)).latency_us > 2 * time(stream(512, 8)).latency_us
+    hoisted, fresh = time(stream(512, TILES, hoisted=True)), time(stream(512, TILES))
+    assert hoisted.latency_us > fetched_and_squared_us(hoisted)
+    assert fresh.latency_us < fetched_and_squared_us(fresh)
 
 
 def test_with_room_for_one_tile_only_fresh_tiles_serialise_too() -> None:
     small = replace(TRN2, sbuf_partition_bytes=2 * 4 * 512)
-    cramped = time(stream(512, 8), small)
-    assert cramped.latency_us > 2 * time(stream(512, 8)).latency_us
+    cramped = time(stream(512, TILES), small)
+    assert cramped.latency_us == pytest.approx(time(stream(512, TILES, hoisted=True)).latency_us)
+    audit(cramped)
+
+
+@pytest.mark.parametrize("depth", [1, 2, TRN2.rotation_depth])
+def test_tiles_of_one_line_rotate_through_a_few_places(depth: int) -> None:
+    """Squaring is slow here, so that loads would run ahead if they could."""
+    timeline = time(stream(512, TILES), replace(TRN2, rotation_depth=depth, scalar_clock_ghz=0.05))
+    resources = [timeline.costs[t].resource for t in timeline.shown.template_ids.tolist()]
+    squares = [i for i, resource in enumerate(resources) if resource == "scalar"]
+    loads = [i for i, resource in enumerate(resources) if resource != "scalar" and not outward(timeline, i)]
+    assert len(loads) == len(squares) == TILES
+    for at in range(depth, TILES):
+        freed = timeline.end_ns[squares[at - depth]]
+        assert freed <= timeline.issued_ns[loads[at]] < timeline.end_ns[squares[at - depth + 1]]
+    audit(timeline)
+
+
+def test_tiles_that_do_not_fit_together_are_spilled_and_fetched_again() -> None:
+    def body(source: Any, result: Any) -> None:
+        tiles = [tile() for _ in range(4)]
+        for each in tiles:
+            nisa.iota(dst=each, pattern=[[1, 512]], offset=0)
+        for each in tiles:
+            nisa.dma_copy(dst=result, src=each)
+
+    program = traced(body)
+    assert len(time(program).shown) == len(program)
+    cramped = time(program, replace(TRN2, sbuf_partition_bytes=3 * 4 * 512))
+    added = [t.attrs for t in cramped.shown.templates if isinstance(t.attrs, Spill)]
+    assert {spill.reload for spill in added} == {False, True}
     audit(cramped)
 
 
@@ -232,7 +314,23 @@ def test_accumulating_matmuls_follow_each_other_without_a_pause() -> None:
         nisa.dma_copy(dst=result, src=source)
 
     timeline = time(traced(body), replace(TRN2, throttle_factor=1.0))
-    assert np.diff(timeline.start_ns[1:9]) == pytest.approx(2048 / 2.4)
+    each = TRN2.tensor_fp32_passes * (512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns)
+    assert np.diff(timeline.start_ns[1:9]) == pytest.approx(each)
+
+
+def test_tensor_engine_waits_once_for_each_transfer_whose_data_it_reads() -> None:
+    def body(source: Any, result: Any) -> None:
+        weights, values = tile(P, nl.bfloat16), tile(dtype=nl.bfloat16)
+        nisa.dma_copy(dst=weights, src=source[:, :P])
+        nisa.dma_copy(dst=values, src=source)
+        for _ in range(3):
+            nisa.nc_matmul(dst=tile(buffer=nl.psum), stationary=weights, moving=values)
+        nisa.dma_copy(dst=result, src=source)
+
+    timeline = time(traced(body, dtype=dtypes.bfloat16), replace(TRN2, throttle_factor=1.0))
+    durations = (timeline.end_ns - timeline.start_ns)[2:5]
+    each = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
+    assert durations == pytest.approx([each + 2 * TRN2.tensor_wait_ns, each, each])
 
 
 def test_an_explicit_edge_is_obeyed() -> None:
@@ -265,25 +363,58 @@ def test_switching_activation_functions_reloads_the_table() -> None:
     grouped = time(instruction(body([nl.exp] * 4 + [nl.tanh] * 4)))
     mixed = time(instruction(body([nl.exp, nl.tanh] * 4)))
     assert (grouped.table_loads, mixed.table_loads) == (2, 8)
-    assert mixed.latency_us - grouped.latency_us == pytest.approx(6 * 1.283, rel=0.01)
+    more = 6 * TRN2.activation_table_load_ns / 1e3
+    assert mixed.latency_us - grouped.latency_us == pytest.approx(more, rel=0.01)
     assert time(instruction(body([nl.exp, nl.square] * 4))).table_loads == 1  # square is in every table
 
 
+def products(rows: Sequence[int], pause: bool = False) -> Program:
+    """One after the other, each on that many of the array's rows; `pause`: Vector in between, in the middle."""
+
+    def body(source: Any, result: Any) -> None:
+        values, total = tile(512, nl.bfloat16), tile(buffer=nl.psum)
+        nisa.memset(dst=values, value=0.0)
+        for at, count in enumerate(rows):
+            if pause and at == len(rows) // 2:
+                nisa.tensor_copy(dst=values, src=total)
+            nisa.nc_matmul(dst=total, stationary=values[:count, :P], moving=values[:count])
+        nisa.dma_copy(dst=result, src=source)
+
+    return traced(body)
+
+
+def durations_ns(timeline: Timeline) -> np.ndarray:
+    """Of the products."""
+    tensor = timeline.shown.template_ids.tolist()
+    rows = [i for i, t in enumerate(tensor) if timeline.costs[t].resource == "tensor"]
+    return (timeline.end_ns - timeline.start_ns)[rows]
+
+
+WARM_NS = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
+COLD_NS = TRN2.throttle_factor * WARM_NS
+
+
 def test_tensor_engine_warms_up_and_cools_down() -> None:
-    def matmuls(count: int) -> Any:
-        def body(source: Any, result: Any) -> None:
-            values, total = tile(512, nl.bfloat16), tile(buffer=nl.psum)
-            nisa.memset(dst=values, value=0.0)
-            for _ in range(count):
-                nisa.nc_matmul(dst=total, stationary=values[:, :P], moving=values)
-            nisa.dma_copy(dst=result, src=source)
+    timeline = time(products([P] * 100))
+    durations = durations_ns(timeline)
+    assert durations[: int(TRN2.throttle_window_ns / COLD_NS)] == pytest.approx(COLD_NS)  # all of the first window
+    assert durations[-50:] == pytest.approx(WARM_NS)
+    slow = np.isclose(durations, COLD_NS).sum()
+    assert timeline.throttled_us * 1e3 == pytest.approx(slow * (COLD_NS - WARM_NS))
+    long_pause = replace(TRN2, vector_latency_ns=3 * TRN2.throttle_window_ns)
+    paused = durations_ns(time(products([P] * 100, pause=True), long_pause))
+    assert paused[49:51] == pytest.approx([WARM_NS, COLD_NS])
+    assert paused[-1] == pytest.approx(WARM_NS)
+    assert time(products([P] * 100), TRN1).throttled_us == 0
 
-        return traced(body)
 
-    durations = np.diff(time(matmuls(100)).start_ns[1:101])
-    assert durations[0] == pytest.approx(2 * 512 / 2.4)
-    assert durations[-1] == pytest.approx(512 / 2.4)
-    assert time(matmuls(100), TRN1).throttled_us == 0
+def test_only_products_of_enough_rows_warm_the_array_up_and_keep_it_warm() -> None:
+    enough = TRN2.throttle_utilization * TRN2.tensor_rows
+    for rows, after in ((int(enough) - 4, COLD_NS), (int(enough) + 4, WARM_NS)):
+        assert durations_ns(time(products([P] * 50 + [rows] * 50)))[[49, -1]] == pytest.approx([WARM_NS, after])
+    from_cold = TRN2.throttle_factor * enough  # at the slower clock it takes more
+    for rows, after in ((int(from_cold) - 4, COLD_NS), (int(from_cold) + 4, WARM_NS)):
+        assert durations_ns(time(products([rows] * 100)))[-1] == pytest.approx(after)
 
 
 def halves(rows: tuple[int, ...], count: int = 20) -> Timeline:
@@ -380,7 +511,7 @@ def test_transfers_on_one_queue_are_issued_one_after_the_other_and_queues_in_par
         return time(traced(body))
 
     one = loads([nisa.engine.sync])
-    assert np.diff(one.issued_ns[:8]) == pytest.approx(604)
+    assert np.diff(one.issued_ns[:8]) == pytest.approx(TRN2.dma_hardware_issue_ns)
     two = loads([nisa.engine.sync, nisa.engine.scalar])
     assert two.end_ns[:8].max() < one.end_ns[:8].max()
 
@@ -390,17 +521,53 @@ def test_transfers_over_different_partitions_use_different_engines() -> None:
         def body(source: Any, result: Any) -> None:
             buffer = tile(4096)
             for at in range(0, P, partitions):
-                nisa.dma_copy(dst=buffer[at : at + partitions], src=source[at : at + partitions])
+                here = slice(at, at + partitions)
+                nisa.dma_copy(dst=buffer[here], src=source[here], engine=nisa.engine.sync)
             nisa.dma_copy(dst=result, src=source)
 
         return time(traced(body, 4096), replace(TRN2, dma_hardware_issue_ns=1.0))
 
     quarters = loads(32)
-    starts = quarters.start_ns[:4]
-    assert starts.max() - starts.min() < 10  # all at once, each on four engines of its own
+    # each as soon as it is issued, on four engines of its own
+    assert quarters.start_ns[:4] == pytest.approx(quarters.issued_ns[:4] + TRN2.dma_hardware_start_ns)
+    assert np.diff(quarters.start_ns[:4]) == pytest.approx(1.0)
+
+
+def test_software_writes_a_descriptor_per_partition_and_loads_follow_each_other() -> None:
+    def body(source: Any, result: Any) -> None:
+        buffer = tile(8)
+        for at in range(0, P, 32):
+            nisa.dma_copy(dst=buffer[at : at + 32], src=source[at : at + 32])
+        nisa.dma_copy(dst=result, src=source)
+
+    timeline = time(traced(body, 8))
+    each = TRN2.dma_software_issue_ns + 32 * TRN2.dma_software_descriptor_ns
+    assert np.diff(timeline.issued_ns[:4]) == pytest.approx(each)
+    assert timeline.start_ns[0] == TRN2.dma_software_start_ns
+
+
+def test_a_store_that_has_to_wait_does_not_hold_up_the_loads_behind_it() -> None:
+    def body(source: Any, result: Any) -> None:
+        first, squared, others = tile(), tile(), [tile() for _ in range(3)]
+        nisa.dma_copy(dst=first, src=source)
+        nisa.activation(dst=squared, op=nl.square, data=first)
+        nisa.dma_copy(dst=result, src=squared)
+        for at, other in enumerate(others):
+            nisa.dma_copy(dst=other[:, at:], src=source[:, at:])
+
+    timeline = time(traced(body))
+    audit(timeline)
+    store = next(i for i in range(6) if i != 1 and outward(timeline, i))
+    loads = [i for i in range(6) if i not in (1, store)]
+    each = TRN2.dma_software_issue_ns + P * TRN2.dma_software_descriptor_ns
+    issued = timeline.issued_ns[loads]
+    assert issued[:3] == pytest.approx([0, each, 2 * each])
+    assert issued[2] < timeline.ready_ns[store]
 
 
 def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
     timeline = time(matmul(256, 128, 1024))
     audit(timeline)
-    assert timeline.latency_us < timeline.program_order_us
+    rows = [i for i, t in enumerate(timeline.shown.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
+    starts, ends = timeline.start_ns[rows], timeline.end_ns[rows]
+    assert starts[1:3] == pytest.approx(ends[:2])  # also the one that begins the next sum
