@@ -398,12 +398,12 @@ exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wron
 """
 
 CALIBRATE_HELP = """\
-The simulator times kernels by some forty constants of the machine: what a transfer, an instruction, an element cost.
+The simulator times kernels by nearly forty constants of the machine: what a transfer, an instruction, an element cost.
 The shipped ones are fitted to published measurements. This measures small kernels on your own Trn2, refits what they
 decide, and keeps it for that machine, SDK and compiler; runs on that host are predicted by it from then on.
 
 what happens:
-  1. some forty small kernels are compiled, checked, timed there, one line each. What is measured is on disk at once:
+  1. some fifty small kernels are compiled, checked, timed there, one line each. What is measured is on disk at once:
      after a dropped link, Ctrl-C or kill -9 the same command goes on where it was. After ten minutes of device time
      (--calibrate-minutes) it fits with what it has.
   2. the constants are fitted here, in a minute. One that the kernels cannot decide stays as shipped, and says so.

@@ -122,12 +122,16 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("gpsimd_latency_ns", "ns to a reader of GpSimd", engines.GPSIMD_CHAIN, engines.GPSIMD_NARROW, 10, 1500),
     # Tensor
     Constant("tensor_latency_ns", "ns from PSUM written to PSUM read", engines.STEPS, dma.NOTHING, 20, 1500),
-    Constant("tensor_pass_ns", "ns between two passes of the array", engines.PASSES, dma.NOTHING, 0.1, 30),
+    Constant(
+        "tensor_pass_ns", "ns between two passes of the array", engines.PASSES, dma.NOTHING, 0.1, 30,
+        confirmed_by=(engines.MORE_PASSES,),
+    ),
     Constant(
         "tensor_wait_ns", "ns a product waits for each transfer", engines.FETCHED, engines.FETCHED_AT_ONCE, 2, 1000
     ),
     Constant(
-        "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True
+        "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True,
+        confirmed_by=(engines.CLOSE_WEIGHTS,),
     ),
     Constant("throttle_factor", "slowdown of Tensor while cold", engines.COLD, engines.PAUSES, 1, 6),
     Constant(
@@ -139,14 +143,21 @@ CONSTANTS: tuple[Constant, ...] = (
         "reload_window_bytes", "bytes for which a loaded tile is remembered", dma.RELOADS, dma.NOTHING, 8192, 400_000,
         steps=True,
     ),
+    Constant(
+        "sbuf_partition_bytes", "bytes of a partition beyond which tiles spill", dma.SPILLS, dma.NOTHING, 150_000,
+        250_000, steps=True,
+    ),
 )  # fmt: skip
 """In an order in which each can be guessed once those before it are."""
 
 NOT_MEASURED: Mapping[str, str] = {
     "stationary_latency_ns": "what a weight load takes alone: within a kernel the product before hides it",
     "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
+    "launch_ns": "the runtime's, in no profile and in no simulated latency",
+    "throttle_window_ns": "documented; without it the load at which Tensor cools would mean nothing",
+    "stride_slowdown": "documented; what weights take to load is measured by it",
 }
-"""Fitted fields of a machine that nothing a user can run would tell, each with why."""
+"""Numbers that stay as shipped although a device has them, each with why: no kernel tells them from another."""
 
 
 def kernels_of(constants: Sequence[Constant] = CONSTANTS) -> tuple[CalibrationKernel, ...]:

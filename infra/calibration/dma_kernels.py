@@ -74,18 +74,15 @@ def kernel(x):
 '''
 
 
-_SUMMED = '''\
+_IN_TURN = '''\
 @nki.jit
 def kernel(x):
-    """A tile of its own for each load: how many of them are under way at once is for the compiler to say."""
-    out = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.shared_hbm)
-    total = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=total, value=0.0)
+    """A tile of its own for each load, which a store empties: how many are under way is for the compiler to say."""
+    out = nl.ndarray((1, $repeats * $columns), dtype=x.dtype, buffer=nl.shared_hbm)
     for i in range($repeats):
-        tile = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+        tile = nl.ndarray((1, $columns), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile, src=x[:, i * $columns : (i + 1) * $columns], $queue)
-        nisa.tensor_tensor(dst=total, data1=total, data2=tile, op=nl.add, engine=nisa.engine.vector)
-    nisa.dma_copy(dst=out, src=total, $queue)
+        nisa.dma_copy(dst=out[:, i * $columns : (i + 1) * $columns], src=tile, $other_queue)
     return out
 '''
 
@@ -105,6 +102,26 @@ def kernel(x):
             dst=between[:, 0:64], src=again.reshape((P, $columns))[:, 0:64], engine=nisa.engine.vector
         )
         nisa.tensor_tensor(dst=total, data1=total, data2=between[:, 0:64], op=nl.add, engine=nisa.engine.vector)
+    nisa.dma_copy(dst=out, src=total, $queue)
+    return out
+'''
+
+_MANY = '''\
+@nki.jit
+def kernel(x):
+    """More tiles at once than SBUF has room for: the compiler moves those out that are needed last, and back."""
+    out = nl.ndarray((P, 64), dtype=x.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((P, 64), dtype=x.dtype, buffer=nl.sbuf)
+    first = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=total, value=0.0)
+    nisa.dma_copy(dst=first, src=x, $queue)
+    tiles = []
+    for i in range($repeats):
+        tile = nl.ndarray((P, $columns), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=tile, data=first, op0=nl.multiply, operand0=$repeats - i, engine=nisa.engine.vector)
+        tiles.append(tile)
+    for i in range($repeats):
+        nisa.tensor_tensor(dst=total, data1=total, data2=tiles[i][:, 0:64], op=nl.add, engine=nisa.engine.vector)
     nisa.dma_copy(dst=out, src=total, $queue)
     return out
 '''
@@ -161,10 +178,14 @@ PREPARED_LOADS = _through_sbuf(
 WIDE_LOADS = _through_sbuf("wide loads", "Loads of 16 KiB rows: the DMA engines' rate", _LOADS, SYNC, 8, 4096)
 SHORT_ROWS = _short_rows(12, 64)
 ROTATION = kernel_of(
-    "tiles in turn", "Loads into a tile each: how many are under way at once", _SUMMED, shapes=((128, 128 * 64),),
-    result="return x.reshape(128, $repeats, $columns).sum(axis=1)", repeats=128, columns=64, queue=PREPARED,
+    "tiles in turn", "Loads into a tile each: how many are under way at once", _IN_TURN, shapes=((1, 192 * 16),),
+    result=_SAME, repeats=192, columns=16, queue=PREPARED, other_queue=PREPARED_ON_SCALAR,
 )  # fmt: skip
 RELOADS = kernel_of(
     "loads again", "A slow load repeated: which of them the compiler leaves out", _AGAIN, shapes=((128, 2 * 512),),
     result="return $repeats * x.reshape(128, $columns, 2)[:, :64, 0]", repeats=256, columns=512, queue=SYNC,
+)  # fmt: skip
+SPILLS = kernel_of(
+    "many tiles", "Tiles that do not fit at once: how many are moved out", _MANY, shapes=((128, 1792),),
+    result="return $repeats * ($repeats + 1) // 2 * x[:, :64]", repeats=36, columns=1792, queue=SYNC,
 )  # fmt: skip

@@ -195,34 +195,41 @@ _WEIGHTS = '''\
 def kernel(x, y):
     """Products so narrow that loading the weights takes longer; two weights in turn, so that none stays."""
     out = nl.ndarray((P, 64), dtype=nl.float32, buffer=nl.shared_hbm)
-    weights = nl.ndarray((P, 2 * P), dtype=x.dtype, buffer=nl.sbuf)
+    weights = nl.ndarray((P, P, $stride), dtype=x.dtype, buffer=nl.sbuf)
     moving = nl.ndarray((P, 64), dtype=y.dtype, buffer=nl.sbuf)
     total = nl.ndarray((P, 64), dtype=nl.float32, buffer=nl.psum)
     result = nl.ndarray((P, 64), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=weights, src=x)
+    nisa.dma_copy(dst=weights.reshape((P, P * $stride)), src=x)
     nisa.dma_copy(dst=moving, src=y)
     for _ in range($repeats // 2):
-        nisa.nc_matmul(dst=total, stationary=weights[:, 0:P], moving=moving)
-        nisa.nc_matmul(dst=total, stationary=weights[:, P : 2 * P], moving=moving)
+        nisa.nc_matmul(dst=total, stationary=weights[:, :, 0], moving=moving)
+        nisa.nc_matmul(dst=total, stationary=weights[:, :, 1], moving=moving)
     nisa.tensor_copy(dst=result, src=total)
     nisa.dma_copy(dst=out, src=result)
     return out
 '''
 
-WEIGHTS = kernel_of(
-    "weight loads", "Narrow products, the weights changing", _WEIGHTS, shapes=((128, 256), (128, 64)),
-    result="return $repeats // 2 * (x[:, :128].T @ y + x[:, 128:].T @ y)", repeats=256,
-)  # fmt: skip
+
+def _weights(name: str, title: str, stride: int) -> CalibrationKernel:
+    return kernel_of(
+        name, title, _WEIGHTS, shapes=((128, 128 * stride), (128, 64)),
+        result="x = x.reshape(128, 128, $stride)\nreturn $repeats // 2 * (x[:, :, 0].T @ y + x[:, :, 1].T @ y)",
+        repeats=256, stride=stride,
+    )  # fmt: skip
+
+
+WEIGHTS = _weights("spread weights", "Narrow products, the weights changing and far apart, so loaded slowly", 8)
+CLOSE_WEIGHTS = _weights("weight loads", "The same, closer: at above 2 columns a cycle the products hide it", 2)
 
 _NARROW = '''\
 @nki.jit
 def kernel(x, y):
     """Products of few columns with few weights: what a pass over the array takes besides."""
-    out = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+    out = nl.ndarray((32, $columns), dtype=nl.float32, buffer=nl.shared_hbm)
     weights = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
-    moving = nl.ndarray((P, 64), dtype=y.dtype, buffer=nl.sbuf)
-    total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
-    result = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+    moving = nl.ndarray((P, $columns), dtype=y.dtype, buffer=nl.sbuf)
+    total = nl.ndarray((32, $columns), dtype=nl.float32, buffer=nl.psum)
+    result = nl.ndarray((32, $columns), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=x)
     nisa.dma_copy(dst=moving, src=y)
     for _ in range($repeats):
@@ -232,34 +239,42 @@ def kernel(x, y):
     return out
 '''
 
-PASSES = kernel_of(
-    "narrow products", "Products of few columns and weights", _NARROW, shapes=((128, 32), (128, 64)),
-    result="return $repeats * (x.T @ y)", repeats=384,
-)  # fmt: skip
+
+def _passes(name: str, title: str, columns: int, repeats: int) -> CalibrationKernel:
+    """Of so many that a hundredth of a pass shows."""
+    return kernel_of(
+        name, title, _NARROW, shapes=((128, 32), (128, columns)), result="return $repeats * (x.T @ y)",
+        repeats=repeats, columns=columns,
+    )  # fmt: skip
+
+
+PASSES = _passes("narrow products", "Products of few columns and weights", 64, 1024)
+MORE_PASSES = _passes("more products", "The same, somewhat wider", 72, 896)
 
 _FETCHED = '''\
 @nki.jit
 def kernel(x, y):
-    """Products whose operands came in several transfers. The first needs a sum of all, so they are there by then."""
-    out = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+    """Products whose operands came in several transfers. The first needs some of each, so all are there by then."""
+    out = nl.ndarray((32, 128), dtype=nl.float32, buffer=nl.shared_hbm)
     weights = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
     ready = nl.ndarray((P, 32), dtype=x.dtype, buffer=nl.sbuf)
-    moving = nl.ndarray((P, $repeats * 64), dtype=y.dtype, buffer=nl.sbuf)
+    moving = nl.ndarray((P, $repeats, 128), dtype=y.dtype, buffer=nl.sbuf)
     every = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.sbuf)
     nothing = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.sbuf)
-    total = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)
-    result = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)
+    total = nl.ndarray((32, 128), dtype=nl.float32, buffer=nl.psum)
+    result = nl.ndarray((32, 128), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=weights, src=x)
+    given = y.reshape((P, $repeats, 128))
     for i in range($repeats // $each):
         nisa.dma_copy(
-            dst=moving[:, i * $each * 64 : (i + 1) * $each * 64], src=y[:, i * $each * 64 : (i + 1) * $each * 64],
-            engine=nisa.engine.sync, dge_mode=nisa.dge_mode.hwdge,
+            dst=moving[:, i * $each : (i + 1) * $each, :], src=given[:, i * $each : (i + 1) * $each, :],
+            engine=nisa.engine.sync, dge_mode=nisa.dge_mode.none,
         )
-    nisa.tensor_reduce(dst=every, op=nl.add, data=moving, axis=1)
+    nisa.tensor_reduce(dst=every, op=nl.add, data=moving[:, :, 0], axis=1)
     nisa.tensor_scalar(dst=nothing, data=every, op0=nl.multiply, operand0=0.0)
     nisa.tensor_scalar(dst=ready, data=weights, op0=nl.add, operand0=nothing)
     for i in range($repeats):
-        nisa.nc_matmul(dst=total, stationary=ready, moving=moving[:, i * 64 : (i + 1) * 64])
+        nisa.nc_matmul(dst=total, stationary=ready, moving=moving[:, i, :])
     nisa.tensor_copy(dst=result, src=total)
     nisa.dma_copy(dst=out, src=result)
     return out
@@ -268,13 +283,13 @@ def kernel(x, y):
 
 def _fetched(name: str, title: str, repeats: int, each: int) -> CalibrationKernel:
     return kernel_of(
-        name, title, _FETCHED, shapes=((128, 32), (128, 64 * repeats)),
-        result="return x.T @ y.reshape(128, $repeats, 64).sum(axis=1)", repeats=repeats, each=each,
+        name, title, _FETCHED, shapes=((128, 32), (128, 128 * repeats)),
+        result="return x.T @ y.reshape(128, $repeats, 128).sum(axis=1)", repeats=repeats, each=each,
     )  # fmt: skip
 
 
-FETCHED = _fetched("fetched products", "Products whose operands came by a transfer each", 48, 1)
-FETCHED_AT_ONCE = _fetched("products at once", "The same, their operands by one transfer", 48, 48)
+FETCHED = _fetched("fetched products", "Products whose operands came by a transfer each", 96, 1)
+FETCHED_AT_ONCE = _fetched("products at once", "The same, their operands by one transfer", 96, 96)
 
 _BURSTS = '''\
 def bursts(turn, moving, pad, times, products, columns, pause):

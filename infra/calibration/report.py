@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from infra.calibration.calibrating import Calibrated
-from infra.calibration.constants import CONSTANTS
+from infra.calibration.constants import CONSTANTS, NOT_MEASURED
 from infra.calibration.file import CalibrationRecord, KernelRecord
 from infra.calibration.rows import Row
 from infra.terminal.wording import duration, one_line, printable
+from nki_sim.calibration import constant_of
+from nki_sim.machine import machine
 
 APART = 0.02
 """Two kernels of a grid closer than this on the device are in no order."""
@@ -87,7 +89,7 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _constants(record: CalibrationRecord) -> Table:
-    """What is shipped and what this device shows, the undecided ones dim and last."""
+    """What is shipped and what this device shows; the undecided ones dim and last, with those that no kernel tells."""
     what = {each.name: each.what for each in CONSTANTS}
     table = _table(("constant", ""), ("shipped", "right"), ("here", "right"), ("change", "right"), ("±", "right"),
                    ("remark", ""))  # fmt: skip
@@ -101,6 +103,9 @@ def _constants(record: CalibrationRecord) -> Table:
         table.add_row(
             *(Text(cell, style=style) for cell in (what.get(each.name, each.name), _number(each.shipped), *cells))
         )
+    for name, why in NOT_MEASURED.items():
+        shipped = _number(constant_of(machine(record.machine), name))
+        table.add_row(*(Text(cell, style="dim") for cell in (name, shipped, "as shipped", "", "", f"not told: {why}")))
     return table
 
 

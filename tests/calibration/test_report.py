@@ -11,6 +11,7 @@ from rich.console import Console
 
 import config
 from infra.calibration.calibrating import Calibrated, truth_of
+from infra.calibration.constants import NOT_MEASURED
 from infra.calibration.file import CalibrationRecord, ConstantRecord, KernelRecord
 from infra.calibration.report import ConsoleView, print_outcome
 from infra.calibration.rows import row_of
@@ -45,6 +46,8 @@ def test_a_kept_calibration(tmp_path: Path) -> None:
     line = next(line for line in text.splitlines() if line.startswith("ns from the last byte to a reader"))
     assert line.split()[8:] == ["300", "450", "+50.0", "%", "1", "%"]
     assert "as shipped" in text and "only known to 20 %" in text and "at least this" in text
+    for name in NOT_MEASURED:
+        assert any(line.startswith(f"{name} ") and "not told: " in line for line in text.splitlines()), name
     assert "+25.0 %" in text and "+0.8 %" in text, "each kernel that was not fitted, before and after"
     assert "median error" in text and "14.3 %" in text
     assert "0 of 1" in text and "1 of 1" in text, "the pair of the grid comes into the right order"
