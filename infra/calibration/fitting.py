@@ -296,11 +296,10 @@ class _Solver:
         low, high = constant.least, constant.most
         best = values
         for finer in range(_FINER):
-            tried = {best[constant.name]: best}
-            for value in _tried(constant, low, high):
-                tried.setdefault(value, {**best, constant.name: value})
+            tried = {value: {**best, constant.name: value} for value in _tried(constant, low, high)}
             if finer == 0:
                 tried = {value: self._entangled(constant, each) for value, each in tried.items()}
+            tried[best[constant.name]] = best  # as found so far, so that what is solved already is not lost
             ordered = sorted(tried)
             costs = [self.cost(tried[value]) for value in ordered]
             level = [value for value, cost in zip(ordered, costs) if cost <= min(costs) + 1e-9]
