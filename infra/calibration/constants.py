@@ -130,7 +130,7 @@ CONSTANTS: tuple[Constant, ...] = (
         "tensor_wait_ns", "ns a product waits for each transfer", engines.FETCHED, engines.FETCHED_AT_ONCE, 2, 1000
     ),
     Constant(
-        "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8, steps=True,
+        "stationary_columns_per_cycle", "columns of weights a cycle", engines.WEIGHTS, dma.NOTHING, 0.4, 8,
         confirmed_by=(engines.CLOSE_WEIGHTS,),
     ),
     Constant("throttle_factor", "slowdown of Tensor while cold", engines.COLD, engines.PAUSES, 1, 6),

@@ -20,26 +20,25 @@ def fitted(times: dict[str, float]) -> Fit:
     return fit(model(), {kernel.name: times[kernel.name] for kernel in FITTED}, {})
 
 
-@pytest.mark.parametrize("seed", [1])
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 5, 8))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_moved_constant_is_recovered_and_unseen_kernels_are_predicted(seed: int) -> None:
+    """Within 10 %, by kernels that are each off by a thousandth; and kernels never fitted, within 8 % in the median."""
     true = moved(seed)
     times = measured_on(true, seed)
     found = fitted(times)
-    for each in found.constants:
-        if each.why.startswith("at least"):
-            assert each.shipped < each.value <= 1.02 * true[each.name], each
-        elif each.why.startswith("at most"):
-            assert 0.98 * true[each.name] <= each.value < each.shipped, each
-        elif each.decided:
-            assert abs(each.value / true[each.name] - 1) < max(0.10, 2 * each.spread), each
-            assert each.spread < 0.1 or each.why, each
-        else:  # what is shipped explains the measurements as well, and that is said
-            assert each.value == each.shipped and each.why and BY_NAME[each.name].steps, each
-    assert sum(each.decided for each in found.constants) >= len(CONSTANTS) - 1
+    off = {each.name: round(each.value / true[each.name] - 1, 3) for each in found.constants}
+    assert {name: by for name, by in off.items() if abs(by) >= 0.10} == {}
+    assert not found.distrusted and sum(each.decided for each in found.constants) >= len(CONSTANTS) - 1
+    for each in found.constants:  # what stays as shipped explains the measurements as well, and that is said
+        assert each.decided or each.value == each.shipped and each.why, each
 
     def error(values: dict[str, float]) -> float:
-        off = [abs(model().exact_time(kernel.name, values) / times[kernel.name] - 1) for kernel in UNFITTED]
-        return statistics.median(off)
+        return statistics.median(
+            abs(model().exact_time(kernel.name, values) / times[kernel.name] - 1) for kernel in UNFITTED
+        )
 
     assert error(found.values) < 0.08 and error(found.values) < error({}) / 2
 

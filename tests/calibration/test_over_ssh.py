@@ -11,15 +11,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from infra.calibration.calibrating import truth_of
 from infra.calibration.file import load
 from infra.calibration.rows import RowFile
 from infra.ssh.config import SshSettings
 from infra.targets.over_ssh import SshTarget
+from tests.calibration.devices import KERNELS, model, moved
 from tests.calibration.pretend_host import PretendHost
 from tests.calibration.test_measuring import DMA, FEW
 from tests.e2e.run import KEYS, ROOT
@@ -42,19 +45,26 @@ sys.exit(orchestrator.main(sys.argv[1:]))
 """
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[PretendHost]:
-    sshd: Sshd = make_sshd(tmp_path / "ssh")
+@contextmanager
+def host_of(constants: Mapping[str, float], folder: Path) -> Iterator[PretendHost]:
+    sshd: Sshd = make_sshd(folder / "ssh")
     sshd.trust()
     sshd.start()
-    yield PretendHost(sshd, tmp_path, MOVED)
+    yield PretendHost(sshd, folder, constants)
     sshd.stop()
 
 
-def client(host: PretendHost, folder: Path) -> subprocess.Popen[str]:
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[PretendHost]:
+    with host_of(MOVED, tmp_path) as found:
+        yield found
+
+
+def client(host: PretendHost, folder: Path, *program: str) -> subprocess.Popen[str]:
+    """`program`: of Python; without it the command with few constants and kernels."""
     clean = {name: value for name, value in os.environ.items() if name not in KEYS and not name.startswith("NKI_OPT")}
     return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, "calibrate", *host.flags, "--calibrations", str(folder)],
+        [sys.executable, *(program or ("-c", CLIENT)), "calibrate", *host.flags, "--calibrations", str(folder)],
         cwd=ROOT, env={**clean, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -104,3 +114,19 @@ def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by
     finally:
         target.close()
     assert info.calibration == record.calibration() and not info.simulated
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_command_itself_finds_every_moved_constant_within_its_ten_minutes(tmp_path: Path) -> None:
+    true = moved(1)
+    folder = tmp_path / "calibrations"
+    with host_of(model().machine_changes(true), tmp_path) as host:
+        out, errors = client(host, folder, "orchestrator.py").communicate(timeout=1100)
+    assert "Kept:" in out and "median error" in out, errors + out
+    (path,) = folder.glob("*.json")
+    record = load(path)
+    off = {each.name: round(each.value / true[each.name] - 1, 3) for each in record.constants}
+    assert {name: by for name, by in off.items() if abs(by) >= 0.10} == {} and record.device_s < 600
+    assert all(each.measured_us is not None for each in record.kernels) and len(record.kernels) == len(KERNELS)
+    assert truth_of(record).calibrated < 0.08
