@@ -29,6 +29,7 @@ DECIDED = 0.08
 """A constant is decided if it is known to this fraction."""
 
 _SWEEPS = 2
+_LINES = 4
 _ROUNDS = 4
 _STEPS = 30
 _DENSE_MOST = 3
@@ -42,6 +43,7 @@ _STARTS = (None, 0.2, 0.8, 0.5)
 """Where constants that are answered in steps begin: as shipped, then so far up their range."""
 _EXPLAINED = 1.5
 """Cost per kernel of a solution that needs no other."""
+_SMALL_COUNT = 20
 _EDGE = 0.01
 _UNKNOWN = 0.9
 """A spread as large as this is that of the first assumption: no measurement went into it."""
@@ -123,7 +125,7 @@ def _from_several_starts(solver: _Solver) -> dict[str, float]:
                 start[each.name] = _whole_if(each, each.least ** (1 - part) * each.most**part)
         guess = _first_guess(model, solver.constants, measured, start)
         model.look_what_matters(measured, guess)
-        values = solver.solve(guess)
+        values = solver.with_one_more_or_less(solver.solve(guess))
         found.append((solver.cost(values), values))
         if found[-1][0] <= _EXPLAINED * len(measured) or not any(each.steps for each in solver.constants):
             break
@@ -155,7 +157,10 @@ def _first_guess(
 
 
 def _from_line(model: TimingModel, constant: Constant, values: Values, measured: Mapping[str, float]) -> float:
-    """Where the predicted difference is the measured one: straight lines, twice, within the plausible range."""
+    """Where the predicted difference is the measured one: straight lines, a few, within the plausible range.
+
+    Where nothing depends on it, which may be so on one side of a value only, half the way back to what is shipped.
+    """
 
     def difference(time: Callable[[str], float]) -> float:
         more, *less = (time(kernel.name) for kernel in constant.kernels)
@@ -167,13 +172,16 @@ def _from_line(model: TimingModel, constant: Constant, values: Values, measured:
         changed = {**values, constant.name: value}
         return difference(lambda kernel: model.time(kernel, changed)) - wanted
 
-    at = values[constant.name]
-    for _ in range(3):
+    at, shipped = values[constant.name], model.shipped[constant.name]
+    for _ in range(_LINES):
         beside = constant.within(at * (1 + 10 * _STEP)) if at < constant.most else at * (1 - 10 * _STEP)
         here = missed(at)
         slope = (missed(beside) - here) / (beside - at)
-        if abs(here) < _FINE_ENOUGH * abs(wanted) or slope == 0.0:
+        if abs(here) < _FINE_ENOUGH * abs(wanted):
             break
+        if slope == 0.0:
+            at = math.sqrt(at * shipped)
+            continue
         at = constant.within(min(3 * at, max(at / 3, at - here / slope)))
     return at
 
@@ -199,6 +207,19 @@ class _Solver:
                 continue
             if not any(each.steps for each in self.constants) or _alike(before, values):
                 break
+        return values
+
+    def with_one_more_or_less(self, values: dict[str, float]) -> dict[str, float]:
+        """Where a kernel is unexplained: a small count beside the one found, and all others solved for again with it.
+
+        A count and the times that go with it make up for each other, so that no step of one of them alone gains.
+        """
+        for each in self.constants:
+            for by in (-1.0, 1.0) if is_whole(each.name) and each.most <= _SMALL_COUNT else ():
+                if np.abs(self._residuals(values)).max() > BELIEVED:
+                    moved = self.along_slopes({**values, each.name: each.within(values[each.name] + by)})
+                    if self.cost(moved) < self.cost(values):
+                        values = self.solve(moved)
         return values
 
     def spreads(self, values: Values) -> dict[str, float]:
