@@ -20,9 +20,10 @@ def fitted(times: dict[str, float]) -> Fit:
     return fit(model(), {kernel.name: times[kernel.name] for kernel in FITTED}, {})
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 5, 8))]
+SEEDS = (1, 2, 3, 5, 8, 17)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_moved_constant_is_recovered_and_unseen_kernels_are_predicted(seed: int) -> None:
     """Within 10 %, by kernels that are each off by a thousandth; and kernels never fitted, within 8 % in the median."""
