@@ -48,7 +48,7 @@ PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
-Command = Literal["run", "doctor", "runs", "show", "diff", "config"]
+Command = Literal["run", "doctor", "calibrate", "runs", "show", "diff", "config"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 _POSITIVE = Legal(above=0)
@@ -303,6 +303,33 @@ class GuardSettings(Group):
 
 
 @dataclass(frozen=True)
+class CalibrationSettings(Group):
+    """the constants that your own device showed: `calibrate --help`"""
+
+    calibration: Path | None = setting(
+        None,
+        "Calibration file to use, also where the machine is simulated. Without it: a device's own, if it has one.",
+        metavar="FILE",
+    )
+    shipped_model: bool = setting(False, "Use the shipped constants even on a device that is calibrated.")
+    calibrations: Path = setting(
+        PROJECT / "calibrations", "Folder of all calibrations, one file per machine, SDK and compiler.", metavar="DIR"
+    )
+    calibrate_minutes: float = setting(
+        10.0, "Most minutes of device time for a calibration, all its calls together.", metavar="MIN", legal=_POSITIVE
+    )
+    calibrate_again: bool = setting(False, "Set aside what was measured before, and measure all anew.")
+    export: Path | None = setting(
+        None, "Write the measurements as a table that names no host, user or folder, to send back.", metavar="FILE.csv"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shipped_model and self.calibration is not None:
+            raise SettingsError("shipped-model: a calibration is named as well: leave one of the two away")
+
+
+@dataclass(frozen=True)
 class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     target: TargetSettings = field(default_factory=TargetSettings)
@@ -310,6 +337,7 @@ class Settings:
     budget: BudgetSettings = field(default_factory=BudgetSettings)
     verification: VerificationSettings = field(default_factory=VerificationSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
 
 
 GROUPS: Mapping[str, type] = {
@@ -319,6 +347,7 @@ GROUPS: Mapping[str, type] = {
     "budget": BudgetSettings,
     "verification": VerificationSettings,
     "guard": GuardSettings,
+    "calibration": CalibrationSettings,
 }
 
 
@@ -356,6 +385,7 @@ examples:
 
 other commands:
   doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do about the rest
+  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
@@ -368,22 +398,64 @@ exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wron
             4 target unreachable · 5 budget used up or interrupted
 """
 
+CALIBRATE_HELP = """\
+The simulator times kernels by nearly forty constants of the machine: what a transfer, an instruction, an element cost.
+The shipped ones are fitted to published measurements. This measures small kernels on your own Trn2, refits what they
+decide, and keeps it for that machine, SDK and compiler; runs on that host are predicted by it from then on.
+
+what happens:
+  1. some fifty small kernels are compiled, checked, timed there, one line each. What is measured is on disk at once:
+     after a dropped link, Ctrl-C or kill -9 the same command goes on where it was. After ten minutes of device time
+     (--calibrate-minutes) it fits with what it has.
+  2. the constants are fitted here, in a minute. One that the kernels cannot decide stays as shipped, and says so.
+  3. kernels that were not fitted (matmuls, streams, a softmax) show how true the shipped constants were there, and how
+     true the new ones are. What is not truer is not kept.
+"""
+
+CALIBRATE_EXAMPLES = """\
+examples:
+  python3 orchestrator.py calibrate ubuntu@10.0.0.1                   measure, fit, keep
+  python3 orchestrator.py calibrate ubuntu@10.0.0.1 --calibrate-minutes 15    go on with what was left for lack of time
+  python3 orchestrator.py calibrate ubuntu@10.0.0.1 --calibrate-again         from the beginning
+  python3 orchestrator.py calibrate --export rows.csv                 the newest measurements as a table, to send back
+  python3 orchestrator.py --calibration calibrations/trn2-2.32-nki_0.6.1.json  simulate your device here
+
+exit codes: 0 kept, or exported · 2 usage · 4 target unreachable · 5 interrupted, or not kept
+"""
+
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 
 
 def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
     made = Parser(
         prog=program,
-        usage="%(prog)s [USER@HOST ...] [flags]\n       %(prog)s doctor|runs|show|diff|config [flags]",
+        usage="%(prog)s [USER@HOST ...] [flags]\n       %(prog)s doctor|calibrate|runs|show|diff|config [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
         epilog=EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
         allow_abbrev=False,
     )
-    made.add_argument("--config", metavar="FILE", help=f"settings file [{CONFIG_FILE} in the current folder]")
+    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
+
+
+_CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
+
+
+def calibrate_help(program: str = "orchestrator.py") -> str:
+    """What `calibrate --help` says: every flag is legal there, those that matter are listed."""
+    made = Parser(
+        prog=program,
+        usage="%(prog)s calibrate USER@HOST [flags]",
+        description=CALIBRATE_HELP,
+        epilog=CALIBRATE_EXAMPLES,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
+    )
+    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    add_flags(made, {name: GROUPS[name] for name in ("calibration", "target")})
+    return made.format_help()
 
 
 def read(
@@ -394,6 +466,9 @@ def read(
     Leaves by SystemExit(0) after printing, for --help and --version.
     """
     folder = folder or Path.cwd()
+    if "calibrate" in arguments and {"-h", "--help"} & set(arguments):
+        print(calibrate_help(), end="")
+        raise SystemExit(0)
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
@@ -409,7 +484,7 @@ def read(
     flags = read_flags(GROUPS, parsed, folder)
     command, words = _command(rest)
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command in ("run", "doctor"):
+    if words and command in ("run", "doctor", "calibrate"):
         hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:

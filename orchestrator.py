@@ -162,7 +162,22 @@ def doctor(invocation: config.Invocation) -> int:
                 report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
             ),
         )
+        if report_of_host.evaluates_on_neuron:
+            print(f"calibration  {assembly.calibration_of_host(invocation.settings, host, report_of_host)}")
     return status
+
+
+def calibrate(invocation: config.Invocation) -> int:
+    """Measure a device's constants and keep them; or write out what was measured."""
+    console = Console()
+    if invocation.settings.calibration.export is not None:
+        console.print(assembly.export_measurements(invocation.settings), soft_wrap=True)
+        return FINISHED
+    try:
+        kept = assembly.calibrate(invocation.settings, console)
+    except KeyboardInterrupt:
+        return _complain("interrupted; what was measured is kept, and the same command goes on", STOPPED)
+    return FINISHED if kept else STOPPED
 
 
 def show_config(invocation: config.Invocation) -> int:
@@ -173,6 +188,7 @@ def show_config(invocation: config.Invocation) -> int:
 COMMANDS: dict[str, Callable[[config.Invocation], int]] = {
     "run": run,
     "doctor": doctor,
+    "calibrate": calibrate,
     "runs": runs,
     "show": show,
     "diff": diff,

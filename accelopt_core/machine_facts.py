@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nki_sim.machine import Machine
+from nki_sim.machine import MACHINES, Machine
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,13 @@ def machine_facts(machine: Machine) -> MachineFacts:
         pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
         pe_busy_percent=round(100 * machine.throttle_utilization),
         pe_cold_factor=machine.throttle_factor,
-        priced_from="fitted to published measurements" if machine.calibrated else machine.calibration,
+        priced_from="fitted to published measurements" if _as_shipped(machine) else machine.calibration,
     )
+
+
+def _as_shipped(machine: Machine) -> bool:
+    """And calibrated; otherwise its own line says how far to trust it."""
+    return machine.calibrated and MACHINES.get(machine.name, machine).calibration == machine.calibration
 
 
 def _power_of_two(value: float) -> int:

@@ -14,6 +14,8 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Evaluation, Measured, Step
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
+from accelopt_core.toolchain import Installed
+from nki_sim.calibration import Calibration
 
 # --- target ---------------------------------------------------------------------------------------
 
@@ -81,6 +83,10 @@ class TargetInfo:
     """What it times on, e.g. `trn2`: the key of `nki_sim.machine.MACHINES`. Prompts, prices and bounds are of it."""
     caveat: str = ""
     """As `Measured.caveat`."""
+    installed: Installed = Installed()
+    """With what a device's code is made; empty where the machine is simulated."""
+    calibration: Calibration | None = None
+    """What the machine's model was refitted to by its user: predictions, bounds and gaps are of that."""
 
 
 class Target(Protocol):

@@ -145,6 +145,18 @@ class MachineModel(Protocol):
 
 
 @dataclass(frozen=True)
+class Installed:
+    """What code is made with, and where it runs: what a calibration of a device is kept by. Empty for the simulator."""
+
+    sdk: str = ""
+    """Release of the Neuron SDK, e.g. `2.32`."""
+    compiler: str = ""
+    """E.g. `neuronx-cc 2.27.1`."""
+    instance: str = ""
+    """Type of the instance, e.g. `trn2.3xlarge`."""
+
+
+@dataclass(frozen=True)
 class Together:
     """Several cores of one machine, held against the work of all of them: their rates add up, and what each does by
     itself passes in a share of the time."""
@@ -214,6 +226,9 @@ class Toolchain(Protocol):
     def caveat(self) -> str:
         """How far its latencies are calibrated, where they are not; empty for a device and for a calibrated model."""
         ...
+
+    @property
+    def installed(self) -> Installed: ...
 
     @property
     def isolation(self) -> str:

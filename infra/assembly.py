@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from rich.console import Console
+
 import config
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
@@ -28,6 +30,11 @@ from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
 from accelopt_core.proposer import Proposer
 from accelopt_core.task import PrecisionPolicy, Task
+from infra.calibration import calibrating
+from infra.calibration import export as exporting
+from infra.calibration.file import Calibrations
+from infra.calibration.report import ConsoleView, print_outcome
+from infra.doctor import DoctorReport
 from infra.journal import utc_now
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
 from infra.llm.prices import SHIPPED_PRICES, load_prices
@@ -36,6 +43,7 @@ from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
+from infra.neuron.routes import installed, machine_of
 from infra.prediction.predictor import Predictor
 from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
@@ -57,7 +65,7 @@ from infra.terminal.dashboard import open_view
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
 from nki_sim import ties
-from nki_sim.machine import machine
+from nki_sim.calibration import calibrated_machine
 from nki_sim.reference import api_reference, instruction_list
 
 
@@ -149,7 +157,7 @@ def _optimize(
                 width=settings.run.width or 1,
             )
         )
-        for notice in _notices(settings, problem, provider):
+        for notice in _notices(settings, problem, provider, info):
             observer.tell(events.Notice(notice))
         store = EvaluationStore(settings.run.checkpoints, folder.run_id)
         spending.device_used(store.seconds())
@@ -173,7 +181,9 @@ def _optimize(
                 spending.note_time()
 
 
-def _notices(settings: config.Settings, problem: Problem, provider: str) -> Iterator[str]:
+def _notices(settings: config.Settings, problem: Problem, provider: str, info: TargetInfo) -> Iterator[str]:
+    if info.calibration is not None:
+        yield f"simulated latencies are of {info.machine}, {info.calibration.label}"
     if provider == "catalogue" and settings.model.provider == "auto":
         yield (
             "no API key found, so the built-in catalogue proposes the changes; for a language model set "
@@ -280,7 +290,7 @@ def _adjusted(task: Task, settings: config.Settings) -> Task:
 def target_of(settings: config.Settings) -> Target:
     wanted = settings.target
     if not wanted.host:
-        return LocalTarget("simulator", wanted.machine)
+        return LocalTarget("simulator", wanted.machine, calibrations_of(settings).for_simulator(wanted.machine))
     return TargetPool([host_target(settings, host) for host in wanted.host])
 
 
@@ -294,6 +304,7 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
         connect_timeout_s=wanted.connect_timeout_s,
         reconnect_for_s=wanted.reconnect_s,
     )
+    calibrations = calibrations_of(settings)
     destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
     return SshTarget(
         destination,
@@ -304,6 +315,8 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
         root=wanted.remote_dir,
         cores=wanted.cores,
         core_wait_s=wanted.core_wait_s,
+        calibration=calibrations.for_simulator(wanted.machine) if wanted.remote_simulator else None,
+        calibration_of=calibrations.for_device,
     )
 
 
@@ -316,6 +329,11 @@ def _width(target: Target, info: TargetInfo, provider: str) -> int:
     """Of a round, where the user did not say. With a language model each candidate costs calls, so none is added."""
     chosen = BEST_BY_SIMULATION if provider == "catalogue" and not info.simulated else 1
     return min(max(target.width, chosen), MOST_LANES)
+
+
+def calibrations_of(settings: config.Settings) -> Calibrations:
+    wanted = settings.calibration
+    return Calibrations(wanted.calibrations, wanted.calibration, wanted.shipped_model)
 
 
 def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provider: str) -> RunFolder:
@@ -385,7 +403,7 @@ def _proposer(
     observer: Observers,
     stack: ExitStack,
 ) -> Proposer:
-    predictor = Predictor(task, info.machine, settings.target.compile_timeout_s)
+    predictor = Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
     stack.callback(predictor.close)
     if provider == "catalogue":
         return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within)
@@ -452,5 +470,49 @@ def _proposer(
 
 def _prompt_settings(settings: config.Settings, info: TargetInfo) -> PromptSettings:
     longest, temperature = settings.model.max_reply_tokens, settings.model.temperature
-    told = PromptSettings(machine_facts(machine(info.machine)), temperature=temperature)
+    core = calibrated_machine(info.machine, info.calibration)
+    told = PromptSettings(machine_facts(core), temperature=temperature)
     return told if longest is None else replace(told, max_tokens={role: longest for role in Role})
+
+
+# --- calibrating ------------------------------------------------------------------------------------
+
+
+def calibrate(settings: config.Settings, console: Console) -> bool:
+    """Whether a calibration is kept. Raises SettingsError, TargetError and JournalError."""
+    wanted = settings.calibration
+    if len(settings.target.host) != 1:
+        raise SettingsError("calibrate: on which one device? orchestrator.py calibrate USER@HOST")
+    (host,) = settings.target.host
+    as_shipped = replace(settings, calibration=replace(wanted, calibration=None, shipped_model=True))
+    target, view = host_target(as_shipped, host), ConsoleView(console)
+    try:
+        outcome = calibrating.calibrate(
+            target,
+            Calibrations(wanted.calibrations),
+            budget_s=60 * wanted.calibrate_minutes,
+            again=wanted.calibrate_again,
+            view=view,
+        )
+    finally:
+        view.close()
+    print_outcome(console, outcome, host)
+    return outcome.path is not None
+
+
+def export_measurements(settings: config.Settings) -> str:
+    """Writes the newest measurements, or those beside the named calibration, as a table; says what it did."""
+    wanted = settings.calibration
+    assert wanted.export is not None
+    beside = wanted.calibration and wanted.calibration.with_suffix(".rows.jsonl")
+    return exporting.export(wanted.export, beside, wanted.calibrations)
+
+
+def calibration_of_host(settings: config.Settings, host: str, found: DoctorReport) -> str:
+    """For the doctor: what predictions on that host rest on."""
+    name = machine_of(found.instance_type)
+    assert name is not None, "a device that evaluates is a known machine"
+    calibration = calibrations_of(settings).for_device(name, installed(dict(found.packages), found.instance_type))
+    if calibration is not None:
+        return calibration.line
+    return f"none; `orchestrator.py calibrate {host}` measures this machine's own constants in ten minutes"

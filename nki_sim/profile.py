@@ -71,15 +71,16 @@ class Measurement:
 
 
 def measure(
-    program: Program, machine_name: str = "", exact: bool | None = None, passes: Passes | None = None
+    program: Program, on: str | Machine = "", exact: bool | None = None, passes: Passes | None = None
 ) -> Measurement:
-    """Time a program on a generation; by default the one it was traced for. `exact`: see `schedule`.
+    """Time a program on a generation, by name or as calibrated; by default the one it was traced for.
 
-    `passes`: how often the device loops ran whose bounds are registers (nki_sim.executor.execute_counting). With
-    LNC 2, both cores on one clock (nki_sim.joint). Raises KeyError for an unknown machine, NotSupported for an
-    instruction without a price or such a loop without `passes`, and NkiValidationError for cores that race.
+    `exact`: see `schedule`. `passes`: how often the device loops ran whose bounds are registers
+    (nki_sim.executor.execute_counting). With LNC 2, both cores on one clock (nki_sim.joint). Raises KeyError for an
+    unknown machine, NotSupported for an instruction without a price or such a loop without `passes`, and
+    NkiValidationError for cores that race.
     """
-    core = machine(machine_name or program.machine)
+    core = on if isinstance(on, Machine) else machine(on or program.machine)
     cores = (program, *program.peers)
     counted = passes.cores if passes is not None else (None,) * len(cores)
     alone = [unrolled(replace(one, peers=()), ran) for one, ran in zip(cores, counted)]

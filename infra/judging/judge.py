@@ -1,7 +1,7 @@
 """The judge process: reads one job, evaluates one candidate, leaves one result.
 
     python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER] [--parent PID]
-    python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME
+    python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME [--calibration JSON]
     python -m infra.judging.judge --arguments --job JOB.json
 
 Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
@@ -27,6 +27,7 @@ try:
     from infra.isolation import report, sandbox
     from infra.judging import wire
     from infra.judging.toolchains import open_toolchain
+    from nki_sim import calibration
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(
         f"{sys.executable} cannot judge kernels: {error}; give it what is missing (setup_trn2.sh does, or "
@@ -44,11 +45,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
     parser.add_argument("--machine", help="which the simulator simulates (with --describe)")
+    parser.add_argument("--calibration", metavar="JSON", help="of that machine, by its user (with --describe)")
     options = parser.parse_args(argv)
     if options.describe:
         if options.machine is None:
             parser.error("--describe needs --machine")
-        print(describe(options.toolchain, options.machine))
+        print(describe(options.toolchain, options.machine, options.calibration))
         return 0
     if options.job is not None and options.arguments:
         print(arguments(options.job.read_text(encoding="utf-8")))
@@ -71,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         toolchain = open_toolchain(
             job.toolchain,
             machine=job.machine,
+            calibration=job.calibration,
             memory_bytes=job.request.limits.memory_bytes,
             told=lambda line: progress(Step.VERIFY, line),
         )
@@ -91,9 +94,10 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def describe(toolchain_name: str, machine: str) -> str:
+def describe(toolchain_name: str, machine: str, calibrated: str | None = None) -> str:
     try:
-        toolchain = open_toolchain(toolchain_name, machine=machine)
+        measured = calibration.from_json(None if calibrated is None else json.loads(calibrated))
+        toolchain = open_toolchain(toolchain_name, machine=machine, calibration=measured)
     except ToolchainMissing as error:
         return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
     try:
@@ -104,6 +108,7 @@ def describe(toolchain_name: str, machine: str) -> str:
                 "simulated": toolchain.simulated,
                 "machine": toolchain.machine.name,
                 "caveat": toolchain.caveat,
+                "installed": asdict(toolchain.installed),
             }
         )
     finally:

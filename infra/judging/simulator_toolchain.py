@@ -30,6 +30,7 @@ from accelopt_core.toolchain import (
     CandidateFault,
     CompileError,
     Facts,
+    Installed,
     RunError,
     StepTimeout,
     Timing,
@@ -39,12 +40,13 @@ from accelopt_core.toolchain import (
 from infra.isolation import sandbox
 from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
-from nki_sim import machine as machines
 from nki_sim import profile, program_file
+from nki_sim.calibration import Calibration, calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError
 from nki_sim.executor import execute_counting
+from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import Passes, must_be_counted
 from nki_sim.program import Program
@@ -69,7 +71,7 @@ class Simulated:
     any of them counted: what is timed is what was verified.
     """
 
-    def __init__(self, program: Program, machine: str) -> None:
+    def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
         self._machine = machine
         self.passes: Passes | None = None
@@ -121,11 +123,22 @@ class SimulatorToolchain:
     """
 
     simulated = True
+    installed = Installed()
     parallel_runs = 64
 
-    def __init__(self, machine: str, *, memory_bytes: int = CANDIDATE_BYTES, namespaces: bool = True) -> None:
-        """`namespaces`: False leaves them out even where they are to be had."""
-        self.machine = machines.machine(machine)
+    def __init__(
+        self,
+        machine: str,
+        *,
+        calibration: Calibration | None = None,
+        memory_bytes: int = CANDIDATE_BYTES,
+        namespaces: bool = True,
+    ) -> None:
+        """`calibration`: times are those of the machine as one device showed it.
+        `namespaces`: False leaves them out even where they are to be had.
+        """
+        self.machine = calibrated_machine(machine, calibration)
+        self._calibration = calibration
         self._memory_bytes = min(memory_bytes, _half_of_memory())
         self._namespaces = namespaces
         self.isolation = ""
@@ -136,7 +149,8 @@ class SimulatorToolchain:
     @property
     def name(self) -> str:
         uncalibrated = "" if self.machine.calibrated else ", uncalibrated"
-        return f"simulated {self.machine.name}{uncalibrated} (nki_sim {nki_sim.__version__})"
+        on_a_device = f", {self._calibration.label}" if self._calibration is not None else ""
+        return f"simulated {self.machine.name}{uncalibrated} (nki_sim {nki_sim.__version__}{on_a_device})"
 
     @property
     def caveat(self) -> str:
@@ -144,8 +158,10 @@ class SimulatorToolchain:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the machine and of every line of the simulator."""
+        """Of the machine, of what it was calibrated to, and of every line of the simulator."""
         digest = hashlib.sha256(self.machine.name.encode())
+        if self._calibration is not None:
+            digest.update(repr(self._calibration.constants).encode())
         for path in sorted((TREE / "nki_sim").rglob("*.py")):
             digest.update(path.read_bytes())
         return f"sim-{self.machine.name}-{digest.hexdigest()[:12]}"
@@ -170,7 +186,7 @@ class SimulatorToolchain:
                     f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
                 )
             raise error
-        return Simulated(_checked(traced.program, source, self.machine.name), self.machine.name)
+        return Simulated(_checked(traced.program, source, self.machine.name), self.machine)
 
     def _compiled(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Compilation:
         """What the candidate's process left, whatever it did."""

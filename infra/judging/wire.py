@@ -1,4 +1,4 @@
-"""The JSON that passes between a target and the judge process. Standard library only: it is shipped.
+"""The JSON that passes between a target and the judge process. It is shipped.
 
 A job carries a nonce that only the judge and the target know; a result without it is not a result.
 """
@@ -37,6 +37,8 @@ from accelopt_core.ports import (
     TaskFault,
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from nki_sim import calibration
+from nki_sim.calibration import Calibration
 
 WIRE_VERSION = 3
 
@@ -53,6 +55,8 @@ class Job:
     """Which the simulator simulates; a device says itself what it is."""
     cache_key: str = ""
     """A session's own, in hexadecimal; references that were not cached under it are not believed."""
+    calibration: Calibration | None = None
+    """What the machine's model is replaced by, where its user has measured it."""
 
 
 def encode_job(job: Job) -> str:
@@ -77,7 +81,8 @@ def decode_job(text: str) -> Job:
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
         cores=data["cores"],
     )
-    return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"])
+    measured = calibration.from_json(job["calibration"])
+    return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
 
 
 def _task(data: dict[str, Any]) -> Task:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.evaluation import Step
-from accelopt_core.toolchain import StepTimeout, ToolchainMissing
+from accelopt_core.toolchain import Installed, StepTimeout, ToolchainMissing
 from infra.isolation import sandbox
 from infra.neuron.commands import Installation, run_tool, this_machine
 from nki_sim.machine import MACHINES
@@ -175,6 +175,13 @@ def _why_not(route: Route, found: Mapping[str, Any]) -> str | None:
 def nki_release(version: str | None) -> tuple[int, int] | None:
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def installed(versions: Mapping[str, str], kind: str | None) -> Installed:
+    """What the packages' versions say; `unknown` for an SDK that its NKI does not tell."""
+    sdk = SDK_OF_NKI.get(nki_release(versions.get("nki")) or (-1, -1), "unknown")
+    compiler = next((f"{name} {versions[name]}" for name in ("neuronx-cc", "nki") if name in versions), "unknown")
+    return Installed(sdk, compiler, kind or "unknown")
 
 
 def instance_type(installation: Installation) -> str | None:

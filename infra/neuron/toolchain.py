@@ -27,6 +27,7 @@ from accelopt_core.evaluation import HotLine, Step
 from accelopt_core.toolchain import (
     ArgumentSpec,
     Facts,
+    Installed,
     RunError,
     StepTimeout,
     Timing,
@@ -52,12 +53,14 @@ from infra.neuron.routes import (
     ROUTES,
     ProbeResult,
     Route,
+    installed,
     instance_type,
     machine_of,
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
-from nki_sim.machine import MACHINES, Machine, machine
+from nki_sim.calibration import Calibration, calibrated_machine
+from nki_sim.machine import MACHINES, Machine
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +75,12 @@ def open_neuron_toolchain(
     installation: Installation | None = None,
     core: str | None = None,
     told: Told = lambda line: None,
+    calibration: Calibration | None = None,
 ) -> NeuronToolchain:
     """The first route that works here, or the named one. Raises ToolchainMissing, naming all that was looked for.
 
     `trace`: the second opinion on what a source computes.
+    `calibration`: of this machine by its user; of another one it is refused.
     `core`: for NEURON_RT_VISIBLE_CORES; without it one is leased when the first kernel is compiled, which `told` tells.
     """
     where = installation or this_machine()
@@ -100,7 +105,11 @@ def open_neuron_toolchain(
             share = share_of_this_host(generation, where.devices(), told)
             if core is not None:
                 share = CoreShare((), chosen=core, told=told)
-            return NeuronToolchain(chosen, result, where, profiler, machine(generation), kind or "", share, trace)
+            try:
+                core_model = calibrated_machine(generation, calibration)
+            except (KeyError, ValueError) as error:
+                raise ToolchainMissing(f"the calibration does not fit this device: {error.args[0]}") from None
+            return NeuronToolchain(chosen, result, where, profiler, core_model, kind or "", share, trace)
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
@@ -150,6 +159,10 @@ class NeuronToolchain:
     @cached_property
     def versions(self) -> dict[str, str]:
         return {**dict(self._probe.versions), **system_versions(self._where)}
+
+    @property
+    def installed(self) -> Installed:
+        return installed(self.versions, self._kind)
 
     @property
     def name(self) -> str:

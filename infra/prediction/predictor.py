@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,7 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgume
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
+from nki_sim.calibration import Calibration
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
@@ -38,9 +40,18 @@ class Predictor:
     Every source is compiled in a sandboxed process of its own, once: prices are remembered by content hash.
     """
 
-    def __init__(self, task: Task, machine: str, timeout_s: float = LONGEST_S, workers: int = WORKERS) -> None:
+    def __init__(
+        self,
+        task: Task,
+        machine: str,
+        timeout_s: float = LONGEST_S,
+        workers: int = WORKERS,
+        calibration: Calibration | None = None,
+    ) -> None:
+        """`machine`: a key of MACHINES, as shipped or as `calibration` has it."""
         self._task = task
         self._machine = machine
+        self._calibration = calibration
         self._timeout_s = min(timeout_s, LONGEST_S)
         self._known: dict[str, Future[float | None]] = {}
         self._arguments: list[list[dict[str, object]]] | None = None
@@ -85,7 +96,7 @@ class Predictor:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = _Worker(self._machine, self._timeout_s, self._arguments)
+                worker = _Worker(self._machine, self._calibration, self._timeout_s, self._arguments)
                 self._started.append(worker)
                 if self._closed:  # while it was starting
                     worker.close()
@@ -97,7 +108,13 @@ class Predictor:
 class _Worker:
     """One process, one kernel at a time. Ends when its input does, so also when this process is killed."""
 
-    def __init__(self, machine: str, timeout_s: float, arguments: list[list[dict[str, object]]]) -> None:
+    def __init__(
+        self,
+        machine: str,
+        calibration: Calibration | None,
+        timeout_s: float,
+        arguments: list[list[dict[str, object]]],
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does: see close
         self._process = subprocess.Popen(
             [sys.executable, "-m", "infra.prediction.worker"], cwd=TREE, env=scrubbed_environment({}),
@@ -107,7 +124,12 @@ class _Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input: IO[str] = self._process.stdin
         self._output: IO[str] = self._process.stdout
-        self._first = {"machine": machine, "timeout_s": timeout_s, "arguments": arguments}
+        self._first = {
+            "machine": machine,
+            "calibration": calibration and asdict(calibration),
+            "timeout_s": timeout_s,
+            "arguments": arguments,
+        }
 
     def price(self, source: str) -> float | None:
         try:

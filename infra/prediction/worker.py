@@ -1,6 +1,6 @@
 """The process that prices kernels for `predictor.py`: a line of JSON in, a line of JSON out, until the input ends.
 
-The first line says the machine, the time limit and the arguments at each shape as well.
+The first line says the machine, its calibration, the time limit and the arguments at each shape as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from accelopt_core.toolchain import ArgumentSpec, CandidateFault
 from infra.isolation.sandbox import adopt_descendants
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import decode_arguments
+from nki_sim.calibration import from_json
 
 
 def main() -> int:
@@ -25,7 +26,7 @@ def main() -> int:
         for line in sys.stdin:
             job = json.loads(line)
             if toolchain is None:
-                toolchain = SimulatorToolchain(job["machine"])
+                toolchain = SimulatorToolchain(job["machine"], calibration=from_json(job["calibration"]))
                 presets = tuple(decode_arguments(arguments) for arguments in job["arguments"])
                 timeout_s = job["timeout_s"]
             try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from accelopt_core.ports import EvaluationRequest
 from infra.journal import make_folder, replace_file, utc_now
 from infra.records import BadRecord, from_document, to_document
+from nki_sim.calibration import Calibration
 
 _SIZE_LIMIT_BYTES = 1 << 16
 
@@ -35,12 +36,15 @@ class JobRecord:
     """ISO time, UTC."""
 
 
-def request_key(request: EvaluationRequest, toolchain: str, machine: str) -> str:
+def request_key(
+    request: EvaluationRequest, toolchain: str, machine: str, calibration: Calibration | None = None
+) -> str:
     """Two requests of one key may answer each other: all is the same but the seeds drawn afresh and the names."""
     depends_on = {
         **asdict(request),
         "toolchain": toolchain,
         "machine": machine,
+        "calibration": calibration and asdict(calibration),
         "extra_seeds": len(request.extra_seeds),
         "candidate": [request.candidate.source, request.candidate.parent_id is not None],
         "incumbent": request.incumbent and request.incumbent.source,

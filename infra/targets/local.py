@@ -19,13 +19,17 @@ from infra.judging import wire
 from infra.judging.shipment import TREE
 from infra.judging.toolchains import open_toolchain
 from infra.scratch_folder import ScratchFolder
+from nki_sim.calibration import Calibration
 
 
 class LocalTarget:
     """This machine: a fresh judge process for each evaluation."""
 
-    def __init__(self, toolchain: str, machine: str) -> None:
-        """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is."""
+    def __init__(self, toolchain: str, machine: str, calibration: Calibration | None = None) -> None:
+        """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is.
+        calibration: what the machine's model is replaced by.
+        """
+        self._calibration = calibration
         self._toolchain = toolchain
         self._machine = machine
         self._scratch = ScratchFolder("nki-judge-")
@@ -42,13 +46,14 @@ class LocalTarget:
     def describe(self) -> TargetInfo:
         """Raises TargetMisconfigured."""
         try:
-            toolchain = open_toolchain(self._toolchain, machine=self._machine)
+            toolchain = open_toolchain(self._toolchain, machine=self._machine, calibration=self._calibration)
         except ToolchainMissing as error:
             raise TargetMisconfigured(str(error)) from error
         try:
             return TargetInfo(
-                toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat
-            )
+                toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat,
+                toolchain.installed, self._calibration,
+            )  # fmt: skip
         finally:
             toolchain.close()
 
@@ -59,7 +64,9 @@ class LocalTarget:
         work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
         job, result = work / "job.json", work / "result.json"
         job.write_text(
-            wire.encode_job(wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key)),
+            wire.encode_job(
+                wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
+            ),
             encoding="utf-8",
         )
         progress(Step.UPLOAD, "nothing to upload: it is evaluated on this machine")

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from accelopt_core.ports import (
     TargetMisconfigured,
     TargetUnreachable,
 )
+from accelopt_core.toolchain import Installed
 from infra import doctor
 from infra.journal import utc_now
 from infra.judging import wire
@@ -36,11 +37,15 @@ from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.stream import JobRefused
+from nki_sim.calibration import Calibration
 
 NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
 """Where the Neuron DLAMI keeps its virtual environments (AWS Neuron documentation, DLAMI user guide)."""
 NEURON_TOOLS = "/opt/aws/neuron/bin"
 """neuron-ls, neuron-profile, neuron-explorer; log-ins without a terminal often lack it in PATH."""
+
+CalibrationOf = Callable[[str, Installed], "Calibration | None"]
+"""(machine, what is installed there) -> the constants its user measured, if any."""
 
 KEEP_DAYS = 7.0
 _COLLECTED = ("result.json",)
@@ -78,13 +83,19 @@ class SshTarget:
         terminal: Terminal | None = None,
         cores: Sequence[int] = (),
         core_wait_s: float = PATIENCE_S,
+        calibration: Calibration | None = None,
+        calibration_of: CalibrationOf = lambda machine, installed: None,
     ) -> None:
         """machine: which is simulated there with `remote_simulator`; a device says itself what it is.
         cores: those of the host that may be used, one candidate on each; a simulated one only has to be counted.
+        calibration: of the machine that is simulated there; calibration_of: finds a device's own, once it has said what
+        it is.
         core_wait_s: how long an evaluation waits there for a core, or for its turn to be timed, while others have it.
         """
         self._toolchain = "simulator" if remote_simulator else "auto"
         self._machine = machine
+        self._calibration = calibration
+        self._calibration_of = calibration_of
         self._python = remote_python
         self._cores = tuple(cores)
         self._core_wait_s = core_wait_s
@@ -114,11 +125,12 @@ class SshTarget:
 
     def owes(self, request: EvaluationRequest) -> bool:
         """An earlier process began this very evaluation here and did not live to see its end."""
-        return self._records is not None and self._records.owes(request_key(request, self._toolchain, self._machine))
+        return self._records is not None and self._records.owes(self._key(request))
 
     def describe(self) -> TargetInfo:
         if self._info is None:
             self._info = self._ask_judge(self._set_up())
+            self._calibration = self._info.calibration
         return self._info
 
     def describe_again(self) -> TargetInfo:
@@ -231,6 +243,7 @@ class SshTarget:
             raise TargetMisconfigured(f"no {what} found ({error}); {remedy}") from error
 
     def _ask_judge(self, station: _Station) -> TargetInfo:
+        simulator = self._toolchain == "simulator"
         answer = self._runner.run(
             [
                 station.python,
@@ -241,6 +254,7 @@ class SshTarget:
                 self._toolchain,
                 "--machine",
                 self._machine,
+                *(["--calibration", json.dumps(asdict(self._calibration))] if simulator and self._calibration else []),
             ],
             timeout_s=120.0,
             env=self._environment(station),
@@ -251,12 +265,15 @@ class SshTarget:
             said = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
             if "target_error" in said:
                 raise self._misconfigured(str(said["target_error"]["message"]))
+            machine, installed = str(said["machine"]), Installed(**said["installed"])
             return TargetInfo(
                 f"{self._runner.where}, {said['name']}",
                 str(said["fingerprint"]),
                 bool(said["simulated"]),
-                str(said["machine"]),
+                machine,
                 str(said["caveat"]),
+                installed,
+                self._calibration if simulator else self._calibration_of(machine, installed),
             )
         except (IndexError, ValueError, KeyError, TypeError) as error:
             raise TargetMisconfigured(
@@ -289,7 +306,7 @@ class SshTarget:
 
     def _evaluate_once(self, request: EvaluationRequest, station: _Station, told: _Relay) -> Evaluation:
         nonce = secrets.token_hex(16)
-        task = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key)
+        task = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
         limit_s = judge_limit_s(request)
         if self._toolchain != "simulator":
             limit_s += self._core_wait_s
@@ -315,8 +332,8 @@ class SshTarget:
         )
         job = self._runner.new_job(spec)
         record = JobRecord(
-            request_key(request, self._toolchain, self._machine), self._runner.where, self._runner.root, job.id,
-            job.secret, nonce, limit_s, utc_now().isoformat(timespec="seconds"),
+            self._key(request), self._runner.where, self._runner.root, job.id, job.secret, nonce, limit_s,
+            utc_now().isoformat(timespec="seconds"),
         )  # fmt: skip
         if self._records is not None:
             self._records.begin(record)  # before it starts: what is not recorded could not be collected
@@ -325,7 +342,7 @@ class SshTarget:
 
     def _collect(self, request: EvaluationRequest, progress: Progress) -> Evaluation | None:
         """The result of a job that an earlier process started for the same request, if it is to be had."""
-        key = request_key(request, self._toolchain, self._machine)
+        key = self._key(request)
         record = self._records.take_over(key) if self._records is not None else None
         if record is None:
             return None
@@ -364,6 +381,9 @@ class SshTarget:
         with contextlib.suppress(TargetUnreachable):  # the result is here; a later sweep removes what is there
             self._runner.remove(job, patience_s=_STOP_PATIENCE_S)
         self._forget(record)
+
+    def _key(self, request: EvaluationRequest) -> str:
+        return request_key(request, self._toolchain, self._machine, self._calibration)
 
     def _forget(self, record: JobRecord) -> None:
         if self._records is not None:

@@ -112,7 +112,9 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         ]
         baseline = summary.baseline.result
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
-        for note in wording.notes(baseline, summary.best.result):
+        on_a_device = manifest.target.calibration if baseline.simulated else None
+        notes = wording.notes(baseline, summary.best.result)
+        for note in [*notes, *([on_a_device.line] if on_a_device is not None else [])]:
             console.print(Text(note, style="dim"), soft_wrap=True)
     console.print()
     for name, text in _facts(summary):

@@ -21,6 +21,7 @@ ORDER = (
     ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor", "infra.prediction", "infra.terminal"),
+    ("infra.calibration",),
     ("infra.targets",),
     ("infra.nki_kernel", "config", "bootstrap"),
     ("infra.assembly",),

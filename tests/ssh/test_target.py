@@ -23,7 +23,7 @@ from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 JUDGE = """
 import argparse, json, os, signal, subprocess, sys, time
 parser = argparse.ArgumentParser()
-for name in ("--job", "--result", "--cache", "--toolchain", "--machine"):
+for name in ("--job", "--result", "--cache", "--toolchain", "--machine", "--calibration"):
     parser.add_argument(name)
 parser.add_argument("--describe", action="store_true")
 options = parser.parse_args()
@@ -41,7 +41,7 @@ VERDICT = {"evaluation": {"kind": "compile_failed", "message": job["request"]["c
 """
 DESCRIBE = (
     'print(json.dumps({"fingerprint": "f", "name": options.toolchain, "simulated": True, "machine": options.machine,'
-    '"caveat": ""}))'
+    '"caveat": "", "installed": {"sdk": "", "compiler": "", "instance": ""}}))'
 )
 
 REQUEST = EvaluationRequest(

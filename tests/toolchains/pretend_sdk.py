@@ -54,7 +54,7 @@ class PretendSdk:
         path.chmod(0o755)
 
     def behave(self, **state: Any) -> None:
-        """What the pretend profiler does from now on: total_time_s, summary, print, void, busy, operands."""
+        """What the pretend profiler does from now on: total_time_s, summary, print, void, busy, operands, machine."""
         (self.tools / "state.json").write_text(json.dumps(state))
 
     def without_tool(self, name: str) -> Installation:

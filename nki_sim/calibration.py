@@ -1,0 +1,117 @@
+"""A machine as one device showed it: some of its constants replaced, with where the new ones come from.
+
+A constant is named by the field of `Machine` that holds it, or by a rate's: `dma_start_ns`,
+`rates.tensor_tensor.per_element`. Which constants a device can decide, and how, is not this file's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from nki_sim.machine import Machine, Rate, Source, machine
+
+_RATES = "rates"
+_LONGEST_LINE = 110
+"""Of `Machine.calibration`."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of one machine, measured by its user. A value: it travels with a job as JSON."""
+
+    machine: str
+    """A key of `nki_sim.machine.MACHINES`."""
+    on: str
+    """When and where, e.g. `2026-11-03 on trn2.3xlarge`; no name of a host."""
+    line: str
+    """What `Machine.calibration` says of it: how far to trust a latency. One line, at most 110 characters."""
+    constants: tuple[tuple[str, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.line.startswith("calibrated: ") or "\n" in self.line or len(self.line) > _LONGEST_LINE:
+            raise ValueError(f"a calibration's line is `calibrated: ...`, at most {_LONGEST_LINE} long: {self.line!r}")
+
+    @property
+    def label(self) -> str:
+        """Beside the name of what simulates."""
+        return f"calibrated on {self.on}"
+
+
+def from_json(data: Mapping[str, Any] | None) -> Calibration | None:
+    """The Calibration behind its `asdict` form, checked; None for None. Raises ValueError, TypeError or KeyError."""
+    if data is None:
+        return None
+    made = Calibration(
+        str(data["machine"]),
+        str(data["on"]),
+        str(data["line"]),
+        tuple((str(name), float(value)) for name, value in data["constants"]),
+    )
+    with_constants(machine(made.machine), dict(made.constants))
+    return made
+
+
+def calibrated_machine(name: str, calibration: Calibration | None) -> Machine:
+    """The machine of that name, as shipped or as calibrated.
+
+    Raises KeyError for an unknown machine or constant, and ValueError for a calibration of another machine.
+    """
+    core = machine(name)
+    if calibration is None:
+        return core
+    if calibration.machine != name:
+        raise ValueError(f"a calibration of {calibration.machine} says nothing about {name}")
+    changed = with_constants(core, dict(calibration.constants))
+    source = Source(f"measured by its user: {calibration.label}", "fitted")
+    holders = [constant.partition(".") for constant, _ in calibration.constants]
+    opcodes = {rest.rpartition(".")[0] for holder, _, rest in holders if holder == _RATES}
+    return replace(
+        changed,
+        calibration=calibration.line,
+        rates={name: replace(rate, source=source) if name in opcodes else rate for name, rate in changed.rates.items()},
+        sources={**core.sources, **{holder: source for holder, *_ in holders if holder != _RATES}},
+    )
+
+
+def constant_of(core: Machine, name: str) -> float:
+    """Raises KeyError for what is no number of a machine."""
+    holder, _, rest = name.partition(".")
+    if holder == _RATES:
+        opcode, _, part = rest.rpartition(".")
+        value = getattr(core.rates[opcode], part, None) if opcode in core.rates else None
+    else:
+        value = getattr(core, name) if name in _NUMBERS else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise KeyError(f"{name} is no number of a machine")
+    return value
+
+
+def with_constants(core: Machine, values: Mapping[str, float]) -> Machine:
+    """A copy with these constants; whole numbers stay whole. Raises KeyError as `constant_of`, ValueError for NaN."""
+    plain: dict[str, Any] = {}
+    rates = dict(core.rates)
+    for name, value in values.items():
+        constant_of(core, name)
+        if not math.isfinite(value):
+            raise ValueError(f"{name} = {value} is no constant")
+        after = round(value) if is_whole(name) else float(value)
+        if name.partition(".")[0] == _RATES:
+            opcode, _, part = name.partition(".")[2].rpartition(".")
+            rates[opcode] = replace(rates[opcode], **{part: after})  # type: ignore[arg-type]  # checked by name
+        else:
+            plain[name] = after
+    if rates != core.rates:
+        plain[_RATES] = rates
+    return replace(core, **plain)
+
+
+def is_whole(name: str) -> bool:
+    """Whether it counts something: a whole number it stays."""
+    return (_RATE_PARTS if name.partition(".")[0] == _RATES else _NUMBERS)[name.rpartition(".")[2]] == "int"
+
+
+_NUMBERS = {field.name: field.type for field in fields(Machine) if field.type in ("float", "int")}
+_RATE_PARTS = {field.name: field.type for field in fields(Rate)}
