@@ -228,6 +228,18 @@ class IncumbentTiming:
 
 
 @dataclass(frozen=True)
+class Installed:
+    """What code is made with, and where it runs: what a calibration of a device is kept by. Empty for the simulator."""
+
+    sdk: str = ""
+    """Release of the Neuron SDK, e.g. `2.32`."""
+    compiler: str = ""
+    """E.g. `neuronx-cc 2.27.1`."""
+    instance: str = ""
+    """Type of the instance, e.g. `trn2.3xlarge`."""
+
+
+@dataclass(frozen=True)
 class Likely:
     """Where a device's latency would lie, of a kernel that was simulated (`nki_sim.intervals`)."""
 

@@ -11,10 +11,9 @@ from enum import Enum
 from typing import Literal, Protocol
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.evaluation import Evaluation, Installed, Measured, Step
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
-from accelopt_core.toolchain import Installed
 from nki_sim.calibration import Calibration
 
 # --- target ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle, Likely, Step
+from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Step
 
 
 class CandidateFault(Exception):
@@ -142,18 +142,6 @@ class MachineModel(Protocol):
     def dma_plain_issue_ns(self) -> float:
         """Between two transfers of whole tiles that name no queue."""
         ...
-
-
-@dataclass(frozen=True)
-class Installed:
-    """What code is made with, and where it runs: what a calibration of a device is kept by. Empty for the simulator."""
-
-    sdk: str = ""
-    """Release of the Neuron SDK, e.g. `2.32`."""
-    compiler: str = ""
-    """E.g. `neuronx-cc 2.27.1`."""
-    instance: str = ""
-    """Type of the instance, e.g. `trn2.3xlarge`."""
 
 
 @dataclass(frozen=True)

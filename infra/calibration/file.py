@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from accelopt_core.toolchain import Installed
+from accelopt_core.evaluation import Installed
 from infra.calibration.constants import CONSTANTS, Constant
 from infra.journal import JournalError, explained, make_folder, replace_file
 from infra.records import BadRecord, from_document, to_document

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from accelopt_core.evaluation import Evaluation, Measured, explain
+from accelopt_core.evaluation import Evaluation, Installed, Measured, explain
 from accelopt_core.ports import TargetInfo
-from accelopt_core.toolchain import Installed
 from infra.calibration.kernel import CalibrationKernel
 from infra.journal import JsonLines, make_folder
 from infra.records import from_document, to_document

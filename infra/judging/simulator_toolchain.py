@@ -22,7 +22,7 @@ from typing import IO
 import numpy as np
 
 import nki_sim
-from accelopt_core.evaluation import HotLine, Idle, Likely, Step
+from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Step
 from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
@@ -30,7 +30,6 @@ from accelopt_core.toolchain import (
     CandidateFault,
     CompileError,
     Facts,
-    Installed,
     RunError,
     StepTimeout,
     Timing,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.evaluation import Step
-from accelopt_core.toolchain import Installed, StepTimeout, ToolchainMissing
+from accelopt_core.evaluation import Installed, Step
+from accelopt_core.toolchain import StepTimeout, ToolchainMissing
 from infra.isolation import sandbox
 from infra.neuron.commands import Installation, run_tool, this_machine
 from nki_sim.machine import MACHINES

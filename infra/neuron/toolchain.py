@@ -23,17 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Step
-from accelopt_core.toolchain import (
-    ArgumentSpec,
-    Facts,
-    Installed,
-    RunError,
-    StepTimeout,
-    Timing,
-    ToolchainMissing,
-    Traced,
-)
+from accelopt_core.evaluation import HotLine, Installed, Step
+from accelopt_core.toolchain import ArgumentSpec, Facts, RunError, StepTimeout, Timing, ToolchainMissing, Traced
 from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
 from infra.neuron.cores import CoreShare, share_of_this_host

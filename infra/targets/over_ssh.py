@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
+from accelopt_core.evaluation import Crashed, Evaluation, Installed, Step, TimedOut
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
@@ -26,7 +26,6 @@ from accelopt_core.ports import (
     TargetMisconfigured,
     TargetUnreachable,
 )
-from accelopt_core.toolchain import Installed
 from infra import doctor
 from infra.journal import utc_now
 from infra.judging import wire

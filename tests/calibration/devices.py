@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from accelopt_core.evaluation import Bounds, CompileFailed, Evaluation, Measured, Profile, Step
+from accelopt_core.evaluation import Bounds, CompileFailed, Evaluation, Installed, Measured, Profile, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetUnreachable
-from accelopt_core.toolchain import Installed
 from infra.calibration.constants import CONSTANTS, in_order_of_worth
 from infra.calibration.kernel import CalibrationKernel
 from infra.calibration.model import TimingModel

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import Installed, Measured
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
-from accelopt_core.toolchain import Installed, ToolchainMissing
+from accelopt_core.toolchain import ToolchainMissing
 from infra.calibration.constants import CONSTANTS
 from infra.calibration.file import (
     BadCalibration,

@@ -162,7 +162,8 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
     given = config.read(["config", "--config", str(file)], {}, Path("/home/user/project")).settings
     expected = json.loads((earlier / f"expected/settings.{name}.json").read_text())
     expected["guard"]["max-exploration"] = expected["guard"].pop("max-detour")
-    assert config.to_document(given) == expected
+    now = config.to_document(given)
+    assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults
     assert expected["guard"]["max-exploration"] == 3
 
 
