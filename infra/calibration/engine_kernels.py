@@ -349,7 +349,7 @@ def _bursts(name: str, title: str, sections: tuple[Section, ...], dtype: str) ->
 
 
 def _falling_load() -> tuple[Section, ...]:
-    """Tensor busy for 0.85 to 0.2 of the time, a twentieth less each, for some 8 us, which is more than two windows.
+    """Tensor busy for 0.85 to 0.2 of the time, a twentieth less each, for some 11 us, which is more than two windows.
 
     The widths differ, so that not all sections have shares which are multiples of one product's.
     """
@@ -360,7 +360,7 @@ def _falling_load() -> tuple[Section, ...]:
         columns = (512, 448, 384, 320)[len(sections) % 4]
         busy_ns = burst * columns / 2.4
         pause_ns = busy_ns * (1 / share - 1) - 600.0
-        times = max(4, round(8_000 * share / busy_ns))
+        times = max(4, round(11_000 * share / busy_ns))
         sections.append((times, burst, columns, 64 * max(0, round((pause_ns - 160) / 67))))
         share *= 19 / 20
     return tuple(sections)
@@ -369,7 +369,7 @@ def _falling_load() -> tuple[Section, ...]:
 _LONG = 8192
 """Columns that keep Vector busy for longer than the throttle looks back, at any rate of it that is plausible."""
 PAUSES = _bursts("pauses", "A narrow product after each long pause", ((16, 1, 64, _LONG),), "float32")
-COLD = _bursts("cold products", "A wide product after each: Tensor is cold", ((16, 1, 512, _LONG),), "float32")
+COLD = _bursts("cold products", "Two wide products after each: Tensor is cold", ((16, 2, 512, _LONG),), "float32")
 COOLING = _bursts(
     "cooling products", "Bursts at a falling load: from where on Tensor is cold", _falling_load(), "bfloat16"
 )
