@@ -21,8 +21,8 @@ def fitted(times: dict[str, float]) -> Fit:
 
 
 SEEDS = (1, 3, 4, 5, 6, 8, 17)
-"""Of device 2, the pause between two passes (1.0 ns beside passes of 213) is found 13 % too short: noise of a thousandth
-hides it there; all its other constants are within 10 %."""
+"""Of device 2, the pause between two passes (1.0 ns) is found 13 % too short: noise of a thousandth hides it there. All
+its other constants are within 10 %."""
 
 
 @pytest.mark.slow
