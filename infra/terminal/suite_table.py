@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.evaluation import between, latency_label, timed
+from accelopt_core.evaluation import latency_label, timed
 from infra.runs.suite import SuiteTable
 from infra.terminal import wording
 
@@ -56,7 +56,7 @@ def markdown(table: SuiteTable) -> str:
     for row in table.rows:
         best = f"{row.after.latency_us:,.0f}" if row.after else row.note or "-"
         if row.after is not None and row.after.likely is not None:
-            best += f" ({between(row.after.likely)})"
+            best += f" ({row.after.likely.low_us:,.0f} to {row.after.likely.high_us:,.0f})"
         now = row.after or row.before
         lines.append(
             f"| {row.task} | {row.shape} | {row.before.latency_us:,.0f} | {best} | "
