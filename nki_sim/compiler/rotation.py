@@ -42,13 +42,19 @@ def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     first_use, last_use = program.first_use, program.last_use
     in_order = np.lexsort((np.arange(len(first_use)), first_use))
     in_order = in_order[last_use[in_order] >= 0]
-    for region, capacity in (
-        (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
-        (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
-    ):
-        here = program.sites.each(lambda a: 0 if a.region is not region else 1 if a.address is None else 2)[in_order]  # noqa: B023
-        _place(program, in_order[here == 2], regions, waits)
-        _Rotation(program, machine, regions, region, waits, ISA.quadrants * capacity).place(in_order[here == 1])
+    capacities = {
+        MemoryRegion.sbuf: machine.sbuf_partition_bytes,
+        MemoryRegion.psum: machine.psum_banks * machine.psum_bank_bytes,
+    }
+    numbers = {region: number for number, region in enumerate(capacities)}
+    memory = program.sites.each(lambda a: numbers.get(a.region, -1))[in_order]
+    has_address = program.sites.each(lambda a: int(a.address is not None))[in_order] == 1
+    for region, capacity in capacities.items():
+        here = memory == numbers[region]
+        _place(program, in_order[here & has_address], regions, waits)
+        _Rotation(program, machine, regions, region, waits, ISA.quadrants * capacity).place(
+            in_order[here & ~has_address]
+        )
     return waits
 
 

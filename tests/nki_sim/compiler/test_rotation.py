@@ -209,9 +209,9 @@ def test_a_tile_that_only_products_read_falls_free_by_their_share(sums: int, sha
             for k in range(4):
                 here = slice(64 * k, 64 * k + 64)
                 nisa.dma_copy(dst=loaded[:, here], src=given[:, here])
+            totals = [tile(64, buffer=nl.psum, partitions=64) for _ in range(sums)]
             for at in range(max(8, sums)):
-                total = tile(64, buffer=nl.psum, partitions=64) if at % (8 if sums == 1 else 1) == 0 else total  # noqa: F821
-                nisa.nc_matmul(dst=total, stationary=loaded[:, :64], moving=loaded[:, 64:128])
+                nisa.nc_matmul(dst=totals[at % sums], stationary=loaded[:, :64], moving=loaded[:, 64:128])
 
     places = Places(traced(body, 256), replace(TRN2, sbuf_partition_bytes=4 * 256))
     rows, _ = loaded_tiles(places)

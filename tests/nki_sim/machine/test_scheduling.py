@@ -461,3 +461,20 @@ def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
     rows = [i for i, t in enumerate(timeline.shown.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
     starts, ends = timeline.start_ns[rows], timeline.end_ns[rows]
     assert starts[1:3] == pytest.approx(ends[:2])  # also the one that begins the next sum
+
+
+def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
+    """Stores keep the end that they were given when loads take turns with them; the kernel lasts for all the work."""
+
+    def body(source: Any, result: Any) -> None:
+        kept = tile(4096)
+        nisa.memset(dst=kept, value=0.0)
+        for _ in range(16):
+            nisa.dma_copy(dst=result, src=kept, engine=nisa.engine.sync)
+        for _ in range(16):
+            nisa.dma_copy(dst=tile(4096), src=source, engine=nisa.engine.scalar)
+
+    timeline = time(traced(body, 4096), replace(TRN2, reload_window_bytes=0, rotation_depth=16))
+    moves = [move(timeline, row) for row, n in enumerate(timeline.shown.template_ids) if timeline.costs[n].transfer]
+    work_us = sum(each.engine_ns for each in moves) / 1e3
+    assert len(moves) == 32 and timeline.latency_us >= work_us * (1 - 1e-9)
