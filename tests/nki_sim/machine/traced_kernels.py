@@ -7,6 +7,7 @@ from typing import Any
 
 import nki_sim
 from nki_sim import dtypes
+from nki_sim.machine import TRN2
 from nki_sim.program import Program
 from nki_sim.session import TensorSpec
 
@@ -31,6 +32,16 @@ def traced(body: Callable[[Any, Any], None], columns: int = 512, dtype: Any = dt
 
 def tile(columns: int = 512, dtype: Any = None, buffer: Any = None, partitions: int = P) -> Any:
     return nl.ndarray((partitions, columns), dtype=dtype or nl.float32, buffer=buffer or nl.sbuf)
+
+
+def filled(tile: Any) -> Any:
+    nisa.memset(dst=tile, value=0.0)
+    return tile
+
+
+def vector_ns(cycles: float) -> float:
+    """How long Vector of trn2 is busy."""
+    return (cycles + TRN2.vector_issue_cycles) / TRN2.vector_clock_ghz
 
 
 def instruction(body: Callable[[], Any]) -> Program:
