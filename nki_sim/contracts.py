@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -101,12 +101,12 @@ def updates(role: str, memories: frozenset[MemoryRegion], dtypes: Collection[DTy
 
 def perhaps(slot: Slot) -> Slot:
     """The same, and it may be missing: the caller decides, and no attribute says."""
-    return Slot(slot.role, slot.access, slot.memories, slot.dtypes, lambda attrs: (0, slot.count(attrs)[1]))
+    return replace(slot, count=lambda attrs: (0, slot.count(attrs)[1]))
 
 
 def several(slot: Slot, number: Callable[[Attrs], int]) -> Slot:
     """As many as the attributes say."""
-    return Slot(slot.role, slot.access, slot.memories, slot.dtypes, lambda attrs: (number(attrs), number(attrs)))
+    return replace(slot, count=lambda attrs: (number(attrs), number(attrs)))
 
 
 def state(

@@ -218,6 +218,19 @@ def execute_counting(
     return [cores[0].read(ref) for ref in program.outputs], together([core.counter for core in cores])
 
 
+def held_bytes(program: Program) -> int:
+    """The most that one core's execution holds at once: all of HBM, and on chip what is released again after use."""
+    sizes = program.sites.each(lambda allocation: allocation.nbytes)
+    last = program.last_use.copy()
+    used = last >= 0
+    for loop in program.loops:  # as in `_Core.run`: what is used in a loop is kept
+        last[(last >= loop.start) & (last < loop.end)] = len(program)
+    on_chip = used & program.sites.each(lambda allocation: allocation.region.on_chip).astype(np.bool_)
+    change = np.bincount(program.first_use[on_chip], sizes[on_chip], len(program) + 2)
+    change -= np.bincount(last[on_chip] + 1, sizes[on_chip], len(program) + 2)
+    return int(sizes[~on_chip].sum() + np.cumsum(change).max(initial=0))
+
+
 class Exchange(NamedTuple):
     """What a core brings to a meeting point with the other one."""
 

@@ -15,7 +15,7 @@ from nki_sim.program import Loop, Program
 
 MOST_ROWS = 20_000_000
 """Instructions of one execution, passes of loops included: more are neither executed nor timed."""
-MOST_DECIDED_ROWS = 2_000_000
+MOST_DECIDED_ROWS = 500_000
 """The same where registers decide what comes next, and every row has an edge to what it waits for."""
 LOOPS_DEEP = 32
 """Loops inside each other, at most."""

@@ -36,7 +36,7 @@ from nki_sim.stream import check_first_contents, check_stream, span
 FORMAT_VERSION = 4
 MAGIC = b"NKIPROG\n"
 MOST_HEADER_BYTES = 48_000_000
-"""The largest of the shipped seeds needs a thousandth; parsed, it may take twenty times as much memory."""
+"""The largest of the shipped seeds needs an eighth; parsed, it may take twenty times as much memory."""
 MOST_OPERANDS = 3 * MOST_ROWS
 _ENTRIES = {
     "templates": 100_000,

@@ -30,6 +30,7 @@ from accelopt_core.toolchain import Installed
 from infra import doctor
 from infra.journal import utc_now
 from infra.judging import wire
+from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import files_to_ship
 from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.ssh.config import SshSettings
@@ -54,8 +55,6 @@ _STOP_PATIENCE_S = 15.0
 _DETAIL_LIMIT = 500
 _DOCTOR_LIMIT_S = 900.0
 _DOCTOR_CORE_WAIT_S = 60.0
-_SPARE_S = 300.0
-"""On top of the judge's own limits, for what it does between them."""
 
 
 @dataclass(frozen=True)
@@ -439,16 +438,6 @@ class _Relay:
             return
         self.step = step
         self._progress(step, " ".join(detail.split())[:_DETAIL_LIMIT])
-
-
-def judge_limit_s(request: EvaluationRequest) -> float:
-    """After this long the judge itself hangs: more than it takes when every step uses its own limit up."""
-    limits = request.limits
-    return (
-        limits.compile_timeout_s * (len(request.task.presets) + (request.incumbent is not None))
-        + limits.run_timeout_s * (2 + limits.remeasure)
-        + _SPARE_S
-    )
 
 
 def _last_line(text: str) -> str:
