@@ -34,6 +34,8 @@ def check_stream(program: Program) -> None:
     unused = np.bincount(ids, minlength=len(templates)) == 0
     if unused.any():
         raise ProgramFormatError(f"template {int(np.argmax(unused))} belongs to no row")
+    if len(set(templates)) != len(templates):
+        raise ProgramFormatError("a template is there twice")
     operand_counts = np.array([len(t.operands) for t in templates] or [0], np.int64)
     expected = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(operand_counts[ids], out=expected[1:])

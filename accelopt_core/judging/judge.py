@@ -32,7 +32,7 @@ from accelopt_core.judging.correctness import (
     draws_at_full_shape,
 )
 from accelopt_core.judging.plausibility import contradiction
-from accelopt_core.judging.quoting import quoting
+from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.static_checks import dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
@@ -57,6 +57,10 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
 
     Raises BadReference for a fault of the task, ToolchainMissing for one of the machine, and MemoryError.
     """
+    return spoken(_judged(request, toolchain, progress, cache))
+
+
+def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
     step = Step.COMPILE
     try:
         checks: list[str] = []

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+import ml_dtypes
 import numpy as np
 
 import nki_sim
@@ -176,8 +177,8 @@ class SimulatorToolchain:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the machine, of what it was calibrated to, and of every line of the simulator."""
-        digest = hashlib.sha256(self.machine.name.encode())
+        """Of the machine, what it was calibrated to, every line of the simulator, and what it computes with."""
+        digest = hashlib.sha256(f"{self.machine.name} {np.__version__} {ml_dtypes.__version__}".encode())
         if self._calibration is not None:
             digest.update(repr(self._calibration.constants).encode())
         for path in sorted((TREE / "nki_sim").rglob("*.py")):

@@ -22,7 +22,11 @@ from infra.judging.shipment import TREE
 from infra.judging.toolchains import open_toolchain
 from infra.neuron.cores import PATIENCE_S
 from infra.scratch_folder import ScratchFolder
+from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
+
+_DETAIL_LIMIT = 500
+"""Characters of one line of progress: a candidate may have a word in it."""
 
 
 class LocalTarget:
@@ -150,4 +154,4 @@ def relay(line: str, progress: Progress) -> None:
         step, detail = Step(said["step"]), str(said["detail"])
     except (ValueError, KeyError, TypeError):
         return
-    progress(step, detail)
+    progress(step, one_line(detail, _DETAIL_LIMIT))

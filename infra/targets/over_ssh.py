@@ -38,6 +38,7 @@ from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.stream import JobRefused
+from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
 
 NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
@@ -437,7 +438,7 @@ class _Relay:
         except (ValueError, KeyError, TypeError, RecursionError):
             return
         self.step = step
-        self._progress(step, " ".join(detail.split())[:_DETAIL_LIMIT])
+        self._progress(step, one_line(detail, _DETAIL_LIMIT))
 
 
 def _last_line(text: str) -> str:
