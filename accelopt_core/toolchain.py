@@ -244,6 +244,10 @@ class Toolchain(Protocol):
         """NeuronCores that it runs on at once (LNC)."""
         ...
 
+    def memory_bytes(self, artifact: Any) -> int:
+        """What one run of it holds in this machine's memory, besides its arguments; 0 where a device does."""
+        ...
+
     def counts(self, artifact: Any) -> bool:
         """Does its time depend on what runs of it do, so that they must not go on in processes of their own?
 

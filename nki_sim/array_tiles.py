@@ -21,17 +21,26 @@ def check_array_tiles(program: Program) -> None:
     Trainium2 architecture guide: each partition feeds one row of processing elements; NKI's page of nc_matmul,
     tiling mode: `tile_position` names the first row and column.
     """
+    tiled = np.array([_tiled(template) for template in program.templates], np.bool_)
+    if not tiled.any():
+        return
     places: dict[int, tuple[int, ...]] = {}
-    for number, template in enumerate(program.templates):
-        if not _tiled(template):
-            continue
-        rows = np.flatnonzero(program.template_ids == number)
-        for at, operand in enumerate(template.operands):
-            for buffer in np.unique(program.operand_data[program.operand_starts[rows] + at, 0]).tolist():
-                left = _fitting(places.get(buffer) or _possible(program, buffer), template, operand)
-                if not left:
-                    raise _misplaced(program, buffer, template, operand)
-                places[buffer] = left
+    for number, at, buffer in _uses(program, tiled):
+        template = program.templates[number]
+        left = _fitting(places.get(buffer) or _possible(program, buffer), template, template.operands[at])
+        if not left:
+            raise _misplaced(program, buffer, template, template.operands[at])
+        places[buffer] = left
+
+
+def _uses(program: Program, tiled: np.ndarray) -> list[list[int]]:
+    """[template, number of the operand, buffer], each once, of the templates in `tiled`."""
+    rows = program.operand_rows
+    own = tiled[program.template_ids[rows]]
+    rows, buffers = rows[own], program.operand_data[own, 0]
+    places = np.flatnonzero(own) - program.operand_starts[rows]
+    uses: list[list[int]] = np.unique(np.stack((program.template_ids[rows], places, buffers), axis=1), axis=0).tolist()
+    return uses
 
 
 def _tiled(template: Template) -> bool:

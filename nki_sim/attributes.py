@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from nki_sim.dtypes import ALL, DType
@@ -79,10 +80,15 @@ def _decode(hint: Any, data: Any, what: str) -> Any:
     elif origin is tuple or hint is tuple:
         return _decode_tuple(hint, data, what)
     elif isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-        hints = typing.get_type_hints(hint)
+        hints = _hints(hint)
         if type(data) is list and len(data) == len(hints):
             return hint(*[_decode(kind, value, f"{what}.{name}") for (name, kind), value in zip(hints.items(), data)])
     raise _mismatch(hint, data, what)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _decode_tuple(hint: Any, data: Any, what: str) -> tuple[Any, ...]:

@@ -22,6 +22,10 @@ class CapacityExceeded(NkiValidationError):
     """SBUF or PSUM is too small for what is live at once (NCC_EGCA111): use smaller or fewer tiles."""
 
 
+class TooLong(NkiError):
+    """A program runs longer than anybody waits, perhaps without end: give its device loops fewer passes."""
+
+
 class NotSupported(NkiError, AttributeError):
     """The API exists, but not here: on another generation, or not simulated. Never a silent no-op."""
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds
+from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds, TooLong
 from nki_sim.isa import numerics
 from nki_sim.memory import MemoryRegion, Storage
 from nki_sim.opcodes import OPCODES, Opcode
-from nki_sim.passes import PassCounter, Passes, together
-from nki_sim.program import Bound, Loop, OperandView, Program, Template, TensorRef
+from nki_sim.passes import MOST_DECIDED_ROWS, Nested, PassCounter, Passes, must_be_counted, nested, together
+from nki_sim.program import Bound, OperandView, Program, Template, TensorRef
 
 
 def execute_one(
@@ -126,7 +128,11 @@ def _steer(template: Template, at: int, storage: Storage, offset: int, index: np
     numbers = index.astype(np.int64).reshape(len(index), -1).T.reshape(-1)  # down the columns, as the DMA reads them
     if kind == "scalar":
         good = np.full((1,) * len(view.shape), numbers[0] >= 0)
-        where = where + numbers[0] * stride
+        moved = where + numbers[0] * stride
+        row = template.operands[at].partition_elements
+        if row and dim:  # a place within the partitions, which it does not leave
+            good = good & (moved // row == where // row)
+        where = moved
     else:
         rows = view.shape[0]
         if len(numbers) < rows:
@@ -155,17 +161,46 @@ def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return execute_counting(program, inputs)[0]
 
 
+class _Budget:
+    """What is left of an execution: instructions, where registers decide how many there are, and time."""
+
+    LOOK = 255
+    """A mask: the clock is looked at once in so many instructions, and at every pass of a loop."""
+
+    def __init__(self, program: Program, limit_s: float) -> None:
+        self._rows = MOST_DECIDED_ROWS if must_be_counted(program) else inf
+        self._limit_s = limit_s
+        self._until = time.monotonic() + limit_s
+
+    def spend(self, rows: int) -> None:
+        """Raises TooLong."""
+        self._rows -= rows
+        if self._rows < 0:
+            raise TooLong(
+                f"its device loops make it longer than {MOST_DECIDED_ROWS:,} instructions and have not ended: give "
+                "them bounds, or fewer passes"
+            )
+        self.look()
+
+    def look(self) -> None:
+        """Raises TooLong."""
+        if time.monotonic() > self._until:
+            raise TooLong(f"it takes more than {self._limit_s:g} s to simulate: give its loops fewer passes")
+
+
 def execute_counting(
-    program: Program, inputs: Sequence[np.ndarray], last_core_first: bool = False
+    program: Program, inputs: Sequence[np.ndarray], last_core_first: bool = False, limit_s: float = inf
 ) -> tuple[list[np.ndarray], Passes]:
     """`execute`, and how often each device loop ran: what `profile.measure` needs where a register decides it.
 
     Between their meetings one core runs after the other; on the device nobody says which is first, so a program whose
-    outputs change with `last_core_first` has a race.
+    outputs change with `last_core_first` has a race. Raises TooLong after `limit_s`, and where loops whose bounds are
+    registers do not end.
     """
     if len(inputs) != len(program.inputs):
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
-    cores = [_Core(program, number) for number, program in enumerate((program, *program.peers))]
+    budget = _Budget(program, limit_s)
+    cores = [_Core(program, number, budget) for number, program in enumerate((program, *program.peers))]
     shared = _share([core.program for core in cores])
     for core in cores:
         core.bind(inputs, shared)
@@ -181,6 +216,19 @@ def execute_counting(
         meet(waiting, len(cores))
         running = sorted(waiting, reverse=last_core_first)
     return [cores[0].read(ref) for ref in program.outputs], together([core.counter for core in cores])
+
+
+def held_bytes(program: Program) -> int:
+    """The most that one core's execution holds at once: all of HBM, and on chip what is released again after use."""
+    sizes = program.sites.each(lambda allocation: allocation.nbytes)
+    last = program.last_use.copy()
+    used = last >= 0
+    for loop in program.loops:  # as in `_Core.run`: what is used in a loop is kept
+        last[(last >= loop.start) & (last < loop.end)] = len(program)
+    on_chip = used & program.sites.each(lambda allocation: allocation.region.on_chip).astype(np.bool_)
+    change = np.bincount(program.first_use[on_chip], sizes[on_chip], len(program) + 2)
+    change -= np.bincount(last[on_chip] + 1, sizes[on_chip], len(program) + 2)
+    return int(sizes[~on_chip].sum() + np.cumsum(change).max(initial=0))
 
 
 class Exchange(NamedTuple):
@@ -227,9 +275,10 @@ def _share(programs: Sequence[Program]) -> list[Storage]:
 class _Core:
     """One core's run of its program."""
 
-    def __init__(self, program: Program, number: int) -> None:
+    def __init__(self, program: Program, number: int, budget: _Budget) -> None:
         self.program = program
         self.number = number
+        self._budget = budget
         self.storages: list[Storage | None] = [None] * len(program.allocations)
         self.counter = PassCounter(program)
 
@@ -272,38 +321,38 @@ class _Core:
             last[(last >= loop.start) & (last < loop.end)] = -1
         last[[ref.allocation for ref in program.outputs]] = -1
         self._last_use = last.tolist()
-        yield from self._block(0, len(program), list(enumerate(program.loops)))
+        yield from self._block(0, len(program), nested(program.loops))
 
-    def _block(self, start: int, end: int, loops: list[tuple[int, Loop]]) -> Generator[Exchange, None, None]:
+    def _block(self, start: int, end: int, loops: Sequence[Nested]) -> Generator[Exchange, None, None]:
         at = start
-        while loops:
-            number, loop = loops[0]
-            inner: list[tuple[int, Loop]] = []
-            rest: list[tuple[int, Loop]] = []
-            for other in loops[1:]:
-                nested = other[1].start >= loop.start and other[1].end <= loop.end
-                (inner if nested else rest).append(other)
+        for found in loops:
+            number, loop = found.number, found.loop
             yield from self._rows(at, loop.start)
             self.counter.enter(number)
             if loop.kind == "for":
                 for value in range(self._bound(loop.lower), self._bound(loop.upper), loop.step):
-                    self.counter.step(number)
-                    self._set(loop.counter, value)
-                    yield from self._block(loop.start, loop.end, list(inner))
+                    yield from self._pass(found, value)
             else:
                 condition = self._bound(loop.lower)
                 while condition != 0:
-                    self.counter.step(number)
-                    self._set(loop.counter, condition)
-                    yield from self._block(loop.start, loop.end, list(inner))
+                    yield from self._pass(found, condition)
                     condition = self._bound(Bound(register=loop.next))
-            at, loops = loop.end, rest
+            at = loop.end
         yield from self._rows(at, end)
+
+    def _pass(self, found: Nested, counter: int) -> Generator[Exchange, None, None]:
+        self._budget.spend(1 + found.loop.end - found.loop.start)
+        self.counter.step(found.number)
+        self._set(found.loop.counter, counter)
+        yield from self._block(found.loop.start, found.loop.end, found.inner)
 
     def _rows(self, start: int, end: int) -> Generator[Exchange, None, None]:
         templates, opcodes, starts = self.program.templates, self._opcodes, self._starts
         buffers, offsets, storages, last_use = self._buffers, self._offsets, self.storages, self._last_use
+        look, mask = self._budget.look, self._budget.LOOK
         for i in range(start, end):
+            if not i & mask:
+                look()
             number = self._ids[i]
             low, high = starts[i], starts[i + 1]
             numbers = buffers[low:high]

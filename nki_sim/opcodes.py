@@ -1,36 +1,25 @@
-"""The instruction set: what each opcode checks and what it computes. Filled by `nki_sim.isa`."""
+"""The instruction set: what each opcode may consist of, checks and computes. Filled by `nki_sim.isa`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from nki_sim.contracts import Contract, Slot, Value
 from nki_sim.program import Template
 
 Check = Callable[[Template], None]
-"""Raises NkiValidationError when the instruction breaks a rule. Runs once per template."""
+"""Raises NkiValidationError when the instruction breaks a rule of the hardware. Runs once per template."""
 
 Compute = Callable[..., None]
-"""(operand arrays in the template's order, attrs): writes the destinations in place."""
-
-
-class Slot(NamedTuple):
-    """One operand that an instruction has, in its place."""
-
-    role: str
-    """The parameter's name; `srcs[*]` stands for srcs[0], srcs[1] and so on."""
-    accesses: str
-    """What it may be: `r` read, `w` written, `u` updated."""
-    optional: bool
+"""(operand arrays in the contract's order, attrs): writes the destinations in place."""
 
 
 @dataclass(frozen=True)
 class Opcode:
     name: str
-    operands: tuple[Slot, ...]
-    """In the order in which `compute` finds them. Nothing else is an operand, so that what is checked, priced and
-    computed is the same."""
+    contract: Contract
+    """Its operands and attributes. What is checked, priced and computed is the same."""
     check: Check
     compute: Compute
     attrs_type: type | None = None
@@ -47,19 +36,20 @@ OPCODES: dict[str, Opcode] = {}
 
 def define(
     name: str,
-    operands: str,
-    *,
+    *operands: Slot,
     check: Check,
     compute: Callable[..., None],
     attrs_type: type | None = None,
+    values: Mapping[str, Value] | None = None,
     uses_psum_flags: bool = False,
     meets: str | None = None,
 ) -> Opcode:
-    """`operands`: `role=accesses` for each in order, with a question mark behind one that may be missing, e.g.
-    "dst=w data=r bias?=r"."""
+    """`operands`: its contract's, in order; `values`: what each attribute can be, flags and enumerations aside.
+
+    Raises ValueError where the contract is incomplete.
+    """
     if name in OPCODES:
         raise ValueError(f"opcode {name} is defined twice")
-    slots = [Slot(role.rstrip("?"), how, role.endswith("?")) for role, how in (s.split("=") for s in operands.split())]
-    opcode = Opcode(name, tuple(slots), check, compute, attrs_type, uses_psum_flags, meets)
-    OPCODES[name] = opcode
+    contract = Contract(name, operands, attrs_type, values or {})
+    opcode = OPCODES[name] = Opcode(name, contract, check, compute, attrs_type, uses_psum_flags, meets)
     return opcode

@@ -5,88 +5,27 @@ Runs once per template, when an instruction is traced and again when a program f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from nki_sim.contracts import Contract, check_contract
 from nki_sim.errors import NkiValidationError
 from nki_sim.machine import ISA
-from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import Slot
 from nki_sim.program import Engine, Operand, Template
 from nki_sim.tensor import merged
 
-_STATE = ("accumulators", "state")
-"""Roles of registers that belong to an engine."""
 
-
-def check_operands(template: Template, slots: Sequence[Slot]) -> None:
-    """`slots` are the opcode's. Partitions are adjacent for every instruction; a compute engine's walk through them
+def check_operands(template: Template, contract: Contract) -> None:
+    """They are the contract's. Partitions are adjacent for every instruction; a compute engine's walk through them
     fits its four counters, while a transfer is cut into descriptors.
 
     Raises NkiValidationError: the rule, the operand that broke it, and what to do.
     """
-    _in_their_places(template, slots)
+    check_contract(template, contract)
     for operand in template.operands:
-        if operand.region is MemoryRegion.register:
-            _a_register(template, operand)
         if not operand.region.on_chip:
             continue
         _dynamic_places(template, operand)
         _adjacent_partitions(template, operand)
         if template.engine is not Engine.dma:
             _free_dimensions(template, operand)
-
-
-def _in_their_places(template: Template, slots: Sequence[Slot]) -> None:
-    """The operands are the opcode's own, in its order, read or written as it does. The tracer makes no others."""
-    own: list[Operand] = []
-    for at, operand in enumerate(template.operands):
-        steered = template.operands[at - 1] if at else None
-        if steered is None or steered.indirection is None:
-            own.append(operand)
-        elif operand.role != f"{steered.role}.index" or operand.access != "r":
-            raise _not_an_operand(template, operand)
-        else:
-            _index(template, operand, vector=steered.indirection[0] == "vector")
-    at = 0
-    for slot in slots:
-        repeats = slot.role.endswith("[*]")
-        count = 0
-        while at < len(own) and own[at].role == (slot.role.replace("*", str(count)) if repeats else slot.role):
-            if own[at].access not in slot.accesses:
-                raise _not_an_operand(template, own[at])
-            at, count = at + 1, count + 1
-            if not repeats:
-                break
-        if not count and not slot.optional:
-            raise NkiValidationError(f"{template.opcode} needs an operand {slot.role}")
-    if at < len(own):
-        raise _not_an_operand(template, own[at])
-
-
-def _not_an_operand(template: Template, operand: Operand) -> NkiValidationError:
-    return NkiValidationError(
-        f"{template.opcode} has no operand {operand.role[:40]!r} in that place with access {operand.access}"
-    )
-
-
-def _index(template: Template, index: Operand, vector: bool) -> None:
-    """NKI access patterns: a scalar_offset is a register or in SBUF, a vector_offset is in SBUF."""
-    if index.region is MemoryRegion.sbuf or (index.region is MemoryRegion.register and not vector):
-        return
-    raise NkiValidationError(
-        f"{template.opcode}: {index.role} {list(index.shape)} is in {index.region.value}, an index is read from SBUF: "
-        "load it with nisa.dma_copy"
-    )
-
-
-def _a_register(template: Template, operand: Operand) -> None:
-    """Registers steer addresses and loops and hold an engine's state; tiles are in memory."""
-    if operand.role in _STATE or operand.role.endswith(".index") or template.opcode.startswith("register_"):
-        return
-    raise NkiValidationError(
-        f"{template.opcode}: {operand.role} {list(operand.shape)} is a register, which holds no tile: allocate it with "
-        "buffer=nl.sbuf"
-    )
 
 
 def _dynamic_places(template: Template, operand: Operand) -> None:

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from nki_sim.program import Program
+from nki_sim.errors import ProgramFormatError
+from nki_sim.program import Loop, Program
+
+MOST_ROWS = 20_000_000
+"""Instructions of one execution, passes of loops included: more are neither executed nor timed."""
+MOST_DECIDED_ROWS = 500_000
+"""The same where registers decide what comes next, and every row has an edge to what it waits for."""
+LOOPS_DEEP = 32
+"""Loops inside each other, at most."""
 
 LoopPasses = tuple[int, ...]
 """Of one loop, in order: passes each time the device came to it. Empty where the bounds are constants."""
@@ -71,3 +79,70 @@ class PassCounter:
 
 def together(counters: Sequence[PassCounter]) -> Passes:
     return Passes(tuple(counter.passes for counter in counters))
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A loop in its place among the others."""
+
+    number: int
+    """In `Program.loops`."""
+    loop: Loop
+    inner: tuple[Nested, ...]
+    """Those directly inside it, in order."""
+
+
+def nested(loops: Sequence[Loop]) -> tuple[Nested, ...]:
+    """The outermost loops, each with those inside it. They must be in order, as `loops_inside` checks."""
+    found: list[Nested] = []
+    open_loops: list[tuple[int, Loop, list[Nested]]] = []
+
+    def close() -> None:
+        number, loop, inner = open_loops.pop()
+        (open_loops[-1][2] if open_loops else found).append(Nested(number, loop, tuple(inner)))
+
+    for number, loop in enumerate(loops):
+        while open_loops and not _contains(open_loops[-1][1], loop):
+            close()
+        open_loops.append((number, loop, []))
+    while open_loops:
+        close()
+    return tuple(found)
+
+
+def loops_inside(loops: Sequence[Loop]) -> int:
+    """How many are inside each other at most. Raises ProgramFormatError where two cross, or are out of order."""
+    deepest = 0
+    open_loops: list[Loop] = []
+    start = 0
+    for loop in loops:
+        if loop.start < start:
+            raise ProgramFormatError("loops are out of order")
+        start = loop.start
+        while open_loops and not _contains(open_loops[-1], loop):
+            if loop.start < open_loops.pop().end:
+                raise ProgramFormatError("loops cross each other")
+        open_loops.append(loop)
+        deepest = max(deepest, len(open_loops))
+    return deepest
+
+
+def _contains(outer: Loop, loop: Loop) -> bool:
+    return outer.start <= loop.start and loop.end <= outer.end
+
+
+def executed_rows(program: Program) -> int:
+    """Instructions that one execution of one core runs, each pass of a loop counted as one more.
+
+    A loop that runs as often as a register says counts as one pass: the execution itself counts those.
+    """
+
+    def rows(start: int, end: int, loops: Sequence[Nested]) -> int:
+        total = end - start
+        for each in loops:
+            body = rows(each.loop.start, each.loop.end, each.inner)
+            trips = 1 if each.loop.trips is None else each.loop.trips
+            total += (body + 1) * trips - (each.loop.end - each.loop.start)
+        return total
+
+    return rows(0, len(program), nested(program.loops))

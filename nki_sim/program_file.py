@@ -3,14 +3,17 @@
 Layout: 8 bytes magic, 8 bytes header length (little endian), a JSON header, then the arrays that the
 header lists, back to back. No pickle. `load` checks every field, so a program made by a process that
 ran somebody's kernel can be read by one that must not be fooled: a damaged or forged file raises
-ProgramFormatError, and costs no more memory than a small multiple of its own size.
+ProgramFormatError, and costs no more memory than a small multiple of its own size. Everything is
+counted before it is looked at, and every instruction keeps its opcode's contract (nki_sim.contracts).
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from math import prod
 from typing import Any
@@ -19,20 +22,37 @@ import numpy as np
 
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
+from nki_sim.contracts import HBM, MOST_DIMENSIONS, check_contract
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
 from nki_sim.machine import ISA, MACHINES
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
 from nki_sim.operands import check_operands
+from nki_sim.passes import LOOPS_DEEP, MOST_ROWS, loops_inside
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
+from nki_sim.stream import check_first_contents, check_stream, span
 
 FORMAT_VERSION = 4
 MAGIC = b"NKIPROG\n"
-MAX_BUFFERS = 1 << 24
-MAX_RANK = 16
+MOST_HEADER_BYTES = 48_000_000
+"""The largest of the shipped seeds needs an eighth; parsed, it may take twenty times as much memory."""
+MOST_OPERANDS = 3 * MOST_ROWS
+_ENTRIES = {
+    "templates": 100_000,
+    "allocations": 1_000_000,
+    "loops": 10_000,
+    "edges": 1_000_000,
+    "inputs": 1_000,
+    "outputs": 1_000,
+    "arrays": 10_000,
+}
+"""At most, of each list of the header."""
+_MOST_TEXT = 1_000
+"""Characters of a name."""
 _ARRAYS = {"template_ids": "<i4", "operand_starts": "<i8", "operand_data": "<i8"}
 _INT_LIMIT = 1 << 48
+_HEADER = {"version", "kernel_name", "machine", "source_file", "returns_tuple", *_ENTRIES}
 
 
 def dump(program: Program, path: str | os.PathLike[str]) -> None:
@@ -83,56 +103,69 @@ def dumps(program: Program) -> bytes:
     return b"".join([MAGIC, len(text).to_bytes(8, "little"), text, *[array.tobytes() for _, array in arrays]])
 
 
-def loads(data: bytes) -> Program:
-    """The program in `data`. Raises ProgramFormatError."""
-    return _loads(data, may_have_peers=True)
+def loads(data: bytes, machine: str | None = None) -> Program:
+    """The program in `data`, whose limits are those of `machine`; without it, of the one that the file names.
 
-
-def _loads(data: bytes, may_have_peers: bool) -> Program:
-    if data[: len(MAGIC)] != MAGIC:
-        raise ProgramFormatError("not a program file: the first 8 bytes differ; make it with nki_sim.program_file.dump")
-    start = len(MAGIC) + 8
-    length = int.from_bytes(data[len(MAGIC) : start], "little")
-    if start + length > len(data):
-        raise ProgramFormatError(f"truncated: the header needs {length} bytes, {len(data) - start} are there")
+    Raises ProgramFormatError.
+    """
     try:
-        header = json.loads(data[start : start + length])
-    except (ValueError, RecursionError) as error:
-        raise ProgramFormatError(f"the header is not JSON: {error}") from None
-    reader = _Reader(header)
+        with _without_collector():
+            return _loads(data, machine, may_have_peers=True)
+    except ProgramFormatError:
+        raise
+    except MemoryError:
+        raise ProgramFormatError("it takes more memory than there is") from None
+    except Exception as error:  # whatever a check trips over, it has found a forgery
+        raise ProgramFormatError(f"{type(error).__name__}: {str(error)[:200]}") from None
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Millions of lists are made at once, none of them garbage: looking for some would take longer than all else."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
+    reader, at = _header(data)
     version = reader.integer("version")
     if version != FORMAT_VERSION:
         raise ProgramFormatError(f"format version {version}, not {FORMAT_VERSION}: dump it again with this simulator")
-    name = reader.text("machine")
-    if name not in MACHINES:
-        raise ProgramFormatError(f"machine {name!r}: one of {', '.join(MACHINES)}")
-    hbm_bytes = MACHINES[name].device_hbm_bytes
-    arrays = _arrays(reader, data, start + length)
+    named = reader.text("machine")
+    if named not in MACHINES:
+        raise ProgramFormatError(f"machine {named!r}: one of {', '.join(MACHINES)}")
+    if machine is not None and named != machine:
+        raise ProgramFormatError(f"it says that it is for {named}, and {machine} is simulated")
+    hbm_bytes = MACHINES[named].device_hbm_bytes
+    arrays = _arrays(reader, data, at)
+    count = len(arrays["template_ids"])
+    if count > MOST_ROWS or len(arrays["operand_data"]) > MOST_OPERANDS:
+        raise ProgramFormatError(f"{count:,} instructions, more than {MOST_ROWS:,}, or too many operands of them")
     allocations = tuple(_allocation(i, entry, hbm_bytes) for i, entry in enumerate(reader.list("allocations")))
-    if len(allocations) > MAX_BUFFERS:
-        raise ProgramFormatError(f"{len(allocations)} buffers, more than {MAX_BUFFERS}")
     off_chip = sum(a.nbytes for a in allocations if not a.region.on_chip)
     if off_chip > hbm_bytes:
         raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {hbm_bytes}")
-    templates = tuple(_template(entry) for entry in reader.list("templates"))
-    constants = _constants(arrays, allocations)
-    count = len(arrays["template_ids"])
     program = Program(
         kernel_name=reader.text("kernel_name"),
-        machine=name,
-        templates=templates,
+        machine=named,
+        templates=tuple(_template(entry) for entry in reader.list("templates")),
         allocations=allocations,
         template_ids=arrays["template_ids"],
         operand_starts=arrays["operand_starts"],
         operand_data=arrays["operand_data"],
-        inputs=tuple(_ref(entry, allocations) for entry in reader.list("inputs")),
-        outputs=tuple(_ref(entry, allocations) for entry in reader.list("outputs")),
+        inputs=tuple(_input(entry, allocations) for entry in reader.list("inputs")),
+        outputs=tuple(_output(entry, allocations) for entry in reader.list("outputs")),
         returns_tuple=reader.boolean("returns_tuple"),
-        constants=constants,
+        constants=_constants(arrays, allocations),
         edges=tuple(_edge(entry, count) for entry in reader.list("edges")),
         source_file=reader.text("source_file"),
         loops=_loops(reader.list("loops"), count, allocations),
-        peers=tuple(_peers(arrays, may_have_peers)),
+        peers=tuple(_peers(arrays, machine or named, may_have_peers)),
     )
     if not program.returns_tuple and len(program.outputs) > 1:
         raise ProgramFormatError(f"{len(program.outputs)} outputs, but it returns no tuple")
@@ -151,13 +184,40 @@ def _loads(data: bytes, may_have_peers: bool) -> Program:
     return program
 
 
-def _peers(arrays: dict[str, np.ndarray], allowed: bool) -> Iterator[Program]:
+def _header(data: bytes) -> tuple[_Reader, int]:
+    """The header, with all of its lists counted, and where the arrays begin."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise ProgramFormatError("not a program file: the first 8 bytes differ; make it with nki_sim.program_file.dump")
+    start = len(MAGIC) + 8
+    length = int.from_bytes(data[len(MAGIC) : start], "little")
+    if start + length > len(data):
+        raise ProgramFormatError(f"truncated: the header needs {length} bytes, {len(data) - start} are there")
+    if length > MOST_HEADER_BYTES:
+        raise ProgramFormatError(f"the header has {length:,} bytes, more than {MOST_HEADER_BYTES:,}")
+    try:
+        header = json.loads(data[start : start + length], parse_float=_no_float, parse_constant=_no_float)
+    except (ValueError, RecursionError) as error:
+        raise ProgramFormatError(f"the header is not JSON: {error}") from None
+    reader = _Reader(header)
+    for name, most in _ENTRIES.items():
+        if len(reader.list(name)) > most:
+            raise ProgramFormatError(f"{len(reader.list(name)):,} {name}, more than {most:,}")
+    if set(header) != _HEADER:
+        raise ProgramFormatError("the header has other fields")
+    return reader, start + length
+
+
+def _no_float(text: str) -> None:
+    raise ValueError(f"{text[:40]}, where floats are written as hexadecimal text")
+
+
+def _peers(arrays: dict[str, np.ndarray], machine: str, allowed: bool) -> Iterator[Program]:
     numbers = [name for name in arrays if name.startswith("peer ")]
     most = ISA.logical_core_cores - 1 if allowed else 0
     if numbers != [f"peer {i}" for i in range(len(numbers))] or len(numbers) > most:
         raise ProgramFormatError("a program has at most one peer, which has none")
     for name in numbers:
-        yield _loads(arrays[name].tobytes(), may_have_peers=False)
+        yield _loads(arrays[name].tobytes(), machine, may_have_peers=False)
 
 
 def _loop_to_json(loop: Loop) -> list[Any]:
@@ -185,87 +245,9 @@ def _loops(entries: list[Any], rows: int, allocations: tuple[Allocation, ...]) -
         if step < 1 or not 0 <= start <= end <= rows or any(abs(b.value) >= 1 << 31 for b in bounds):
             raise ProgramFormatError(f"loop over rows {start}..{end} of {rows}, step {step}")
         loops.append(Loop(kind, start, end, counter, bounds[0], bounds[1], step, following))
-    for at, loop in enumerate(loops):
-        for other in loops[at + 1 :]:
-            nested = other.start >= loop.start and other.end <= loop.end
-            if other.start < loop.start or not (nested or other.start >= loop.end):
-                raise ProgramFormatError("loops cross each other")
-    if len(loops) > 10_000:
-        raise ProgramFormatError(f"{len(loops)} loops, more than 10000")
+    if loops_inside(loops) > LOOPS_DEEP:
+        raise ProgramFormatError(f"more than {LOOPS_DEEP} loops inside each other")
     return tuple(loops)
-
-
-def check_stream(program: Program) -> None:
-    """Every row must name a template and give each of its operands a buffer it stays inside.
-
-    Raises ProgramFormatError naming the first row that does not.
-    """
-    ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
-    templates, allocations = program.templates, program.allocations
-    if ids.ndim != 1 or starts.shape != (len(ids) + 1,) or data.ndim != 2 or data.shape[1] != 2:
-        raise ProgramFormatError(f"stream shapes {ids.shape}, {starts.shape}, {data.shape} do not belong together")
-    if len(ids) and (ids.min() < 0 or ids.max() >= len(templates)):
-        raise ProgramFormatError(f"a row names a template outside 0..{len(templates) - 1}")
-    operand_counts = np.array([len(t.operands) for t in templates] or [0], np.int64)
-    expected = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum(operand_counts[ids], out=expected[1:])
-    if not np.array_equal(starts, expected) or len(data) != expected[-1]:
-        raise ProgramFormatError("the rows' operand counts are not their templates'")
-    if not len(data):
-        return
-    if data[:, 0].min() < 0 or data[:, 0].max() >= len(allocations):
-        raise ProgramFormatError(f"an operand names a buffer outside 0..{len(allocations) - 1}")
-    _check_operands(program, operand_counts)
-
-
-def _check_operands(program: Program, operand_counts: np.ndarray) -> None:
-    templates, allocations = program.templates, program.allocations
-    operands = [operand for template in templates for operand in template.operands]
-    first = np.zeros(len(operand_counts), np.int64)
-    np.cumsum(operand_counts[:-1], out=first[1:])
-    counts = operand_counts[program.template_ids]
-    rows = np.repeat(np.arange(len(program.template_ids)), counts)
-    which = np.repeat(first[program.template_ids], counts) + np.arange(len(rows)) - program.operand_starts[rows]
-    buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
-    regions = list(MemoryRegion)
-    buffer_region = np.array([regions.index(a.region) for a in allocations], np.int64)
-    buffer_bytes = np.array([a.nbytes for a in allocations], np.int64)
-    buffer_row_bytes = np.array([a.partition_bytes if a.region.on_chip else 0 for a in allocations], np.int64)
-    spans = np.array([_span(o.pattern) for o in operands], np.int64).reshape(-1, 2)
-    item = np.array([o.dtype.itemsize for o in operands], np.int64)
-    region = np.array([regions.index(o.region) for o in operands], np.int64)
-    row_bytes = np.array([o.partition_elements * o.dtype.itemsize for o in operands], np.int64)
-    partition_start = np.array([o.partition_start for o in operands], np.int64)
-    free_offset = np.array([o.free_offset for o in operands], np.int64)
-    row_elements = np.maximum(np.array([o.partition_elements for o in operands], np.int64), 1)
-
-    def refuse(bad: np.ndarray, why: str) -> None:
-        if bad.any():
-            at = int(np.argmax(bad))
-            operand = operands[int(which[at])]
-            raise ProgramFormatError(
-                f"instruction {int(rows[at])}, {operand.role}{list(operand.shape)} at offset {int(offsets[at])} "
-                f"of {allocations[int(buffers[at])].describe()}: {why}"
-            )
-
-    refuse(buffer_region[buffers] != region[which], "the template is for another memory")
-    refuse((buffer_row_bytes[buffers] != row_bytes[which]), "the template is for another partition size")
-    limit = buffer_bytes[buffers] // item[which]
-    refuse(
-        (offsets < 0) | (offsets >= limit) | (offsets + spans[which, 0] < 0) | (offsets + spans[which, 1] >= limit),
-        "the access leaves its buffer",
-    )
-    on_chip = row_bytes[which] > 0
-    refuse(on_chip & (offsets // row_elements[which] != partition_start[which]), "the start partition differs")
-    in_psum = region[which] == regions.index(MemoryRegion.psum)
-    refuse(in_psum & (offsets % row_elements[which] != free_offset[which]), "the place in the partition differs")
-
-
-def _span(pattern: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    """Lowest and highest element touched, relative to the offset."""
-    low = sum(min(0, s * (n - 1)) for s, n in pattern)
-    high = sum(max(0, s * (n - 1)) for s, n in pattern)
-    return low, high
 
 
 class _Reader:
@@ -286,7 +268,7 @@ class _Reader:
         return int(self._get(name, int))
 
     def text(self, name: str) -> str:
-        return str(self._get(name, str))
+        return _text(str(self._get(name, str)), f"header field {name!r}")
 
     def boolean(self, name: str) -> bool:
         return bool(self._get(name, bool))
@@ -294,6 +276,13 @@ class _Reader:
     def list(self, name: str) -> list[Any]:
         value: list[Any] = self._get(name, list)
         return value
+
+
+def _text(value: str, what: str) -> str:
+    """A name as people are shown it: printable, and not without end."""
+    if len(value) > _MOST_TEXT or not value.isprintable():
+        raise ProgramFormatError(f"{what} is no name: {value[:40]!r}")
+    return value
 
 
 def _fields(entry: Any, kinds: tuple[type | tuple[type, ...], ...], what: str) -> list[Any]:
@@ -341,12 +330,9 @@ def _constants(arrays: dict[str, np.ndarray], allocations: tuple[Allocation, ...
         allocation = allocations[int(text)]
         if contents.nbytes != allocation.nbytes or int(text) in constants:
             raise ProgramFormatError(f"array {name!r} does not fill {allocation.describe()}")
-        if allocation.region.on_chip:
-            raise ProgramFormatError(
-                f"array {name!r}: {allocation.describe()} is filled by instructions, not before them"
-            )
         storage = allocation.dtype.numpy
         constants[int(text)] = contents.view(storage).reshape(allocation.shape)
+        check_first_contents(allocation, constants[int(text)])
     return constants
 
 
@@ -355,8 +341,8 @@ def _pattern_to_json(pattern: tuple[tuple[int, int], ...]) -> list[list[int]]:
 
 
 def _pattern(value: Any, what: str) -> tuple[tuple[int, int], ...]:
-    if type(value) is not list or not 1 <= len(value) <= MAX_RANK:
-        raise ProgramFormatError(f"{what}: a pattern has 1 to {MAX_RANK} [stride, size] pairs")
+    if type(value) is not list or not 1 <= len(value) <= MOST_DIMENSIONS:
+        raise ProgramFormatError(f"{what}: a pattern has 1 to {MOST_DIMENSIONS} [stride, size] pairs")
     pairs = tuple((s, n) for s, n in (_fields(pair, (int, int), what) for pair in value))
     if any(n <= 0 for _, n in pairs) or prod(n for _, n in pairs) > _INT_LIMIT:
         raise ProgramFormatError(f"{what}: sizes must be positive")
@@ -386,11 +372,12 @@ def _allocation(number: int, entry: Any, hbm_bytes: int) -> Allocation:
         entry, (str, list, str, str, int, int, (list, type(None))), what
     )
     region = _member(MemoryRegion, region_name, what)
-    if len(shape) > MAX_RANK or any(type(n) is not int or not 0 < n < _INT_LIMIT for n in shape):
+    if len(shape) > MOST_DIMENSIONS or any(type(n) is not int or not 0 < n < _INT_LIMIT for n in shape):
         raise ProgramFormatError(f"{what}: bad shape")
     if address is not None and any(type(n) is not int or not 0 <= n < _INT_LIMIT for n in address):
         raise ProgramFormatError(f"{what}: bad address")
     dtype = _dtype(dtype_name, what)
+    _text(name, what)
     if prod(shape) * dtype.itemsize > hbm_bytes:
         raise ProgramFormatError(f"{what}: larger than the device's memory")
     try:
@@ -404,13 +391,34 @@ def _ref_to_json(ref: TensorRef) -> list[Any]:
     return [ref.allocation, ref.offset, _pattern_to_json(ref.pattern), str(ref.dtype)]
 
 
+def _input(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
+    """A whole tensor in HBM, as the caller has it."""
+    ref = _ref(entry, allocations)
+    allocation = allocations[ref.allocation]
+    whole = layout(allocation.region, allocation.shape, allocation.dtype).pattern
+    if allocation.region not in HBM or (ref.offset, ref.pattern, ref.dtype) != (0, whole, allocation.dtype):
+        raise ProgramFormatError(f"an input is not the whole of {allocation.describe()}, in HBM")
+    return ref
+
+
+def _output(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
+    """A view of a tensor in HBM, none of whose elements is there twice."""
+    ref = _ref(entry, allocations)
+    allocation = allocations[ref.allocation]
+    if allocation.region not in HBM:
+        raise ProgramFormatError(f"an output lies in {allocation.describe()}, not in HBM")
+    if prod(n for _, n in ref.pattern) > allocation.nbytes // ref.dtype.itemsize:
+        raise ProgramFormatError(f"an output has more elements than {allocation.describe()}")
+    return ref
+
+
 def _ref(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
     number, offset, pattern_json, dtype_name = _fields(entry, (int, int, list, str), "tensor reference")
     if not 0 <= number < len(allocations):
         raise ProgramFormatError(f"tensor reference names buffer {number} of {len(allocations)}")
     allocation = allocations[number]
     pattern, dtype = _pattern(pattern_json, "tensor reference"), _dtype(dtype_name, "tensor reference")
-    low, high = _span(pattern)
+    low, high = span(pattern)
     if offset < 0 or offset + low < 0 or offset + high >= allocation.nbytes // dtype.itemsize:
         raise ProgramFormatError(f"tensor reference leaves {allocation.describe()}")
     return TensorRef(number, offset, pattern, dtype)
@@ -458,13 +466,11 @@ def _template(entry: Any) -> Template:
     if engine is Engine.unknown:
         raise ProgramFormatError(f"{what}: engine unknown is resolved when an instruction is recorded")
     parsed = tuple(_operand(operand, what) for operand in operands)
-    for at, operand in enumerate(parsed):
-        if operand.indirection is not None and (at + 1 == len(parsed) or parsed[at + 1].indirection is not None):
-            raise ProgramFormatError(f"{what}: the indirect operand {operand.role} has no index behind it")
     template = Template(name, engine, decode_attrs(opcode.attrs_type, attrs, what), parsed, line)
     try:
+        check_contract(template, opcode.contract)
         opcode.check(template)
-        check_operands(template, opcode.operands)
+        check_operands(template, opcode.contract)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
     except Exception as error:  # a check that trips over a forged template has found it forged
@@ -479,6 +485,8 @@ def _operand(entry: Any, what: str) -> Operand:
     if access not in ("r", "w", "u") or start < 0 or elements < 0 or not 0 <= free_offset <= elements:
         raise ProgramFormatError(f"{what}: operand {role[:40]!r} is damaged")
     region = _member(MemoryRegion, region_name, what)
+    if (start and not region.on_chip) or (free_offset and region is not MemoryRegion.psum):
+        raise ProgramFormatError(f"{what}: operand {role[:40]!r} has a place that {region!r} has not")
     if region.on_chip != (elements > 0):
         raise ProgramFormatError(f"{what}: operand {role[:40]!r} has a partition size of {elements} in {region!r}")
     steer: tuple[str, int, int, int] | None = None

@@ -13,10 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
+from nki_sim.errors import TooLong
 from nki_sim.memory import Allocation
 from nki_sim.program import Operand, Program
 
 _NO_REGION = -1
+_MOST_OVERLAPS = 5_000_000
+"""Pairs of views of one buffer that share bytes; the shipped seeds have less than a fiftieth of it."""
 _MAX_LEVELS = 6
 
 
@@ -88,6 +91,7 @@ def find_regions(program: Program) -> Regions:
         of_buffer.setdefault(buffer, []).append(region)
 
     overlaps: list[tuple[int, ...] | None] = [None] * len(region_buffer)
+    left = _MOST_OVERLAPS
     known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
     for buffer, regions in of_buffer.items():
         if len(regions) == 1 or not written[buffer]:
@@ -97,7 +101,8 @@ def find_regions(program: Program) -> Regions:
         key = (allocation.partition_bytes, allocation.nbytes, tuple(members))
         pairs = known.get(key)
         if pairs is None:
-            pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members])
+            pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members], left)
+            left -= sum(len(others) for others in pairs if others)
         for region, others in zip(regions, pairs):
             if others:
                 overlaps[region] = tuple([regions[other] for other in others])
@@ -140,8 +145,10 @@ def _shape_key(operand: Operand) -> tuple[object, ...]:
 # --- boxes ----------------------------------------------------------------------------------------
 
 
-def _overlapping(allocation: Allocation, members: Sequence[tuple[Operand, int]]) -> list[tuple[int, ...] | None]:
-    """For each member, the indices of the others it shares bytes with."""
+def _overlapping(
+    allocation: Allocation, members: Sequence[tuple[Operand, int]], most: int
+) -> list[tuple[int, ...] | None]:
+    """For each member, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all."""
     levels = _levels(allocation, [operand for operand, _ in members])
     low, high = _boxes(allocation, members, levels)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -155,6 +162,12 @@ def _overlapping(allocation: Allocation, members: Sequence[tuple[Operand, int]])
         some = np.array(group)
         for index in group:
             hit = np.all((low[some] < high[index]) & (low[index] < high[some]), axis=1)
+            most -= int(np.count_nonzero(hit)) - 1
+            if most < 0:
+                raise TooLong(
+                    f"more than {_MOST_OVERLAPS:,} pairs of its views share bytes, many of {allocation.describe()}: "
+                    "take fewer views that overlap"
+                )
             others = tuple(int(other) for other in some[hit] if other != index)
             found[index] = others or None
     return found

@@ -215,7 +215,7 @@ class Tracer:
             line,
         )
         opcode.check(template)
-        check_operands(template, opcode.operands)
+        check_operands(template, opcode.contract)
         self.templates.append(template)
         number = self._numbers_of[key] = len(self.templates) - 1
         return number

@@ -8,15 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from nki_sim.errors import NotSupported
-from nki_sim.passes import CorePasses, in_order
+from nki_sim.passes import MOST_DECIDED_ROWS, MOST_ROWS, CorePasses, Nested, in_order, nested
 from nki_sim.program import Edge, Loop, Program
-
-_MOST_ROWS = 20_000_000
-_MOST_DECIDED_ROWS = 2_000_000
-"""Where registers decide what comes next, and every row has an edge to what it waits for."""
-
-_Numbered = tuple[int, Loop]
-"""A loop with its place in `Program.loops`."""
 
 
 def unrolled(program: Program, passes: CorePasses | None = None) -> Program:
@@ -30,7 +23,7 @@ def unrolled(program: Program, passes: CorePasses | None = None) -> Program:
         return program
     counted = [in_order(entries) for entries in passes] if passes is not None else None
     writer = _Writer(program, counted)
-    writer.block(0, len(program), list(enumerate(program.loops)))
+    writer.block(0, len(program), nested(program.loops))
     order = np.concatenate(writer.pieces)
     written_out = program.with_rows(order)
     return replace(written_out, edges=written_out.edges + _waits(program, order, writer.decisions))
@@ -48,21 +41,22 @@ class _Writer:
         """(rows written before it, the register that says what comes next)."""
         self._length = 0
 
-    def block(self, start: int, end: int, loops: list[_Numbered]) -> None:
+    def block(self, start: int, end: int, loops: Sequence[Nested]) -> None:
         """Write the rows [start, end)."""
         at = start
-        for number, loop, inner in _outermost(loops):
-            self._write(np.arange(at, loop.start, dtype=np.int64), loop)
-            self._loop(number, loop, inner)
-            at = loop.end
+        for each in loops:
+            self._write(np.arange(at, each.loop.start, dtype=np.int64), each.loop)
+            self._loop(each)
+            at = each.loop.end
         self._write(np.arange(at, end, dtype=np.int64), None)
 
-    def _loop(self, number: int, loop: Loop, inner: list[_Numbered]) -> None:
-        trips = self._trips(number, loop)
+    def _loop(self, found: Nested) -> None:
+        loop, inner = found.loop, found.inner
+        trips = self._trips(found.number, loop)
         for bound in (loop.lower, loop.upper):
             self._decide(bound.register)
-        if loop.kind == "for" and all(each.trips is not None for _, each in inner):
-            body = self._constant(loop, inner) if trips else np.zeros(0, np.int64)
+        if loop.kind == "for" and all(map(_constant, inner)):
+            body = self._one_pass(found) if trips else np.zeros(0, np.int64)
             self._fits(len(body) * trips, loop)
             self._write(np.tile(body, trips if len(body) else 0), loop)
             return
@@ -71,17 +65,17 @@ class _Writer:
             self.block(loop.start, loop.end, inner)
             self._decide(loop.next if loop.kind == "while" else None)
 
-    def _constant(self, loop: Loop, inner: list[_Numbered]) -> np.ndarray:
-        """One pass of a loop in which nothing depends on registers."""
+    def _one_pass(self, found: Nested) -> np.ndarray:
+        """Of a loop in which nothing depends on registers."""
         pieces: list[np.ndarray] = []
-        at = loop.start
-        for _, each, below in _outermost(inner):
-            trips = each.trips or 0
-            body = self._constant(each, below) if trips else np.zeros(0, np.int64)
-            self._fits(len(body) * trips, each)
-            pieces += [np.arange(at, each.start, dtype=np.int64), np.tile(body, trips if len(body) else 0)]
-            at = each.end
-        return np.concatenate([*pieces, np.arange(at, loop.end, dtype=np.int64)])
+        at = found.loop.start
+        for each in found.inner:
+            loop, trips = each.loop, each.loop.trips or 0
+            body = self._one_pass(each) if trips else np.zeros(0, np.int64)
+            self._fits(len(body) * trips, loop)
+            pieces += [np.arange(at, loop.start, dtype=np.int64), np.tile(body, trips if len(body) else 0)]
+            at = loop.end
+        return np.concatenate([*pieces, np.arange(at, found.loop.end, dtype=np.int64)])
 
     def _write(self, rows: np.ndarray, loop: Loop | None) -> None:
         self._length += len(rows)
@@ -104,7 +98,7 @@ class _Writer:
         return next(self._counted[number])
 
     def _fits(self, rows: int, loop: Loop) -> None:
-        most = _MOST_DECIDED_ROWS if self._counted is not None and self.decisions else _MOST_ROWS
+        most = MOST_DECIDED_ROWS if self._counted is not None and self.decisions else MOST_ROWS
         if rows > most:
             raise NotSupported(
                 f"the device loop at {self._place(loop)} makes the kernel longer than {most:,} instructions: too long "
@@ -119,14 +113,9 @@ class _Writer:
         )
 
 
-def _outermost(loops: list[_Numbered]) -> Iterator[tuple[int, Loop, list[_Numbered]]]:
-    """Loops that are in none of the others, in order: number, loop, those inside it."""
-    waiting = loops
-    while waiting:
-        number, loop = waiting[0]
-        inner = [each for each in waiting[1:] if each[1].start >= loop.start and each[1].end <= loop.end]
-        waiting = [each for each in waiting[1:] if each not in inner]
-        yield number, loop, inner
+def _constant(found: Nested) -> bool:
+    """Nothing in it depends on registers."""
+    return found.loop.trips is not None and all(map(_constant, found.inner))
 
 
 def _waits(program: Program, order: np.ndarray, decisions: Sequence[tuple[int, int]]) -> tuple[Edge, ...]:

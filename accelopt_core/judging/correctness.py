@@ -158,7 +158,8 @@ class Verifier:
         worst = 0.0
         left_out: list[str] = []
         at_once = 1 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
-        verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once)
+        held = self.toolchain.memory_bytes(self.compiled.artifact)
+        verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once, held)
         for draw, verdict in zip(draws, verdicts):
             if isinstance(verdict, Failed):
                 raise Wrong(verdict.evaluation)

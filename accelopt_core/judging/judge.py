@@ -32,10 +32,10 @@ from accelopt_core.judging.correctness import (
     draws_at_full_shape,
 )
 from accelopt_core.judging.plausibility import contradiction
-from accelopt_core.judging.quoting import quoting
+from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.static_checks import dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
-from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
+from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import (
@@ -48,14 +48,19 @@ from accelopt_core.toolchain import (
     Timing,
     Together,
     Toolchain,
+    ToolchainMissing,
 )
 
 
 def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
-    """Every fault of the candidate becomes an Evaluation.
+    """Every fault of the candidate becomes an Evaluation, and so does whatever else stops judging it.
 
-    Raises BadReference for a fault of the task and ToolchainMissing for one of the machine.
+    Raises BadReference for a fault of the task, ToolchainMissing for one of the machine, and MemoryError.
     """
+    return spoken(_judged(request, toolchain, progress, cache))
+
+
+def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
     step = Step.COMPILE
     try:
         checks: list[str] = []
@@ -103,6 +108,15 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
         return Crashed(step, str(error))
     except Wrong as wrong:
         return wrong.evaluation
+    except (BadReference, ToolchainMissing, MemoryError):
+        raise
+    except Exception as error:  # no candidate ends a run: another may do better
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return Crashed(step, f"it cannot be judged: {said[:_LONGEST_REASON]}")
+
+
+_LONGEST_REASON = 300
+"""Characters, of what went wrong in the judge."""
 
 
 def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""The text of a profile's hot lines: whoever reads of line 16 need not have the kernel at hand."""
+"""What a verdict quotes of a kernel: the text of its hot lines, and its names in messages; all of it printable."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import ast
 from dataclasses import replace
 
 from accelopt_core.candidate import parsed
-from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured
+from ka_extensions.plain_text import one_line, printable
 
 _LONGEST_STATEMENT = 200
+_LONGEST_MESSAGE = 4_000
+"""Characters: the most that a model is shown of one failure."""
+
+
+def spoken(result: Evaluation) -> Evaluation:
+    """The same verdict, its message bounded and without control characters: the candidate may have worded it."""
+    if isinstance(result, (CompileFailed, Crashed, Implausible)):
+        return replace(result, message=printable(result.message, _LONGEST_MESSAGE))
+    if isinstance(result, Incorrect):
+        reason = printable(result.failure.reason, _LONGEST_MESSAGE)
+        return Incorrect(replace(result.failure, reason=reason))
+    return result
 
 
 def quoting(result: Evaluation, source: str) -> Evaluation:
@@ -23,7 +36,7 @@ def quoting(result: Evaluation, source: str) -> Evaluation:
 def _statements(source: str) -> dict[int, str]:
     """By line: the simple statement it belongs to, in one line; where there is none, the line itself."""
     lines = source.splitlines()
-    found = {number: line.strip() for number, line in enumerate(lines, 1)}
+    found = {number: one_line(line, _LONGEST_STATEMENT) for number, line in enumerate(lines, 1)}
     try:
         tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # of another era's language, perhaps
@@ -31,6 +44,6 @@ def _statements(source: str) -> dict[int, str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Expr, ast.Assign)) and node.end_lineno is not None and node.end_lineno > node.lineno:
             whole = " ".join(line.strip() for line in lines[node.lineno - 1 : node.end_lineno])
-            shown = whole if len(whole) <= _LONGEST_STATEMENT else f"{whole[: _LONGEST_STATEMENT - 2]} …"
+            shown = one_line(whole, _LONGEST_STATEMENT)
             found.update(dict.fromkeys(range(node.lineno, node.end_lineno + 1), shown))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,20 +26,23 @@ WORTH_A_PROCESS_BYTES = 8 << 20
 
 
 def side_by_side(
-    check: Callable[[Case], Result], cases: Sequence[Case], bytes_each: int, most: int
+    check: Callable[[Case], Result], cases: Sequence[Case], bytes_each: int, most: int, held_bytes: int = 0
 ) -> Iterator[Result]:
     """`check(case)` for every case, in the order of `cases`; what a check raises is raised here.
 
-    `bytes_each`: of the tensors of one check, from which its memory is estimated. Stopping the iteration early
-    ends what is still running.
+    `bytes_each`: of the tensors of one check, from which its memory is estimated; `held_bytes`: what it holds besides.
+    No process gets more than its share of the memory that is left. Stopping the iteration early ends what is still
+    running.
     """
-    workers = min(most, len(cases), _cores(), _memory_bytes() // (8 * max(1, bytes_each)))
+    free = _memory_bytes()
+    workers = min(most, len(cases), _cores(), free // (8 * max(1, bytes_each) + 2 * held_bytes))
     if workers < 2 or sys.platform != "linux" or bytes_each < WORTH_A_PROCESS_BYTES:
         yield from map(check, cases)
         return
     global _check
     _check = check
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent, (os.getpid(),))
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(workers, context, _begin, (os.getpid(), _address_space() + free // workers))
     try:
         for future in [pool.submit(_run, case) for case in cases]:
             yield future.result()
@@ -46,12 +50,20 @@ def side_by_side(
         raise RunError("a process that ran the kernel died, probably for want of memory") from None
     finally:
         for process in list((pool._processes or {}).values()):
-            process.terminate()
+            process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 _check: Callable[[Any], Any]
 """Inherited by the forked processes, since a compiled kernel, or a closure, cannot be sent to them."""
+
+
+def _begin(parent: int, memory_bytes: int) -> None:
+    """In each of the processes: it ends with its parent, and what needs too much raises MemoryError in it alone."""
+    end_with_parent(parent)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY or memory_bytes < soft:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, hard))
 
 
 def _run(case: Any) -> Any:
@@ -60,6 +72,12 @@ def _run(case: Any) -> Any:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _address_space() -> int:
+    """Bytes of this process, mapped or used; what is forked starts with them."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory_bytes() -> int:

@@ -106,6 +106,8 @@ class Reference:
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             return getattr(self._module, name)(*arguments)
+        except MemoryError:
+            raise  # it may be the candidate that has used it up
         except Exception as error:  # the user's module may raise anything
             raise BadReference(
                 f"{name}() of {self.task.name}'s reference failed at shape {self.preset.describe()}: {_brief(error)}"

@@ -22,6 +22,7 @@ from accelopt_core.machine_facts import MachineFacts
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
 from accelopt_core.task import PrecisionPolicy
+from ka_extensions.plain_text import fenced, inline
 
 PROMPTS = Path(__file__).resolve().parents[2] / "prompts"
 LONGEST_PROMPT = 240_000
@@ -244,7 +245,14 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(engine_times=engine_times)
     environment.filters.update(
-        us=microseconds, timed=timed, numbered=numbered, shortened=shortened, brief=brief, top=top
+        us=microseconds,
+        timed=timed,
+        numbered=numbered,
+        shortened=shortened,
+        brief=brief,
+        top=top,
+        fenced=fenced,
+        inline=inline,
     )
     return environment
 

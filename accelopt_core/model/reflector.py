@@ -18,7 +18,11 @@ from accelopt_core.model.prompting import (
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
+from ka_extensions.plain_text import one_line
 from ka_extensions.reflexion import Reflexion
+
+_LONGEST_FACT = 1_000
+"""Characters of a lesson that no model has written."""
 
 
 @dataclass(frozen=True)
@@ -110,5 +114,6 @@ def _read_judgement(reply: str) -> _Judgement:
 
 def _facts(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str:
     if gain_us is None:
-        return f"{plan.title}: {explain(result) if result is not None else 'no usable kernel was written'}."
+        said = one_line(explain(result), _LONGEST_FACT) if result is not None else "no usable kernel was written"
+        return f"{plan.title}: {said}."
     return f"{plan.title}: expected to gain {microseconds(plan.expected_gain_us)}, gained {microseconds(gain_us)}."

@@ -18,14 +18,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 try:
-    from accelopt_core.evaluation import Step
+    from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
-    from accelopt_core.ports import TargetMisconfigured, TaskFault
-    from accelopt_core.toolchain import ToolchainMissing
+    from accelopt_core.ports import Progress, TargetMisconfigured, TaskFault
+    from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from infra.isolation import report, sandbox
+    from infra.isolation.deadline import within
     from infra.judging import wire
+    from infra.judging.limits import SPARE_S, core_wait_s, judge_limit_s, judge_memory_bytes, limited_memory
     from infra.judging.toolchains import open_toolchain
     from nki_sim import calibration
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
@@ -79,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         try:
             cache = ReferenceCache(options.cache, key=bytes.fromhex(job.cache_key))
-            result = wire.encode_evaluation(judge(job.request, toolchain, progress, cache), nonce=job.nonce)
+            result = wire.encode_evaluation(_verdict(job, toolchain, progress, cache), nonce=job.nonce)
             if toolchain.isolation and (not toolchain.simulated or report.is_lacking(toolchain.isolation)):
                 progress(Step.VERIFY, f"note: this system kept the candidate in with {toolchain.isolation}")
         finally:
@@ -92,6 +94,30 @@ def main(argv: list[str] | None = None) -> int:
     partial.write_text(result, encoding="utf-8")
     os.replace(partial, options.result)
     return 0
+
+
+class _Late(Exception):
+    """The whole evaluation takes longer than all of its steps together may."""
+
+
+def _verdict(job: wire.Job, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
+    """Of this candidate, also where judging it takes more time or memory than a judge may use."""
+    reached = Step.COMPILE
+
+    def told(step: Step, detail: str) -> None:
+        nonlocal reached
+        reached = step
+        progress(step, detail)
+
+    limit_s = judge_limit_s(job.request) - SPARE_S / 2 + (0.0 if toolchain.simulated else core_wait_s())
+    memory = judge_memory_bytes(job.request)
+    try:
+        with limited_memory(memory, toolchain.simulated), within(limit_s, _Late):
+            return judge(job.request, toolchain, told, cache)
+    except _Late:
+        return TimedOut(reached, limit_s)
+    except MemoryError:
+        return Crashed(reached, f"judging it needs more than the {memory >> 20:,} MiB that a judge may use")
 
 
 def describe(toolchain_name: str, machine: str, calibrated: str | None = None) -> str:

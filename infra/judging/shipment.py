@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from accelopt_core.candidate import parsed
@@ -34,6 +36,22 @@ def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
             if path.suffix == ".py":
                 pending += _needed(path, tree)
     return dict(sorted(found.items()))
+
+
+_DECIDES = ("accelopt_core", "infra/isolation", "infra/judging", "infra/neuron", "nki_sim")
+"""Folders whose every line may decide a verdict."""
+
+
+@cache
+def judge_fingerprint(tree: Path = TREE) -> str:
+    """Changes whenever a verdict could: 12 hex digits of the judge, its walls and the simulator, as they are here.
+
+    What a target times with is in its own fingerprint (`Toolchain.fingerprint`).
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _DECIDES for path in (tree / folder).rglob("*.py")):
+        digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def _needed(path: Path, tree: Path) -> Iterator[Path]:

@@ -14,11 +14,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+import ml_dtypes
 import numpy as np
 
 import nki_sim
@@ -37,19 +38,22 @@ from accelopt_core.toolchain import (
     Traced,
 )
 from infra.isolation import sandbox
+from infra.isolation.deadline import within
 from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
 from nki_sim import profile, program_file
 from nki_sim.calibration import Calibration, calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
-from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError
-from nki_sim.executor import execute_counting
+from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
+from nki_sim.executor import execute_counting, held_bytes
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
-from nki_sim.passes import Passes, must_be_counted
+from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
 from nki_sim.program import Program
 from nki_sim.run import iterate
+from nki_sim.schedule import resource_bound
+from nki_sim.unroll import unrolled
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,16 @@ CANDIDATE_BYTES = 8 << 30
 
 PROGRAM_LIMIT = 1 << 30
 """Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
+
+LONGEST_US = 2e6
+"""Of device time, in µs: what needs more for its own instructions alone is not executed. The slowest of the shipped
+seeds needs a fiftieth."""
+
+PRICING_S = 600.0
+"""For the timeline of one program; the longest of the shipped seeds takes a hundredth."""
+
+DECIDED_RUN_S = 60.0
+"""For one execution of a program whose loops run as often as registers say: nobody can tell beforehand."""
 
 DISK_LIMIT = 1 << 30
 """Bytes a candidate may leave in its work folder where the folder is not in memory (infra.isolation.namespaces)."""
@@ -73,15 +87,18 @@ class Simulated:
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
         self._machine = machine
+        self.held_bytes = sum(held_bytes(each) for each in iterate(program))
+        """In this machine's memory, while it runs."""
         self.passes: Passes | None = None
         """None until it was executed, and where nothing has to be counted."""
         self.counts = must_be_counted(program)
 
-    def run(self, tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """Outputs. Raises NkiError for what the instructions do not allow, and where two cores race."""
-        outputs, passes = execute_counting(self.program, tensors)
+        limit_s = min(timeout_s, DECIDED_RUN_S) if self.counts else timeout_s
+        outputs, passes = execute_counting(self.program, tensors, limit_s=limit_s)
         if self.program.peers:
-            others, _ = execute_counting(self.program, tensors, last_core_first=True)
+            others, _ = execute_counting(self.program, tensors, last_core_first=True, limit_s=limit_s)
             for number, (one, other) in enumerate(zip(outputs, others)):
                 if one.tobytes() != other.tobytes():
                     raise NkiValidationError(
@@ -102,6 +119,8 @@ class Simulated:
             return profile.measure(self.program, self._machine, passes=self.passes)
         except NkiError as error:
             raise RunError(f"it cannot be timed: {error}") from None
+        except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise RunError(f"it cannot be timed: {type(error).__name__}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -157,8 +176,8 @@ class SimulatorToolchain:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the machine, of what it was calibrated to, and of every line of the simulator."""
-        digest = hashlib.sha256(self.machine.name.encode())
+        """Of the machine, what it was calibrated to, every line of the simulator, and what it computes with."""
+        digest = hashlib.sha256(f"{self.machine.name} {np.__version__} {ml_dtypes.__version__}".encode())
         if self._calibration is not None:
             digest.update(repr(self._calibration.constants).encode())
         for path in sorted((TREE / "nki_sim").rglob("*.py")):
@@ -185,7 +204,8 @@ class SimulatorToolchain:
                     f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
                 )
             raise error
-        return Simulated(_checked(traced.program, source, self.machine.name), self.machine)
+        with within(timeout_s, lambda: StepTimeout(Step.COMPILE, timeout_s)):
+            return _checked(traced.program, source, self.machine)
 
     def _compiled(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Compilation:
         """What the candidate's process left, whatever it did."""
@@ -230,28 +250,39 @@ class SimulatorToolchain:
 
     def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         try:
-            return artifact.run(list(tensors))
+            with within(timeout_s, lambda: StepTimeout(Step.RUN, timeout_s)):
+                return artifact.run(list(tensors), timeout_s)
+        except CandidateFault:
+            raise
         except NkiError as error:
             raise RunError(str(error)) from None
         except MemoryError:
             raise RunError("the kernel needs more memory than this machine has left") from None
-        except (ValueError, TypeError, IndexError) as error:  # of a forged program: what is traced fits together
-            raise RunError(f"the program's instructions do not fit their operands: {error}") from None
+        except Exception as error:  # of a forged program: what is traced fits together
+            said = f"{type(error).__name__}: {error}"
+            raise RunError(f"the program's instructions do not fit their operands: {said}") from None
 
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)
+
+    def memory_bytes(self, artifact: Simulated) -> int:
+        return artifact.held_bytes
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts
 
     def estimate_us(self, artifact: Simulated) -> float | None:
-        return None if artifact.counts and artifact.passes is None else artifact.measurement.latency_us
+        if artifact.counts and artifact.passes is None:
+            return None
+        with within(PRICING_S, lambda: StepTimeout(Step.BENCHMARK, PRICING_S)):
+            return artifact.measurement.latency_us
 
     def time(
         self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
     ) -> Timing:
         """One sample: the model is deterministic, so repeating it would only look like evidence."""
-        return Timing((artifact.measurement.latency_us,))
+        with within(timeout_s, lambda: StepTimeout(Step.BENCHMARK, timeout_s)):
+            return Timing((artifact.measurement.latency_us,))
 
     def facts(self, artifact: Simulated) -> Facts:
         measured, within = artifact.measurement, artifact.measurement.interval
@@ -306,24 +337,26 @@ def _beginning(file: IO[bytes], limit: int) -> bytes:
     return file.read(limit)
 
 
-def _checked(traced: bytes, source: str, machine: str) -> Program:
-    """The program in what the candidate's process left. Raises CompileError for anything else."""
+def _checked(traced: bytes, source: str, machine: Machine) -> Simulated:
+    """The program in what the candidate's process left, counted and priced. Raises CompileError for anything else."""
     if not traced:
         raise CompileError("the process ended without leaving a program")
     try:
-        program = program_file.loads(traced)
+        program = program_file.loads(traced, machine.name)
         for each in iterate(program):
-            if each.machine != machine:
-                raise CompileError(f"the program says that it is for {each.machine}, and {machine} is simulated")
             check_capacity(each)
+        _check_length(program, machine)
+        artifact = Simulated(program, machine)
     except ProgramFormatError as error:
         raise CompileError(f"the traced program is damaged: {error}") from None
     except NkiError as error:
         raise CompileError(str(error), error.line) from None
-    scratch = sum(a.nbytes for each in iterate(program) for a in each.allocations if not a.region.on_chip)
-    if scratch > _half_of_memory():
+    except MemoryError:
+        raise CompileError("checking its program needs more memory than the judge may use") from None
+    if artifact.held_bytes > _half_of_memory():
         raise CompileError(
-            f"the kernel uses {scratch >> 20:,} MiB of HBM; the simulator has {_half_of_memory() >> 20:,} MiB here"
+            f"the kernel uses {artifact.held_bytes >> 20:,} MiB of HBM and tiles at once; the simulator has "
+            f"{_half_of_memory() >> 20:,} MiB here"
         )
     overwritten = _overwritten_parameters(program)
     if overwritten:
@@ -339,7 +372,24 @@ def _checked(traced: bytes, source: str, machine: str) -> Program:
                     f"the program has a {template.opcode} from line {template.line}, where the source has no code: "
                     "it was not traced from this source"
                 )
-    return program
+    return artifact
+
+
+def _check_length(program: Program, machine: Machine) -> None:
+    """That it can be executed and timed, counted and priced before either. Raises NkiError."""
+    rows = sum(executed_rows(each) for each in iterate(program))
+    if rows > MOST_ROWS:
+        raise TooLong(f"its device loops make it {rows:,} instructions long, more than {MOST_ROWS:,}: use fewer passes")
+    if must_be_counted(program):
+        return
+    for each in iterate(program):
+        written_out = unrolled(replace(each, peers=()))
+        prices = [cost(template, machine) for template in each.templates]
+        needed_us = resource_bound(written_out, prices, machine)[0] / 1e3
+        if needed_us > LONGEST_US:
+            raise TooLong(
+                f"its instructions need at least {needed_us:,.0f} µs on {machine.name}, more than {LONGEST_US:,.0f}"
+            )
 
 
 def _overwritten_parameters(program: Program) -> list[int]:

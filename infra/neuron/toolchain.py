@@ -212,6 +212,10 @@ class NeuronToolchain:
         """Kernels are compiled for LNC 1 (routes.py)."""
         return 1
 
+    def memory_bytes(self, artifact: Neff) -> int:
+        """The device has memory of its own."""
+        return 0
+
     def counts(self, artifact: Neff) -> bool:
         """The device takes the time that it takes."""
         return False

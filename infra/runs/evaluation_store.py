@@ -1,9 +1,9 @@
 """What each request came to, so that none is paid for twice.
 
-An evaluation depends on the kernel's text, the task, the target's fingerprint and the limits; a latency also on the
-kernel it was timed beside, where time is not exact: what lost to one incumbent on a device that drifts says nothing
-about another. Each run keeps its own, in `checkpoints/<run-id>/evaluations/`, so that runs at the same time cannot
-take each other's place. A resumed run comes by the same kernels again and is served from there; what other runs
+An evaluation depends on the kernel's text, the task, the fingerprints of target and judge, and the limits; a latency
+also on the kernel it was timed beside, where time is not exact: what lost to one incumbent on a device that drifts says
+nothing about another. Each run keeps its own, in `checkpoints/<run-id>/evaluations/`, so that runs at the same time
+cannot take each other's place. A resumed run comes by the same kernels again and is served from there; what other runs
 measured serves only when asked to (`--replay`).
 """
 
@@ -64,7 +64,9 @@ def _of_earlier_layout(folder: Path, key: str) -> Stored | None:
 
 
 def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
-    """Seeds drawn afresh are not part of it; whether it is the final check is, and then against what.
+    """`fingerprint`: of the target, and of whoever judges there.
+
+    Seeds drawn afresh are not part of it; whether it is the final check is, and then against what.
 
     The user's own kernel is judged by milder rules than a proposed one of the same text.
     """

@@ -9,17 +9,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
-from accelopt_core.evaluation import Crashed, Evaluation, Step
+from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
 from accelopt_core.toolchain import ToolchainMissing
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.judging import wire
+from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import TREE
 from infra.judging.toolchains import open_toolchain
+from infra.neuron.cores import PATIENCE_S
 from infra.scratch_folder import ScratchFolder
+from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
+
+_DETAIL_LIMIT = 500
+"""Characters of one line of progress: a candidate may have a word in it."""
 
 
 class LocalTarget:
@@ -95,6 +102,9 @@ class LocalTarget:
                 env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work)}),
             )
             self._judges.add(process.pid)
+            limit_s = judge_limit_s(request) + (0.0 if self._toolchain == "simulator" else PATIENCE_S)
+            overdue = threading.Timer(limit_s, kill_group, (process.pid,))  # it has limits of its own, and may fail
+            overdue.start()
             reached = Step.UPLOAD
 
             def told(step: Step, detail: str) -> None:
@@ -108,11 +118,15 @@ class LocalTarget:
                     relay(line, told)
                 status = process.wait()
             finally:
+                late = not overdue.is_alive()
+                overdue.cancel()
                 self._judges.discard(process.pid)
                 kill_group(process.pid)
                 process.wait()
             if self._closed:  # what an ended judge says is no verdict, and nobody may keep it for one
                 raise TargetUnreachable("this machine: the run has ended, and its judges with it")
+            if not result.exists() and late:
+                return TimedOut(reached, limit_s)
             if not result.exists() and status < 0:
                 why = "out of memory, or the candidate did it"
                 return Crashed(reached, f"the judge was killed by signal {-status}: {why}")
@@ -140,4 +154,4 @@ def relay(line: str, progress: Progress) -> None:
         step, detail = Step(said["step"]), str(said["detail"])
     except (ValueError, KeyError, TypeError):
         return
-    progress(step, detail)
+    progress(step, one_line(detail, _DETAIL_LIMIT))

@@ -29,6 +29,7 @@ from accelopt_core.ports import (
 from infra import doctor
 from infra.journal import utc_now
 from infra.judging import wire
+from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import files_to_ship
 from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.ssh.config import SshSettings
@@ -36,6 +37,7 @@ from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.stream import JobRefused
+from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
 
 NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
@@ -53,8 +55,6 @@ _STOP_PATIENCE_S = 15.0
 _DETAIL_LIMIT = 500
 _DOCTOR_LIMIT_S = 900.0
 _DOCTOR_CORE_WAIT_S = 60.0
-_SPARE_S = 300.0
-"""On top of the judge's own limits, for what it does between them."""
 
 
 @dataclass(frozen=True)
@@ -437,17 +437,7 @@ class _Relay:
         except (ValueError, KeyError, TypeError, RecursionError):
             return
         self.step = step
-        self._progress(step, " ".join(detail.split())[:_DETAIL_LIMIT])
-
-
-def judge_limit_s(request: EvaluationRequest) -> float:
-    """After this long the judge itself hangs: more than it takes when every step uses its own limit up."""
-    limits = request.limits
-    return (
-        limits.compile_timeout_s * (len(request.task.presets) + (request.incumbent is not None))
-        + limits.run_timeout_s * (2 + limits.remeasure)
-        + _SPARE_S
-    )
+        self._progress(step, one_line(detail, _DETAIL_LIMIT))
 
 
 def _last_line(text: str) -> str:

@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from accelopt_core.evaluation import Evaluation, Measured, Step
-from accelopt_core.judging.quoting import quoting
+from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.journal import utc_now
+from infra.judging.shipment import judge_fingerprint
 from infra.runs.evaluation_store import LASTING, EvaluationStore, evaluation_key
 from infra.runs.evaluations import Stored
 
@@ -43,7 +44,7 @@ class RememberingTarget:
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         info = self.describe()
-        key = evaluation_key(request, info.fingerprint)
+        key = evaluation_key(request, f"{info.fingerprint} judged by {judge_fingerprint()}")
         with self._turns[key]:
             return self._evaluate(key, request, info, progress)
 
@@ -51,7 +52,7 @@ class RememberingTarget:
         stored = self._stored(key, request, info.simulated)
         if stored is not None:
             progress(Step.VERIFY, f"stored: evaluated {stored.at[:19]} on {stored.target} in run {stored.run_id}")
-            return quoting(stored.evaluation, request.candidate.source)  # an earlier layout left that to the loop
+            return spoken(quoting(stored.evaluation, request.candidate.source))  # an earlier layout left that to others
         began = self._clock()
         result = self._target.evaluate(request, progress)
         now = utc_now().isoformat(timespec="milliseconds")

@@ -6,14 +6,31 @@ are seen, and a replay finds the same values. One float32 per lane; lane p serve
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nki_sim.dtypes import DType, float32
+from nki_sim.isa.constants import reduce_cmd
 from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine
 from nki_sim.session import current
 from nki_sim.tensor import NkiTensor
+
+ACCESS = {
+    reduce_cmd.idle: "r",
+    reduce_cmd.reset: "w",
+    reduce_cmd.reset_reduce: "w",
+    reduce_cmd.load_reduce: "w",
+    reduce_cmd.reduce: "u",
+}
+"""How an instruction touches the accumulators: whoever starts anew waits for nobody's sum."""
+
+
+def access(attrs: Any) -> str:
+    """`attrs` has a `reduce_cmd`."""
+    return ACCESS[attrs.reduce_cmd]
 
 
 def lanes(engine: Engine, data: NkiTensor) -> NkiTensor:

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim.contracts import HBM, INT32, ON_CHIP, SBUF, integer, listed, reads, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import rules
 from nki_sim.isa.constants import dma_engine as _dma_engine
+from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
@@ -55,11 +57,25 @@ def _nothing(arrays: Sequence[np.ndarray], attrs: CoreBarrier) -> None:
     """A barrier changes no data."""
 
 
+_RANK = integer(0, ISA.logical_core_cores - 1)
 _SENDRECV = define(
-    "sendrecv", "src=r dst=w", check=_check_sendrecv, compute=_copy_to_itself, attrs_type=SendRecv, meets="transfer"
+    "sendrecv",
+    reads("src", SBUF),
+    writes("dst", SBUF),
+    check=_check_sendrecv,
+    compute=_copy_to_itself,
+    attrs_type=SendRecv,
+    values={"send_to_rank": _RANK, "recv_from_rank": _RANK, "pipe_id": INT32},
+    meets="transfer",
 )
 _CORE_BARRIER = define(
-    "core_barrier", "data=u", check=_check_barrier, compute=_nothing, attrs_type=CoreBarrier, meets="barrier"
+    "core_barrier",
+    updates("data", HBM | ON_CHIP),
+    check=_check_barrier,
+    compute=_nothing,
+    attrs_type=CoreBarrier,
+    values={"cores": listed(_RANK, ISA.logical_core_cores, least=1)},
+    meets="barrier",
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim.contracts import HBM, SBUF, integer, listed, one_of, reads, several, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.constants import dge_mode as _dge_mode
@@ -116,7 +117,14 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
         numerics.write(dst, numerics.read32(src))
 
 
-_DMA_COPY = define("dma_copy", "dst=w src=r", check=_check_copy, compute=_compute_copy, attrs_type=DmaCopy)
+_DMA_COPY = define(
+    "dma_copy",
+    writes("dst", HBM | SBUF),
+    reads("src", HBM | SBUF),
+    check=_check_copy,
+    compute=_compute_copy,
+    attrs_type=DmaCopy,
+)
 
 
 def dma_copy(
@@ -186,7 +194,13 @@ def _compute_transpose(arrays: Sequence[np.ndarray], attrs: DmaTranspose) -> Non
 
 
 _DMA_TRANSPOSE = define(
-    "dma_transpose", "dst=w src=r", check=_check_transpose, compute=_compute_transpose, attrs_type=DmaTranspose
+    "dma_transpose",
+    writes("dst", SBUF),
+    reads("src", HBM | SBUF),
+    check=_check_transpose,
+    compute=_compute_transpose,
+    attrs_type=DmaTranspose,
+    values={"axes": listed(integer(0, 3), 4, least=2)},
 )
 
 
@@ -252,7 +266,13 @@ def _compute_compute(arrays: Sequence[np.ndarray], attrs: DmaCompute) -> None:
 
 
 _DMA_COMPUTE = define(
-    "dma_compute", "dst=w srcs[*]=r", check=_check_compute, compute=_compute_compute, attrs_type=DmaCompute
+    "dma_compute",
+    writes("dst", HBM | SBUF),
+    several(reads("srcs[*]", HBM | SBUF), lambda attrs: int(attrs.sources)),
+    check=_check_compute,
+    compute=_compute_compute,
+    attrs_type=DmaCompute,
+    values={"reduce_op": one_of(("add",)), "sources": integer(1, ISA.dma_compute_sources)},
 )
 
 

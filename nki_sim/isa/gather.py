@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import ON_CHIP, SBUF, integer, listed, reads, writes
 from nki_sim.errors import NkiValidationError, OutOfBounds
 from nki_sim.isa import ops, rules
 from nki_sim.machine import ISA
@@ -77,7 +78,13 @@ def _compute_shuffle(arrays: Sequence[np.ndarray], attrs: StreamShuffle) -> None
 
 
 _SHUFFLE = define(
-    "nc_stream_shuffle", "dst=wu src=r", check=_check_shuffle, compute=_compute_shuffle, attrs_type=StreamShuffle
+    "nc_stream_shuffle",
+    writes("dst", ON_CHIP, keeps=lambda attrs: KEEP in attrs.mask),
+    reads("src", ON_CHIP),
+    check=_check_shuffle,
+    compute=_compute_shuffle,
+    attrs_type=StreamShuffle,
+    values={"mask": listed(integer(0, KEEP), QUADRANT, least=QUADRANT)},
 )
 
 
@@ -127,7 +134,14 @@ def _compute_n_gather(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = np.take_along_axis(flat, where, axis=1).reshape(dst.shape)
 
 
-_N_GATHER = define("nc_n_gather", "dst=w data=r indices=r", check=_check_n_gather, compute=_compute_n_gather)
+_N_GATHER = define(
+    "nc_n_gather",
+    writes("dst", SBUF),
+    reads("data", SBUF),
+    reads("indices", SBUF, (dtypes.uint32,)),
+    check=_check_n_gather,
+    compute=_compute_n_gather,
+)
 
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> Instruction:
@@ -200,10 +214,16 @@ def _compute_local_gather(arrays: Sequence[np.ndarray], attrs: LocalGather) -> N
 
 _LOCAL_GATHER = define(
     "local_gather",
-    "dst=w src_buffer=r index=r",
+    writes("dst", SBUF),
+    reads("src_buffer", SBUF),
+    reads("index", SBUF, (dtypes.uint16,)),
     check=_check_local_gather,
     compute=_compute_local_gather,
     attrs_type=LocalGather,
+    values={
+        "num_elem_per_idx": integer(1, ISA.local_gather_run_sizes[-1]),
+        "num_valid_indices": integer(1, ISA.local_gather_indices),
+    },
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim.contracts import INT32, NUMBER, SBUF, listed, one_of, reads, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -78,7 +79,15 @@ def _compute_iota(arrays: Sequence[np.ndarray], attrs: Iota) -> None:
         numerics.write(dst, values.astype(np.float32))
 
 
-_IOTA = define("iota", "dst=w", check=_check_iota, compute=_compute_iota, attrs_type=Iota)
+_AFFINE = listed(listed(INT32, 2, least=2), ISA.access_pattern_free_dims, least=1)
+_IOTA = define(
+    "iota",
+    writes("dst", SBUF),
+    check=_check_iota,
+    compute=_compute_iota,
+    attrs_type=Iota,
+    values={"pattern": _AFFINE, "offset": INT32, "channel_multiplier": INT32},
+)
 
 
 def iota(
@@ -134,10 +143,18 @@ def _compute_affine_select(arrays: Sequence[np.ndarray], attrs: AffineSelect) ->
 
 _AFFINE_SELECT = define(
     "affine_select",
-    "dst=w on_true_tile=r",
+    writes("dst", SBUF),
+    reads("on_true_tile", SBUF),
     check=_check_affine_select,
     compute=_compute_affine_select,
     attrs_type=AffineSelect,
+    values={
+        "pattern": _AFFINE,
+        "offset": INT32,
+        "channel_multiplier": INT32,
+        "cmp_op": one_of(_COMPARISONS),
+        "on_false_value": NUMBER,
+    },
 )
 
 
@@ -209,10 +226,12 @@ def _compute_partition_reduce(arrays: Sequence[np.ndarray], attrs: PartitionRedu
 
 _PARTITION_REDUCE = define(
     "tensor_partition_reduce",
-    "dst=w data=r",
+    writes("dst", SBUF),
+    reads("data", SBUF),
     check=_check_partition_reduce,
     compute=_compute_partition_reduce,
     attrs_type=PartitionReduce,
+    values={"op": one_of(_PARTITION_REDUCTIONS)},
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import FLOATS, NUMBER, ON_CHIP, SBUF, Slot, or_none, reads, state, writes
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -38,9 +39,14 @@ def seeded(seed: int) -> np.ndarray:
     return words | np.uint32(1)
 
 
+def first_state() -> np.ndarray:
+    """What the generators hold before the first instruction."""
+    return seeded(0)
+
+
 def _generators(engine: Engine, partitions: slice) -> NkiTensor:
-    state = accumulators.state(engine, "random generators", STATE_WORDS, dtypes.uint32, seeded(0))
-    return state[partitions]
+    words = accumulators.state(engine, "random generators", STATE_WORDS, dtypes.uint32, first_state())
+    return words[partitions]
 
 
 def draw(state: np.ndarray, count: int) -> np.ndarray:
@@ -64,6 +70,10 @@ def _lanes_of(tensor: NkiTensor) -> slice:
     return slice(start, min(start + tensor.shape[0], ISA.partitions))
 
 
+def _generator_words(letter: str, lanes: str) -> Slot:
+    return state("state", lambda attrs: letter, dtypes.uint32, STATE_WORDS, lanes)
+
+
 # --- rng ------------------------------------------------------------------------------------------
 
 
@@ -81,7 +91,13 @@ def _compute_rng(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = bits.astype(f"u{dst.dtype.itemsize}").view(dst.dtype).reshape(dst.shape)
 
 
-_RNG = define("rng", "dst=w state=u", check=_check_rng, compute=_compute_rng)
+_RNG = define(
+    "rng",
+    writes("dst", ON_CHIP, _INTEGERS),
+    _generator_words("u", "dst"),
+    check=_check_rng,
+    compute=_compute_rng,
+)
 
 
 def rng(dst: NkiTensor, engine: Engine = Engine.vector, name: str | None = None) -> Instruction:
@@ -126,7 +142,15 @@ def _compute_dropout(arrays: Sequence[np.ndarray], attrs: Dropout) -> None:
 
 
 _DROPOUT = define(
-    "dropout", "dst=w data=r state=u prob?=r", check=_check_dropout, compute=_compute_dropout, attrs_type=Dropout
+    "dropout",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    _generator_words("u", "data"),
+    reads("prob", ON_CHIP, FLOATS, when=lambda attrs: attrs.prob is None),
+    check=_check_dropout,
+    compute=_compute_dropout,
+    attrs_type=Dropout,
+    values={"prob": or_none(NUMBER)},
 )
 
 
@@ -160,7 +184,13 @@ def _compute_seed(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     arrays[0][...] = seeded(int(arrays[1].reshape(-1).view(np.uint32)[0]))
 
 
-_SEED = define("set_rng_seed", "state=w src_seeds=r", check=_check_seed, compute=_compute_seed)
+_SEED = define(
+    "set_rng_seed",
+    _generator_words("w", ""),
+    reads("src_seeds", ON_CHIP),
+    check=_check_seed,
+    compute=_compute_seed,
+)
 
 
 def set_rng_seed(src_seeds: NkiTensor, name: str | None = None) -> Instruction:
@@ -183,8 +213,20 @@ def _compute_state(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     arrays[0][...] = arrays[1].reshape(arrays[0].shape)
 
 
-_SET_STATE = define("rand_set_state", "state=w src_seeds=r", check=_check_state, compute=_compute_state)
-_GET_STATE = define("rand_get_state", "dst=w state=r", check=_check_state, compute=_compute_state)
+_SET_STATE = define(
+    "rand_set_state",
+    _generator_words("w", "src_seeds"),
+    reads("src_seeds", SBUF, (dtypes.uint32,)),
+    check=_check_state,
+    compute=_compute_state,
+)
+_GET_STATE = define(
+    "rand_get_state",
+    writes("dst", SBUF, (dtypes.uint32,)),
+    _generator_words("r", "dst"),
+    check=_check_state,
+    compute=_compute_state,
+)
 
 
 def _only_gpsimd(engine: Engine, what: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim.contracts import HBM, REGISTER, SBUF, WORDS, integer, reads, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import rules
 from nki_sim.memory import MemoryRegion
-from nki_sim.opcodes import define
+from nki_sim.opcodes import Opcode, define
 from nki_sim.program import Engine, Template
 from nki_sim.registers import VirtualRegister, new_register
 from nki_sim.session import Instruction, current
@@ -58,10 +59,22 @@ def _compute_move(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     dst[...] = src.astype(dst.dtype).reshape(dst.shape)
 
 
-_SET = define("register_set", "dst=w", check=_check_set, compute=_compute_set, attrs_type=RegisterSet)
-_COPY = define("register_copy", "dst=w src=r", check=_check_move, compute=_compute_move)
-_LOAD = define("register_load", "dst=w src=r", check=_check_move, compute=_compute_move)
-_STORE = define("register_store", "dst=w src=r", check=_check_move, compute=_compute_move)
+def _moves(name: str, into: frozenset[MemoryRegion], out_of: frozenset[MemoryRegion]) -> Opcode:
+    dst, src = writes("dst", into, WORDS), reads("src", out_of, WORDS)
+    return define(name, dst, src, check=_check_move, compute=_compute_move)
+
+
+_SET = define(
+    "register_set",
+    writes("dst", REGISTER, WORDS),
+    check=_check_set,
+    compute=_compute_set,
+    attrs_type=RegisterSet,
+    values={"value": integer(-(1 << 31), (1 << 32) - 1)},
+)
+_COPY = _moves("register_copy", REGISTER, REGISTER)
+_LOAD = _moves("register_load", REGISTER, HBM | SBUF)
+_STORE = _moves("register_store", HBM | SBUF, REGISTER)
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import ANY_DTYPE, NUMBER, ON_CHIP, one_of, or_none, perhaps, reads, state, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
@@ -45,13 +46,14 @@ def _check_activation(template: Template) -> None:
                 rules.dtype_in(template, operand, (dtypes.float32,))
             elif operand.dtype == dtypes.tfloat32:
                 raise NkiValidationError("activation: bias cannot be tfloat32: use float32")
+    idle = _reduce_cmd.idle
     if attrs.reduce_cmd is _reduce_cmd.load_reduce:
         raise NkiValidationError("activation: reduce_cmd.load_reduce is Vector's; use reset_reduce or reduce")
     result = template.operand("reduce_res")
     if result is not None:
         rules.per_partition(template, result, data)
-    if result is not None or attrs.reduce_cmd is not _reduce_cmd.idle:
-        rules.get(template, "accumulators")
+    if (template.operand("accumulators") is not None) != (result is not None or attrs.reduce_cmd is not idle):
+        raise NkiValidationError("activation: it has accumulators where it uses them, and only there")
 
 
 def _compute_activation(arrays: Sequence[np.ndarray], attrs: Activation) -> None:
@@ -85,10 +87,16 @@ def _compute_activation(arrays: Sequence[np.ndarray], attrs: Activation) -> None
 
 _ACTIVATION = define(
     "activation",
-    "dst=w data=r scale?=r bias?=r accumulators?=rwu reduce_res?=w",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    reads("scale", ON_CHIP, (dtypes.float32,), when=lambda attrs: attrs.scale is None),
+    reads("bias", ON_CHIP, ANY_DTYPE - {dtypes.tfloat32}, when=lambda attrs: attrs.bias is None),
+    perhaps(state("accumulators", accumulators.access, dtypes.float32, 1, "data")),
+    perhaps(writes("reduce_res", ON_CHIP)),
     check=_check_activation,
     compute=_compute_activation,
     attrs_type=Activation,
+    values={"op": one_of(ops.ACTIVATIONS), "scale": or_none(NUMBER), "bias": or_none(NUMBER)},
 )
 
 
@@ -125,8 +133,8 @@ def activation(
     else:
         bias_value = 0.0 if bias is None else ops.scalar(bias, "activation: bias")
     if reduce_res is not None or reduce_cmd is not _reduce_cmd.idle:
-        how = "r" if reduce_cmd is _reduce_cmd.idle else "u" if reduce_cmd is _reduce_cmd.reduce else "w"
         registers = accumulators.lanes(Engine.scalar, data)
+        how = accumulators.ACCESS[reduce_cmd]
         roles, operands, access = (*roles, "accumulators"), (*operands, registers), access + how
     if reduce_res is not None:
         roles, operands, access = (*roles, "reduce_res"), (*operands, reduce_res), access + "w"

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import ANY_DTYPE, NUMBER, ON_CHIP, WORDS, one_of, or_none, perhaps, reads, state, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
-from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor
+from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor, takes_tensor
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
@@ -80,10 +81,14 @@ def one_step(function: Any, left: Any, right: Any, reverse: bool, out: np.ndarra
 
 _SCAN = define(
     "tensor_tensor_scan",
-    "dst=w data0=r data1=r initial?=r",
+    writes("dst", ON_CHIP),
+    reads("data0", ON_CHIP),
+    reads("data1", ON_CHIP),
+    reads("initial", ON_CHIP, when=lambda attrs: attrs.initial is None),
     check=_check_scan,
     compute=_compute_scan,
     attrs_type=TensorTensorScan,
+    values={"op0": one_of(ops.ALU), "op1": one_of(ops.ALU), "initial": or_none(NUMBER)},
 )
 
 
@@ -193,12 +198,23 @@ def _compute_cumulative(arrays: Sequence[np.ndarray], attrs: TensorScalarCumulat
     numerics.write(dst, values.reshape(dst.shape))
 
 
+_NARROW = ANY_DTYPE - WORDS
 _CUMULATIVE = define(
     "tensor_scalar_cumulative",
-    "dst=w src=r accumulators=wu imm0?=r imm1?=r",
+    writes("dst", ON_CHIP, _NARROW),
+    reads("src", ON_CHIP, _NARROW),
+    state("accumulators", accumulators.access, dtypes.float32, 1, "src"),
+    reads("imm0", ON_CHIP, when=lambda attrs: takes_tensor(attrs.op0, attrs.imm0)),
+    perhaps(reads("imm1", ON_CHIP)),
     check=_check_cumulative,
     compute=_compute_cumulative,
     attrs_type=TensorScalarCumulative,
+    values={
+        "op0": one_of(ops.ALU),
+        "imm0": or_none(NUMBER),
+        "op1": one_of(_CUMULATES),
+        "imm1": or_none(NUMBER),
+    },
 )
 
 
@@ -228,5 +244,5 @@ def tensor_scalar_cumulative(
     elif imm1 is not None:
         start = ops.scalar(imm1, "tensor_scalar_cumulative: imm1")
     attrs = TensorScalarCumulative(name0, number, ops.name_of(op1, "tensor_scalar_cumulative op1"), start, reduce_cmd)
-    access = "wr" + ("u" if reduce_cmd is _reduce_cmd.reduce else "w") + "rr"
+    access = "wr" + accumulators.ACCESS[reduce_cmd] + "rr"
     return current().emit(_CUMULATIVE, Engine.vector, roles, access[: len(roles)], operands, attrs, name=name)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import INT32, NUMBER, ON_CHIP, SBUF, integer, perhaps, reads, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.shared import Number
@@ -47,7 +48,7 @@ def _compute_max8(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, np.sort(largest, axis=1)[:, ::-1].reshape(dst.shape))
 
 
-_MAX8 = define("max8", "dst=w src=r", check=_check_max8, compute=_compute_max8)
+_MAX8 = define("max8", writes("dst", ON_CHIP), reads("src", ON_CHIP), check=_check_max8, compute=_compute_max8)
 
 
 def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> Instruction:
@@ -94,7 +95,15 @@ def _compute_find_index8(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     _write_positions(dst, positions)
 
 
-_FIND_INDEX8 = define("nc_find_index8", "dst=w data=r vals=r", check=_check_find_index8, compute=_compute_find_index8)
+_POSITIONS = (dtypes.uint32, dtypes.uint16)
+_FIND_INDEX8 = define(
+    "nc_find_index8",
+    writes("dst", ON_CHIP, _POSITIONS),
+    reads("data", ON_CHIP),
+    reads("vals", ON_CHIP),
+    check=_check_find_index8,
+    compute=_compute_find_index8,
+)
 
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> Instruction:
@@ -135,10 +144,14 @@ def _compute_match_replace8(arrays: Sequence[np.ndarray], attrs: MatchReplace) -
 
 _MATCH_REPLACE8 = define(
     "nc_match_replace8",
-    "dst=w data=r vals=r dst_idx?=w",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    reads("vals", ON_CHIP),
+    perhaps(writes("dst_idx", ON_CHIP, _POSITIONS)),
     check=_check_match_replace8,
     compute=_compute_match_replace8,
     attrs_type=MatchReplace,
+    values={"value": NUMBER},
 )
 
 
@@ -204,7 +217,13 @@ def _compute_nonzero(arrays: Sequence[np.ndarray], attrs: NonzeroWithCount) -> N
 
 
 _NONZERO = define(
-    "nonzero_with_count", "dst=u src=r", check=_check_nonzero, compute=_compute_nonzero, attrs_type=NonzeroWithCount
+    "nonzero_with_count",
+    updates("dst", SBUF, (dtypes.int32,)),
+    reads("src", SBUF, (dtypes.float32, dtypes.int32)),
+    check=_check_nonzero,
+    compute=_compute_nonzero,
+    attrs_type=NonzeroWithCount,
+    values={"index_offset": integer(-(1 << 30), 1 << 30), "padding_val": INT32},
 )
 
 
@@ -264,7 +283,16 @@ def _compute_topk(arrays: Sequence[np.ndarray], attrs: TopK) -> None:
         indices[core] = order.astype(np.uint32).reshape(indices.shape[1:])
 
 
-_TOPK = define("topk", "val_dst=w idx_dst=w src=r", check=_check_topk, compute=_compute_topk, attrs_type=TopK)
+_TOPK = define(
+    "topk",
+    writes("val_dst", SBUF, (dtypes.bfloat16,)),
+    writes("idx_dst", SBUF, (dtypes.uint32,)),
+    reads("src", SBUF, (dtypes.bfloat16,)),
+    check=_check_topk,
+    compute=_compute_topk,
+    attrs_type=TopK,
+    values={"n": integer(ISA.topk_fmin, ISA.topk_fmax)},
+)
 
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> Instruction:
@@ -309,7 +337,11 @@ def _compute_sequence_bounds(arrays: Sequence[np.ndarray], attrs: Any) -> None:
 
 
 _SEQUENCE_BOUNDS = define(
-    "sequence_bounds", "dst=w segment_ids=r", check=_check_sequence_bounds, compute=_compute_sequence_bounds
+    "sequence_bounds",
+    writes("dst", SBUF, (dtypes.float32, dtypes.int32)),
+    reads("segment_ids", SBUF, (dtypes.float32, dtypes.int32)),
+    check=_check_sequence_bounds,
+    compute=_compute_sequence_bounds,
 )
 
 

@@ -8,6 +8,20 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import (
+    FLOATS,
+    INTEGERS,
+    NUMBER,
+    ON_CHIP,
+    integer,
+    one_of,
+    or_none,
+    perhaps,
+    reads,
+    state,
+    updates,
+    writes,
+)
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
@@ -64,10 +78,13 @@ def _compute_copy_predicated(arrays: Sequence[np.ndarray], attrs: CopyPredicated
 
 _COPY_PREDICATED = define(
     "tensor_copy_predicated",
-    "dst=u predicate=r src?=r",
+    updates("dst", ON_CHIP),
+    reads("predicate", ON_CHIP, INTEGERS),
+    reads("src", ON_CHIP, when=lambda attrs: attrs.value is None),
     check=_check_copy_predicated,
     compute=_compute_copy_predicated,
     attrs_type=CopyPredicated,
+    values={"value": or_none(NUMBER)},
 )
 
 
@@ -105,6 +122,15 @@ class RangeSelect(NamedTuple):
 
 
 _COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
+
+
+def _letter(command: _reduce_cmd) -> str:
+    """The registers are read out even where nothing is reduced."""
+    return "w" if command in (_reduce_cmd.reset, _reduce_cmd.reset_reduce) else "u"
+
+
+def _accumulators_access(attrs: Any) -> str:
+    return _letter(attrs.reduce_cmd)
 
 
 def _check_range_select(template: Template) -> None:
@@ -163,10 +189,20 @@ def _compute_range_select(arrays: Sequence[np.ndarray], attrs: RangeSelect) -> N
 
 _RANGE_SELECT = define(
     "range_select",
-    "dst=w on_true_tile=r bound0=r bound1=r accumulators=wu reduce_res?=w",
+    writes("dst", ON_CHIP),
+    reads("on_true_tile", ON_CHIP, FLOATS),
+    reads("bound0", ON_CHIP, (dtypes.float32,)),
+    reads("bound1", ON_CHIP, (dtypes.float32,)),
+    state("accumulators", _accumulators_access, dtypes.float32, 1, "on_true_tile"),
+    perhaps(writes("reduce_res", ON_CHIP)),
     check=_check_range_select,
     compute=_compute_range_select,
     attrs_type=RangeSelect,
+    values={
+        "comp_op0": one_of(_COMPARISONS),
+        "comp_op1": one_of(_COMPARISONS),
+        "range_start": integer(0, _MAX_EXACT_INDEX),
+    },
 )
 
 
@@ -219,7 +255,7 @@ def _emit_reducing(
     name: str | None,
 ) -> Instruction:
     """Emit with the accumulators as last operand so far, then reduce_res."""
-    access += "w" if command in (_reduce_cmd.reset, _reduce_cmd.reset_reduce) else "u"
+    access += _letter(command)
     if reduce_res is not None:
         roles, operands, access = (*roles, "reduce_res"), (*operands, reduce_res), access + "w"
     return current().emit(opcode, Engine.vector, roles, access, operands, attrs, name)
@@ -269,10 +305,16 @@ def _compute_select_reduce(arrays: Sequence[np.ndarray], attrs: SelectReduce) ->
 
 _SELECT_REDUCE = define(
     "select_reduce",
-    "dst=w predicate=r on_true=r on_false?=r accumulators=wu reduce_res?=w",
+    writes("dst", ON_CHIP),
+    reads("predicate", ON_CHIP, INTEGERS),
+    reads("on_true", ON_CHIP),
+    reads("on_false", ON_CHIP, when=lambda attrs: attrs.on_false is None),
+    state("accumulators", _accumulators_access, dtypes.float32, 1, "on_true"),
+    perhaps(writes("reduce_res", ON_CHIP)),
     check=_check_select_reduce,
     compute=_compute_select_reduce,
     attrs_type=SelectReduce,
+    values={"on_false": or_none(NUMBER)},
 )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.dtypes import as_dtype
+from nki_sim.contracts import NUMBER, ON_CHIP, one_of, or_none, reads, writes
+from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.memory import MemoryRegion
@@ -39,7 +41,9 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
         numerics.write(dst, numerics.read32(src))
 
 
-_TENSOR_COPY = define("tensor_copy", "dst=w src=r", check=_check_copy, compute=_compute_copy)
+_TENSOR_COPY = define(
+    "tensor_copy", writes("dst", ON_CHIP), reads("src", ON_CHIP), check=_check_copy, compute=_compute_copy
+)
 
 
 def tensor_copy(
@@ -88,7 +92,14 @@ def _compute_memset(arrays: Sequence[np.ndarray], attrs: Memset) -> None:
     arrays[0].fill(attrs.value)
 
 
-_MEMSET = define("memset", "dst=w", check=_check_memset, compute=_compute_memset, attrs_type=Memset)
+_MEMSET = define(
+    "memset",
+    writes("dst", ON_CHIP),
+    check=_check_memset,
+    compute=_compute_memset,
+    attrs_type=Memset,
+    values={"value": NUMBER},
+)
 
 
 def memset(dst: NkiTensor, value: Number, engine: Engine = Engine.unknown, name: str | None = None) -> Instruction:
@@ -124,6 +135,12 @@ def _check_tensor_tensor(template: Template) -> None:
     rules.not_both_psum(template, first, second)
     if op.bitvec or attrs.exact:
         rules.integers(template, dst, first, second)
+    if attrs.exact != _is_exact(template.engine, dst.dtype, first.dtype, second.dtype):
+        raise NkiValidationError("tensor_tensor: only GpSimd computes exactly, and only 32-bit integers")
+
+
+def _is_exact(engine: Engine, *operands: DType) -> bool:
+    return engine is Engine.gpsimd and all(dtype in _INT32 for dtype in operands)
 
 
 def _compute_tensor_tensor(arrays: Sequence[np.ndarray], attrs: TensorTensor) -> None:
@@ -141,10 +158,13 @@ def _compute_tensor_tensor(arrays: Sequence[np.ndarray], attrs: TensorTensor) ->
 
 _TENSOR_TENSOR = define(
     "tensor_tensor",
-    "dst=w data1=r data2=r",
+    writes("dst", ON_CHIP),
+    reads("data1", ON_CHIP),
+    reads("data2", ON_CHIP),
     check=_check_tensor_tensor,
     compute=_compute_tensor_tensor,
     attrs_type=TensorTensor,
+    values={"op": one_of(ops.ALU)},
 )
 
 
@@ -170,7 +190,7 @@ def tensor_tensor(
             in_sbuf = MemoryRegion.psum not in (data1.buffer, data2.buffer, dst.buffer)
             bitvec = op_name in ops.ALU and ops.ALU[op_name].bitvec
             engine = Engine.gpsimd if in_sbuf and not bitvec else Engine.vector
-    attrs = TensorTensor(op_name, integers and engine is Engine.gpsimd)
+    attrs = TensorTensor(op_name, _is_exact(engine, data1.dtype, data2.dtype, dst.dtype))
     return current().emit(
         _TENSOR_TENSOR, engine, ("dst", "data1", "data2"), "wrr", (dst, data1, data2), attrs, name=name
     )
@@ -205,6 +225,9 @@ def _check_tensor_scalar(template: Template) -> None:
     bitvec = op0.bitvec or (op1 is not None and op1.bitvec)
     if bitvec or attrs.exact:
         rules.integers(template, dst, data)
+    extra = [operand.dtype for operand in template.operands if operand.role in ("operand0", "operand1")]
+    if attrs.exact != _exact_scalars(template.engine, (data.dtype, dst.dtype), extra, (attrs.operand0, attrs.operand1)):
+        raise NkiValidationError("tensor_scalar: 32-bit integers are computed exactly by integers, and no others")
     if bitvec:
         rules.engine(template, (Engine.vector,))
     else:
@@ -323,12 +346,26 @@ def _as_bits(value: int, dtype: np.dtype[Any]) -> np.ndarray:
     return np.array(value & ((1 << (8 * dtype.itemsize)) - 1), unsigned).view(dtype)
 
 
+def takes_tensor(op: str | None, number: Number | None) -> bool:
+    """Whether an operator's other side is a tensor: it has one, and it is no number."""
+    return op is not None and number is None and not ops.ALU[op].unary
+
+
 _TENSOR_SCALAR = define(
     "tensor_scalar",
-    "dst=w data=r operand0?=r operand1?=r",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    reads("operand0", ON_CHIP, when=lambda attrs: takes_tensor(attrs.op0, attrs.operand0)),
+    reads("operand1", ON_CHIP, when=lambda attrs: takes_tensor(attrs.op1, attrs.operand1)),
     check=_check_tensor_scalar,
     compute=_compute_tensor_scalar,
     attrs_type=TensorScalar,
+    values={
+        "op0": one_of(ops.ALU),
+        "operand0": or_none(NUMBER),
+        "op1": or_none(one_of(ops.ALU)),
+        "operand1": or_none(NUMBER),
+    },
 )
 
 
@@ -363,16 +400,20 @@ def tensor_scalar(
     if engine is Engine.unknown:
         on_gpsimd = "rsqrt" in (name0, name1) and MemoryRegion.psum not in (data.buffer, dst.buffer)
         engine = Engine.gpsimd if on_gpsimd else Engine.vector
-    exact = data.dtype in _INT32 and dst.dtype in _INT32
-    if exact:
-        exact = engine is Engine.gpsimd and _all_integers(number0, number1)
-        exact = exact or (len(operands) > 2 and all(t.dtype in _INT32 for t in operands[2:]))
+    extra = [tensor.dtype for tensor in operands[2:]]
+    exact = _exact_scalars(engine, (data.dtype, dst.dtype), extra, (number0, number1))
     attrs = TensorScalar(name0, number0, bool(reverse0), name1, number1, bool(reverse1), exact)
     return current().emit(_TENSOR_SCALAR, engine, roles, "wrrr"[: len(roles)], operands, attrs, name=name)
 
 
-def _all_integers(*numbers: Number | None) -> bool:
-    return all(n is None or n == int(n) for n in numbers)
+def _exact_scalars(
+    engine: Engine, tiles: Sequence[DType], extra: Sequence[DType], numbers: Sequence[Number | None]
+) -> bool:
+    """On GpSimd with integers; on Vector, address arithmetic with integer operands that are tensors."""
+    if any(dtype not in _INT32 for dtype in tiles):
+        return False
+    by_number = engine is Engine.gpsimd and all(n is None or (math.isfinite(n) and n == int(n)) for n in numbers)
+    return by_number or (bool(extra) and all(dtype in _INT32 for dtype in extra))
 
 
 def scalar_or_tensor(

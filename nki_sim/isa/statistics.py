@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.contracts import ON_CHIP, reads, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, rules
 from nki_sim.machine import ISA
@@ -41,7 +42,9 @@ def _compute_stats(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, result.reshape(dst.shape))
 
 
-_BN_STATS = define("bn_stats", "dst=w data=r", check=_check_stats, compute=_compute_stats)
+_BN_STATS = define(
+    "bn_stats", writes("dst", ON_CHIP), reads("data", ON_CHIP), check=_check_stats, compute=_compute_stats
+)
 
 
 def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:
@@ -76,7 +79,7 @@ def _compute_aggr(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.write(dst, np.stack([overall, spread / total], axis=1).reshape(dst.shape))
 
 
-_BN_AGGR = define("bn_aggr", "dst=w data=r", check=_check_aggr, compute=_compute_aggr)
+_BN_AGGR = define("bn_aggr", writes("dst", ON_CHIP), reads("data", ON_CHIP), check=_check_aggr, compute=_compute_aggr)
 
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:

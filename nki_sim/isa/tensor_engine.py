@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim import dtypes
+from nki_sim.contracts import FLAG, ON_CHIP, PSUM, SBUF, integer, listed, or_none, reads, updates, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, rules
 from nki_sim.isa.constants import matmul_perf_mode as _perf_mode
@@ -208,10 +209,18 @@ def _is_identity(matrix: np.ndarray) -> bool:
 
 _NC_MATMUL = define(
     "nc_matmul",
-    "dst=u stationary=r moving=r",
+    updates("dst", PSUM),
+    reads("stationary", SBUF),
+    reads("moving", SBUF),
     check=_check_matmul,
     compute=_compute_matmul,
     attrs_type=NcMatmul,
+    values={
+        "accumulate": or_none(FLAG),
+        "tile_position": listed(integer(0, ISA.tensor_rows), 2),
+        "tile_size": listed(integer(0, ISA.tensor_rows), 2),
+        "onezero": listed(FLAG, 2, least=2),
+    },
     uses_psum_flags=True,
 )
 
@@ -296,7 +305,12 @@ def _compute_transpose(arrays: Sequence[np.ndarray], attrs: Any, flags: Sequence
 
 
 _NC_TRANSPOSE = define(
-    "nc_transpose", "dst=w data=r", check=_check_transpose, compute=_compute_transpose, uses_psum_flags=True
+    "nc_transpose",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    check=_check_transpose,
+    compute=_compute_transpose,
+    uses_psum_flags=True,
 )
 
 

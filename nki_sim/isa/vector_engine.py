@@ -8,10 +8,24 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
+from nki_sim import dtypes
+from nki_sim.contracts import (
+    MOST_DIMENSIONS,
+    NUMBER,
+    ON_CHIP,
+    integer,
+    listed,
+    one_of,
+    or_none,
+    perhaps,
+    reads,
+    state,
+    writes,
+)
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import accumulators, numerics, ops, rules
 from nki_sim.isa.constants import reduce_cmd as _reduce_cmd
-from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor
+from nki_sim.isa.shared import Number, check_scalar_operand, one_op, scalar_or_tensor, takes_tensor
 from nki_sim.opcodes import define
 from nki_sim.program import Engine, Template
 from nki_sim.session import Instruction, current
@@ -64,10 +78,14 @@ def _compute_scalar_tensor_tensor(arrays: Sequence[np.ndarray], attrs: ScalarTen
 
 _SCALAR_TENSOR_TENSOR = define(
     "scalar_tensor_tensor",
-    "dst=w data=r operand1=r operand0?=r",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    reads("operand1", ON_CHIP),
+    reads("operand0", ON_CHIP, when=lambda attrs: takes_tensor(attrs.op0, attrs.operand0)),
     check=_check_scalar_tensor_tensor,
     compute=_compute_scalar_tensor_tensor,
     attrs_type=ScalarTensorTensor,
+    values={"op0": one_of(ops.ALU), "operand0": or_none(NUMBER), "op1": one_of(ops.ALU)},
 )
 
 
@@ -157,7 +175,13 @@ def _reduce(op: ops.AluOp, values: np.ndarray, axes: tuple[int, ...]) -> np.ndar
 
 
 _TENSOR_REDUCE = define(
-    "tensor_reduce", "dst=w data=r", check=_check_tensor_reduce, compute=_compute_tensor_reduce, attrs_type=TensorReduce
+    "tensor_reduce",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    check=_check_tensor_reduce,
+    compute=_compute_tensor_reduce,
+    attrs_type=TensorReduce,
+    values={"op": one_of(ops.ALU), "axes": listed(integer(1, MOST_DIMENSIONS), MOST_DIMENSIONS, least=1)},
 )
 
 
@@ -269,10 +293,21 @@ def _compute_tensor_scalar_reduce(arrays: Sequence[np.ndarray], attrs: TensorSca
 
 _TENSOR_SCALAR_REDUCE = define(
     "tensor_scalar_reduce",
-    "dst=w data=r accumulators=wu operand0?=r reduce_init?=r reduce_res?=w",
+    writes("dst", ON_CHIP),
+    reads("data", ON_CHIP),
+    state("accumulators", accumulators.access, dtypes.float32, 1, "data"),
+    reads("operand0", ON_CHIP, when=lambda attrs: takes_tensor(attrs.op0, attrs.operand0)),
+    reads("reduce_init", ON_CHIP, when=lambda a: a.reduce_cmd is _reduce_cmd.load_reduce and a.reduce_init is None),
+    perhaps(writes("reduce_res", ON_CHIP)),
     check=_check_tensor_scalar_reduce,
     compute=_compute_tensor_scalar_reduce,
     attrs_type=TensorScalarReduce,
+    values={
+        "op0": one_of(ops.ALU),
+        "operand0": or_none(NUMBER),
+        "reduce_op": one_of(_ACCUMULATES),
+        "reduce_init": or_none(NUMBER),
+    },
 )
 
 
@@ -297,7 +332,7 @@ def tensor_scalar_reduce(
     """
     name0 = ops.name_of(op0, "tensor_scalar_reduce op0")
     registers = accumulators.lanes(Engine.vector, data)
-    access = "wru" if reduce_cmd is _reduce_cmd.reduce else "wrw"
+    access = "wr" + accumulators.ACCESS[reduce_cmd]
     number, roles, operands = scalar_or_tensor(
         name0, operand0, "operand0", ("dst", "data", "accumulators"), (dst, data, registers)
     )
@@ -335,7 +370,9 @@ def _compute_reciprocal(arrays: Sequence[np.ndarray], attrs: Any) -> None:
     numerics.apply(np.divide, dst, np.float32(1), numerics.read32(numerics.shaped(arrays[1], dst.shape)))
 
 
-_RECIPROCAL = define("reciprocal", "dst=w data=r", check=_check_reciprocal, compute=_compute_reciprocal)
+_RECIPROCAL = define(
+    "reciprocal", writes("dst", ON_CHIP), reads("data", ON_CHIP), check=_check_reciprocal, compute=_compute_reciprocal
+)
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Instruction:

@@ -157,7 +157,7 @@ def test_failed_tries_come_back_with_line_numbers_and_message() -> None:
         given.proposer.executor.execute(context(), PLAN, feedback)
 
     prompt = given.requests[0].last_user_message
-    assert "try 1: the reply holds no code block" in prompt
+    assert "try 1: `the reply holds no code block`" in prompt
     assert "18          nisa.activation(dst=y, op=nl.slu, data=t, scale=s)" in prompt
     assert "does not compile (line 18): nl has no name slu" in prompt
     assert "This same failure" not in prompt
@@ -178,7 +178,7 @@ def test_an_error_that_keeps_coming_back_changes_the_instruction_from_the_start(
     with stage([f"```python\n{BETTER}```"]) as given:
         given.proposer.executor.execute(context(recurring=(recurring,)), PLAN, ())
     prompt = given.requests[0].last_user_message
-    assert "- 3 times: does not compile (line 7)" in prompt and "stays clear of each of them" in prompt
+    assert "- 3 times: `does not compile (line 7)" in prompt and "stays clear of each of them" in prompt
 
 
 UNUSABLE = {

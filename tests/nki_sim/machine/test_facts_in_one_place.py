@@ -25,7 +25,8 @@ OTHER_MEANINGS = {
     "isa/registers.py": {32: "bits of a register"},
     "isa/tensor_engine.py": {64: "entries of a cache"},
     "nki/language/creation.py": {2048: "our own choice of a fill tile's width"},
-    "program_file.py": {16: "most dimensions of a stored buffer"},
+    "contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
+    "passes.py": {32: "loops inside each other"},
     "schedule.py": {64: "idle gaps remembered"},
 }
 """By file: numbers that a machine has as well, and what they are there."""

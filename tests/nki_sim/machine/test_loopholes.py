@@ -494,7 +494,7 @@ def test_tiles_are_not_kept_in_registers() -> None:
         for t in honest.templates
     )  # fmt: skip
     forged = changed(honest, allocations=allocations, templates=templates)
-    with pytest.raises(ProgramFormatError, match="is a register, which holds no tile"):
+    with pytest.raises(ProgramFormatError, match="is in register, must be in"):
         program_file.loads(program_file.dumps(forged))
 
 
