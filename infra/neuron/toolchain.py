@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Step
+from accelopt_core.evaluation import HotLine, Proof, Step
 from accelopt_core.toolchain import (
     ArgumentSpec,
     Facts,
@@ -196,6 +196,12 @@ class NeuronToolchain:
 
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
         return self._trace(self.machine.name, source, arguments, timeout_s)
+
+    def prove(
+        self, artifact: Neff, tensors: Sequence[np.ndarray], seed: int, original: object, kept: object
+    ) -> tuple[Proof, ...]:
+        """What is in a NEFF is the compiler's; only its runs tell what it computes."""
+        return ()
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""

@@ -12,50 +12,52 @@ from dataclasses import replace
 
 import numpy as np
 
-from nki_sim.proofs.algebra import Algebra, Value
+from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import Execution, FieldRun
 from nki_sim.proofs.proof import Finding, Proof
 
 
-def coverage(run: FieldRun, found: Execution, seed: int, changed: frozenset[str] = frozenset()) -> Proof:
+def coverage(run: FieldRun, found: Execution, seed: int) -> Proof:
     """`found` is what `run` came to with the drawing `seed`. Runs it again only where something is suspected."""
     for number, missing in enumerate(found.missing):
         if missing.any():
-            return Proof(
-                Finding.REFUTED,
-                f"output {number} is not written at {place(missing)}, one of {int(missing.sum()):,} such elements",
-            )
+            count = int(missing.sum())
+            return _refuted(f"output {number} is not written at {place(missing)}, one of {count:,} such elements")
     if run.program.peers:
-        other = replace(run, last_core_first=True).execute(Algebra(seed, changed))
-        for number, differ in enumerate(differences(found.outputs, other.outputs)):
-            if differ.any():
-                return Proof(
-                    Finding.REFUTED, f"output {number} depends at {place(differ)} on which of the two cores is first"
-                )
+        first = _changed(replace(run, last_core_first=True), found, seed)
+        if first is not None:
+            return _refuted(f"{first} on which of the two cores is first")
+    again = f" ({found.rewritten:,} are stored again later)" if found.rewritten else ""
     if found.unwritten is None:
-        return Proof(Finding.HELD, f"every output element is written{_again(found)}, nothing unwritten is read")
+        return Proof(Finding.HELD, f"every output element is written{again}, nothing unwritten is read")
     line, buffer = found.unwritten
-    other = replace(run, memory=run.memory + 1).execute(Algebra(seed, changed))
-    for number, differ in enumerate(differences(found.outputs, other.outputs)):
-        if differ.any():
-            return Proof(
-                Finding.REFUTED,
-                f"output {number} depends at {place(differ)} on memory that nothing wrote: line {line} reads {buffer}",
-            )
+    first = _changed(replace(run, memory=run.memory + 1), found, seed)
+    if first is not None:
+        return _refuted(f"{first} on memory that nothing wrote: line {line} reads {buffer}")
     return Proof(
         Finding.HELD,
-        f"every output element is written{_again(found)}; line {line} reads memory that nothing wrote, and no output "
-        "depends on it",
+        f"every output element is written{again}; line {line} reads memory that nothing wrote, and no output depends "
+        "on it",
     )
 
 
-def _again(found: Execution) -> str:
-    return f" ({found.rewritten:,} are stored again later)" if found.rewritten else ""
+def _refuted(reason: str) -> Proof:
+    return Proof(Finding.REFUTED, reason)
 
 
-def differences(one: Sequence[Value], other: Sequence[Value]) -> list[np.ndarray]:
+def _changed(run: FieldRun, before: Execution, seed: int) -> str | None:
+    """The first output element that is another in this run, in words."""
+    after = run.execute(Algebra(seed))
+    pairs = [value.p for value in before.outputs], [value.p for value in after.outputs]
+    for number, differ in enumerate(differences(*pairs)):
+        if differ.any():
+            return f"output {number} depends at {place(differ)}"
+    return None
+
+
+def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:
     """bool, by output: where the elements are not the same. The shapes are."""
-    return [mine.p != theirs.p for mine, theirs in zip(one, other)]
+    return [mine != theirs for mine, theirs in zip(one, other)]
 
 
 def place(where: np.ndarray) -> str:

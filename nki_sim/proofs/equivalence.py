@@ -8,7 +8,7 @@ opaque function that the two programs asked for different arguments, if drawing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,26 +29,62 @@ class Proofs:
     """To the original."""
 
 
+@dataclass(frozen=True)
+class Behaviour:
+    """What a program came to on one drawing."""
+
+    outputs: tuple[np.ndarray, ...]
+    """uint64, the lane modulo p."""
+    arguments: Mapping[str, Arguments]
+    """What it asked opaque functions for."""
+
+
 class Original:
     """The program that others are held against, run once for each drawing."""
 
-    def __init__(self, program: Program, inputs: Sequence[Input], seed: int) -> None:
-        """`inputs`: of its tensor arguments, in their order. `seed` draws fields, functions and inputs; a kernel that
-        knew it could be made to pass.
+    def __init__(
+        self,
+        program: Callable[[], Program],
+        inputs: Sequence[Input],
+        seed: int,
+        known: Callable[[Callable[[], Behaviour]], Behaviour] | None = None,
+    ) -> None:
+        """`program` is only called where it must be run. `inputs`: of its tensor arguments, in their order. `seed`
+        draws fields, functions and inputs; a kernel that knew it could be made to pass. `known` finds the behaviour on
+        that drawing among what earlier runs left, or else computes it.
         """
-        self.program = program
+        self._program = program
+        self._known = known
+        self._found: dict[frozenset[str], Behaviour] = {}
         self.inputs = inputs
         self.seed = seed
-        self._known: dict[frozenset[str], tuple[Execution, Mapping[str, Arguments]]] = {}
 
-    def executed(self, changed: frozenset[str] = frozenset()) -> tuple[Execution, Mapping[str, Arguments]]:
-        """Raises NotProvable."""
-        found = self._known.get(changed)
+    def behaviour(self, changed: frozenset[str] = frozenset()) -> Behaviour:
+        """With these functions drawn anew. Raises NotProvable."""
+        found = self._found.get(changed)
         if found is None:
-            algebra = Algebra(self.seed, changed)
-            run = FieldRun(self.program, self.inputs, memory=-1 & 0xFFFF)
-            found = self._known[changed] = run.execute(algebra), algebra.arguments
+            keep = self._known if self._known is not None and not changed else None
+            found = self._run(changed) if keep is None else keep(lambda: self._run(changed))
+            self._found[changed] = found
         return found
+
+    def _run(self, changed: frozenset[str]) -> Behaviour:
+        algebra = Algebra(self.seed, changed)
+        found = FieldRun(self._program(), self.inputs, memory=_ELSEWHERE).execute(algebra)
+        return Behaviour(tuple(value.p for value in found.outputs), algebra.arguments)
+
+
+_ELSEWHERE = 1 << 16
+"""What was never written is not the same in the original: nothing can be equal by it."""
+
+
+def covered(program: Program, inputs: Sequence[Input], seed: int) -> Proof:
+    """Coverage alone, of a program that there is no other for."""
+    run = FieldRun(program, inputs)
+    try:
+        return coverage(run, run.execute(Algebra(seed)), seed)
+    except NotProvable as reason:
+        return Proof(Finding.NOT_PROVABLE, str(reason))
 
 
 def prove(program: Program, original: Original) -> Proofs:
@@ -72,13 +108,14 @@ def prove(program: Program, original: Original) -> Proofs:
 
 def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original) -> Proof:
     try:
-        expected, arguments = original.executed()
+        expected = original.behaviour()
     except NotProvable as reason:
         return Proof(Finding.NOT_PROVABLE, f"of the original: {reason}")
-    shapes = [value.shape for value in found.outputs], [value.shape for value in expected.outputs]
+    outputs, arguments = [value.p for value in found.outputs], expected.arguments
+    shapes = [each.shape for each in outputs], [each.shape for each in expected.outputs]
     if shapes[0] != shapes[1]:
         return Proof(Finding.NOT_PROVABLE, f"the outputs are {_said(shapes[0])} and the original's {_said(shapes[1])}")
-    differ = differences(found.outputs, expected.outputs)
+    differ = differences(outputs, expected.outputs)
     if not any(each.any() for each in differ):
         return Proof(Finding.HELD, _held(found, algebra))
     number = next(number for number, each in enumerate(differ) if each.any())
@@ -88,7 +125,7 @@ def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original
         name
         for name in sorted(algebra.arguments.keys() | arguments.keys())
         if _asked_otherwise(algebra.arguments.get(name), arguments.get(name))
-        and _matters(name, differ, run, found, expected, original)
+        and _matters(name, differ, run, outputs, original)
     ]
     if not between:
         return Proof(Finding.REFUTED, f"not the original's formula: {where}")
@@ -101,18 +138,13 @@ def _asked_otherwise(one: Arguments | None, other: Arguments | None) -> bool:
 
 
 def _matters(
-    name: str, differ: Sequence[np.ndarray], run: FieldRun, found: Execution, expected: Execution, original: Original
+    name: str, differ: Sequence[np.ndarray], run: FieldRun, outputs: Sequence[np.ndarray], original: Original
 ) -> bool:
     """Do the elements that differ depend on what this function is, in one of the two programs?"""
     changed = frozenset((name,))
-    again = run.execute(Algebra(original.seed, changed))
-    theirs, _ = original.executed(changed)
-    pairs = (found, again), (expected, theirs)
-    return any(
-        (moved & off).any()
-        for one, other in pairs
-        for moved, off in zip(differences(one.outputs, other.outputs), differ)
-    )
+    again = [value.p for value in run.execute(Algebra(original.seed, changed)).outputs]
+    pairs = (outputs, again), (original.behaviour().outputs, original.behaviour(changed).outputs)
+    return any((moved & off).any() for one, other in pairs for moved, off in zip(differences(one, other), differ))
 
 
 def _line(name: str, mine: Mapping[str, Arguments], theirs: Mapping[str, Arguments]) -> str:

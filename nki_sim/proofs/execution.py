@@ -26,6 +26,12 @@ from nki_sim.proofs.rules import RULES
 MOST_PASSES = 1 << 20
 """Of all device loops together."""
 
+MOST_ELEMENTS = 1 << 28
+"""Of all operands of all instructions that run on a core: some ten seconds."""
+
+MOST_HELD = 1 << 27
+"""Elements of all buffers that a core has at once: 1 GiB a lane."""
+
 
 class Input(NamedTuple):
     """What an argument of a kernel is."""
@@ -180,6 +186,9 @@ class _Core:
         self._outputs = {ref.allocation for ref in program.outputs}
         self._cells: dict[int, _Cells] = {}
         self._passes = 0
+        self._elements = 0
+        self._held = 0
+        self._work = [sum(operand.elements for operand in template.operands) for template in program.templates]
         last = program.last_use.copy()
         for loop in program.loops:  # a later pass may need what this pass used last
             last[(last >= loop.start) & (last < loop.end)] = -1
@@ -192,6 +201,9 @@ class _Core:
         found = self._cells.get(number)
         if found is None:
             allocation = self.program.allocations[number]
+            self._held += allocation.nbytes // allocation.dtype.itemsize
+            if self._held > MOST_HELD:
+                raise NotProvable(f"it holds more than {MOST_HELD:,} elements at once; a smaller shape is provable")
             found = self._cells[number] = _Cells(allocation, number in self._needs, number in self._outputs)
         return found
 
@@ -268,6 +280,9 @@ class _Core:
             template = program.templates[program.template_ids[i]]
             low, high = program.operand_starts[i], program.operand_starts[i + 1]
             operands = program.operand_data[low:high].tolist()
+            self._elements += self._work[program.template_ids[i]]
+            if self._elements > MOST_ELEMENTS:
+                raise NotProvable(f"it moves more than {MOST_ELEMENTS:,} elements; a smaller shape is provable")
             self.algebra.line = template.line
             self.algebra.wants_q = any(
                 number in self._needs and operand.access != "r"
@@ -283,8 +298,8 @@ class _Core:
                 raise NotProvable(f"line {template.line}: {template.opcode} has no model over a field")
             rule(_Row(self, template, accesses))
             for number, _ in operands:
-                if last_use[number] == i:
-                    self._cells.pop(number, None)
+                if last_use[number] == i and number in self._cells:
+                    self._held -= len(self._cells.pop(number).written)
 
     def _accesses(self, template: Template, operands: Sequence[Sequence[int]]) -> dict[str, _Access]:
         found: dict[str, _Access] = {}

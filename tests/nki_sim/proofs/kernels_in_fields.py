@@ -40,4 +40,4 @@ def traced(body: str) -> Program:
 
 
 def compared(body: str, original: str, seed: int = 5, inputs: Sequence[Input] = (Input(None),) * 2) -> Proofs:
-    return prove(traced(body), Original(traced(original), inputs, seed))
+    return prove(traced(body), Original(lambda: traced(original), inputs, seed))
