@@ -85,9 +85,10 @@ class Algebra:
 
     # --- elements -------------------------------------------------------------------------------------
 
-    def random(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Value:
-        p = generator.integers(0, self.field.prime, shape, np.uint64)
-        return Value(np.asarray(p), np.asarray(generator.integers(0, self.exponents.prime, shape, np.uint64)))
+    def random(self, generator: np.random.Generator, shape: tuple[int, ...], needed: bool = True) -> Value:
+        """The lane modulo p is the same whether the other one is needed or not."""
+        p = np.asarray(generator.integers(0, self.field.prime, shape, np.uint64))
+        return Value(p, np.asarray(generator.integers(0, self.exponents.prime, shape, np.uint64)) if needed else None)
 
     def number(self, value: float) -> Value:
         """A constant. Raises NotProvable for NaN."""

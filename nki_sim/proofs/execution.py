@@ -219,13 +219,16 @@ class _Core:
                 cells.fill(self.algebra.integers(given.numbers))
             else:
                 generator = np.random.default_rng([self.algebra.seed, 1, at])
-                cells.fill(self.algebra.random(generator, (cells.value.p.size,)))
+                cells.fill(self._drawn(generator, cells))
 
     def reads_unwritten(self, cells: _Cells) -> None:
         if self.unwritten is None:
             self.unwritten = Unwritten(self.algebra.line, cells.allocation.describe())
         generator = np.random.default_rng([self.algebra.seed, 2, self._memory, self.number, cells.allocation.id])
-        cells.draw(self.algebra.random(generator, cells.written.shape))
+        cells.draw(self._drawn(generator, cells))
+
+    def _drawn(self, generator: np.random.Generator, cells: _Cells) -> Value:
+        return self.algebra.random(generator, cells.written.shape, cells.value.q is not None)
 
     def read(self, ref: TensorRef) -> tuple[Value, np.ndarray, int]:
         """An output, where nothing wrote it, and how many of its elements were stored again."""

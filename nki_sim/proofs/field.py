@@ -111,12 +111,13 @@ class Field:
     def matmul(self, left: Array, right: Array) -> Array:
         """left[M, K] @ right[K, N], K at most `MOST_TERMS`, exact by way of float64.
 
-        Centred, an entry is at most 2^30; the left one is split into limbs of at most 2^15 and 2^14, so that no sum of
-        products exceeds 2^53, whichever order the library adds in.
+        Centred, an entry is at most 2^30 in size; the left one is split into limbs of at most 2^15 and 2^14. So no sum
+        of 128 products with entries below 2^31, or of 256 with centred ones, exceeds 2^53, whichever order the library
+        adds in.
         """
         if left.shape[1] > MOST_TERMS:
             raise ValueError(f"{left.shape[1]} terms in one product, at most {MOST_TERMS} are exact")
-        mine, other = self.centred(left), self.centred(right)
+        mine, other = self.centred(left), right if 2 * left.shape[1] <= MOST_TERMS else self.centred(right)
         high = (mine + (1 << (_LIMB - 1))) >> _LIMB
         limbs = np.concatenate([high, mine - (high << _LIMB)]).astype(np.float64)
         products = (limbs @ other.astype(np.float64)).astype(np.int64)

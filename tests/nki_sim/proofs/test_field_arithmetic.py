@@ -39,12 +39,14 @@ def test_sums_products_and_quotients(prime):
 
 
 @pytest.mark.parametrize("prime", PRIMES)
+@pytest.mark.parametrize("terms", [128, MOST_TERMS])
 @pytest.mark.parametrize("filled", [False, True])
-def test_a_product_of_matrices_is_exact_at_its_longest_and_largest(prime, filled):
+def test_a_product_of_matrices_is_exact_at_its_longest_and_largest(prime, terms, filled):
     field = Field(prime)
-    left, right = elements(field, 5, MOST_TERMS), elements(field, MOST_TERMS, 7)
+    left, right = elements(field, 5, terms), elements(field, terms, 7)
     if filled:  # all as far from 0 as it goes, with one sign
-        left[...] = right[...] = prime // 2
+        left[...] = prime // 2
+        right[...] = prime // 2 if terms == MOST_TERMS else prime - 1
 
     exact = (left.astype(object) @ right.astype(object)) % prime
 
