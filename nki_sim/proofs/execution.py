@@ -7,7 +7,7 @@ Memory that was never written holds elements drawn for it, so that what depends 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ class Unwritten(NamedTuple):
     buffer: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Execution:
     """One program on one drawing."""
 
@@ -176,13 +176,13 @@ def _put(access: _Access, flat: np.ndarray, values: Any) -> None:
 class _Core:
     """One core's run."""
 
-    def __init__(self, program: Program, algebra: Algebra, memory: int, number: int) -> None:
+    def __init__(self, program: Program, algebra: Algebra, memory: int, number: int, needs: frozenset[int]) -> None:
         self.program = program
         self.algebra = algebra
         self.number = number
         self.unwritten: Unwritten | None = None
         self._memory = memory
-        self._needs = needed_by_exponentials(program)
+        self._needs = needs
         self._outputs = {ref.allocation for ref in program.outputs}
         self._cells: dict[int, _Cells] = {}
         self._passes = 0
@@ -356,7 +356,7 @@ class _Core:
         row.write("dst", Value(received[0], None if sent.q is None else received[1]))
 
 
-@dataclass
+@dataclass(frozen=True)
 class FieldRun:
     """What is run, on what, and how memory and cores are drawn."""
 
@@ -365,7 +365,6 @@ class FieldRun:
     memory: int = 0
     """Which drawing never-written memory holds."""
     last_core_first: bool = False
-    cores: list[_Core] = field(default_factory=list, init=False)
 
     def execute(self, algebra: Algebra) -> Execution:
         """Raises NotProvable for what has no model."""
@@ -377,7 +376,8 @@ class FieldRun:
 
     def _execute(self, algebra: Algebra) -> Execution:
         programs = (self.program, *self.program.peers)
-        cores = self.cores = [_Core(each, algebra, self.memory, number) for number, each in enumerate(programs)]
+        needs = needed_by_exponentials(self.program)
+        cores = [_Core(each, algebra, self.memory, number, needs) for number, each in enumerate(programs)]
         shared = _shared(cores) if len(cores) > 1 else [{}]
         for core, memory in zip(cores, shared):
             core.bind(self.inputs, memory)

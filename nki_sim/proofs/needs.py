@@ -9,13 +9,13 @@ from nki_sim.proofs.operators import EXPONENTIAL
 def needed_by_exponentials(program: Program) -> frozenset[int]:
     """Numbers of buffers, found backwards from the exponentials of every core.
 
-    With device loops, until nothing is added. A buffer of all cores is needed by all where it is by one.
+    With device loops, until nothing is added. Of several cores, which meet in memory, all buffers are taken.
     """
     cores = (program, *program.peers)
     if not any(_exponential(template) for each in cores for template in each.templates):
         return frozenset()
     found: set[int] = set()
-    if program.peers:  # what one core needs, another may have written
+    if program.peers:
         return frozenset(allocation.id for each in cores for allocation in each.allocations)
     while True:
         before = len(found)
