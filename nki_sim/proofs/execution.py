@@ -73,6 +73,7 @@ class _Cells:
         self.stores = np.zeros(size, np.uint8) if counted else None
 
     def fill(self, value: Value) -> None:
+        self.written[...] = False
         self.draw(value)
         self.written[...] = True
 
