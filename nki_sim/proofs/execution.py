@@ -67,22 +67,24 @@ class _Cells:
         self.allocation = allocation
         self.value = Value(np.empty(size, np.uint64), np.empty(size, np.uint64) if needed else None)
         self.written = np.zeros(size, np.bool_)
-        self.whole = False
+        self.known = False
         """Is every element written, or drawn?"""
+        self.full = False
+        """Is every element written?"""
         self.flags = np.zeros(size, np.bool_) if allocation.region is MemoryRegion.psum else None
         self.stores = np.zeros(size, np.uint8) if counted else None
 
     def fill(self, value: Value) -> None:
         self.written[...] = False
         self.draw(value)
-        self.written[...] = True
+        self.written[...] = self.full = True
 
     def draw(self, value: Value) -> None:
         """Let what was never written hold this."""
         for mine, theirs in zip(self.value, value):
             if mine is not None and theirs is not None:
                 np.copyto(mine, theirs.reshape(-1), where=~self.written)
-        self.whole = True
+        self.known = True
 
 
 def _view(flat: np.ndarray, offset: int, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -134,7 +136,7 @@ class _Row:
     def read(self, role: str) -> Value:
         access = self._accesses[role]
         cells = access.cells
-        if not cells.whole and not access.of(cells.written).all():
+        if not cells.known and not access.of(cells.written).all():
             self._core.reads_unwritten(access.cells)
         value = cells.value
         return Value(access.of(value.p), None if value.q is None else access.of(value.q))
@@ -156,9 +158,10 @@ class _Row:
             _put(access, cells.value.q, value.q)
         if cells.stores is not None and access.operand.access == "w" and not self._reads(cells):
             _put(access, cells.stores, np.minimum(access.of(cells.stores), 1) + 1)
-        if not cells.whole:
+        if not cells.full:
             _put(access, cells.written, np.True_)
-            cells.whole = bool(cells.written.all())
+            cells.full = bool(cells.written.all())
+            cells.known = cells.known or cells.full
 
     def _reads(self, cells: _Cells) -> bool:
         return any(each.cells is cells and each.operand.access != "w" for each in self._accesses.values())

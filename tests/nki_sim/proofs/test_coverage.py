@@ -68,6 +68,10 @@ HELD = {
         f"{SUM}\nnisa.tensor_copy(dst=t2, src=t1)",
         r"line \d+ reads memory that nothing wrote, and no output depends on it",
     ),
+    "read, thrown away and only then written": (
+        f"{SUM}\nnisa.dma_copy(dst=t1, src=result)\n{STORE}",
+        r"line \d+ reads memory that nothing wrote, and no output depends on it",
+    ),
     "summed up in PSUM from the first product on": (
         """
         acc = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
