@@ -260,6 +260,8 @@ class Property(str, Enum):
     """Every output element is written, and none depends on memory that nothing wrote or on which core is first."""
     EQUIVALENCE = "equivalence"
     """It computes the formulas of the task's input kernel, up to reassociation."""
+    ERROR_BOUND = "error bound"
+    """Types narrower than float32 take no output further off than the task's tolerance, on inputs of its sizes."""
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,9 @@ _PROVED = {
     (Property.COVERAGE, Finding.HELD): "every output element proved written",
     (Property.COVERAGE, Finding.REFUTED): "NOT every output element is written",
     (Property.COVERAGE, Finding.NOT_PROVABLE): "whether every output element is written is not provable",
+    (Property.ERROR_BOUND, Finding.HELD): "narrow types bounded within the tolerance",
+    (Property.ERROR_BOUND, Finding.REFUTED): "narrow types NOT within the tolerance",
+    (Property.ERROR_BOUND, Finding.NOT_PROVABLE): "narrow types not provably within the tolerance",
     (Property.EQUIVALENCE, Finding.HELD): "proved equal to the input kernel up to reassociation",
     (Property.EQUIVALENCE, Finding.REFUTED): "NOT the input kernel's formula",
     (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",

@@ -257,13 +257,14 @@ class Toolchain(Protocol):
         artifact: Any,
         tensors: Sequence[np.ndarray],
         seed: int,
+        tolerance: float,
         original: Callable[[], Any] | None,
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
     ) -> tuple[Proof, ...]:
         """What holds for all inputs with the shapes of `tensors`, whose integers are what they are. Empty for a device.
 
-        `seed` is secret from candidates. `original` compiles the kernel that this one shall be equal to; `kept`
-        returns what that came to with this seed, or computes and keeps it.
+        `seed` is secret from candidates, `tolerance` relative to an output's size. `original` compiles the kernel that
+        this one shall be equal to; `kept` returns what that came to with this seed, or computes and keeps it.
         """
         ...
 

@@ -34,6 +34,7 @@ def proved(
         compiled.artifact,
         [argument for argument in arguments if isinstance(argument, np.ndarray)],
         cache.drawing(reference),
+        request.task.tolerance,
         None if original is None else compile_original,
         lambda compute: cache.behaviour(reference, original.content_hash if original is not None else "", compute),
     )

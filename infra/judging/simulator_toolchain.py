@@ -52,6 +52,7 @@ from nki_sim.passes import Passes, must_be_counted
 from nki_sim.program import Program
 from nki_sim.proofs import proof
 from nki_sim.proofs.equivalence import Original, covered, prove
+from nki_sim.proofs.error_bound import error_bound
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.kept import from_arrays, to_arrays
 from nki_sim.proofs.proof import NotProvable
@@ -249,12 +250,14 @@ class SimulatorToolchain:
         artifact: Simulated,
         tensors: Sequence[np.ndarray],
         seed: int,
+        tolerance: float,
         original: Callable[[], Simulated] | None,
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
     ) -> tuple[Proof, ...]:
         inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
+        bound = _proof(Property.ERROR_BOUND, error_bound(artifact.program, tensors, tolerance))
         if original is None:
-            return (_proof(Property.COVERAGE, covered(artifact.program, inputs, seed)),)
+            return _proof(Property.COVERAGE, covered(artifact.program, inputs, seed)), bound
         compiled = original
 
         def program() -> Program:
@@ -267,7 +270,7 @@ class SimulatorToolchain:
             artifact.program,
             Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute())))),
         )
-        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence)
+        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
 
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)

@@ -198,7 +198,13 @@ class NeuronToolchain:
         return self._trace(self.machine.name, source, arguments, timeout_s)
 
     def prove(
-        self, artifact: Neff, tensors: Sequence[np.ndarray], seed: int, original: object, kept: object
+        self,
+        artifact: Neff,
+        tensors: Sequence[np.ndarray],
+        seed: int,
+        tolerance: float,
+        original: object,
+        kept: object,
     ) -> tuple[Proof, ...]:
         """What is in a NEFF is the compiler's; only its runs tell what it computes."""
         return ()

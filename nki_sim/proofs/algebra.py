@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nki_sim.dtypes import DType
+from nki_sim.proofs.arithmetic import Value
 from nki_sim.proofs.constants import BEYOND, fraction
 from nki_sim.proofs.field import SAFE_PRIMES, Field
 from nki_sim.proofs.proof import NotProvable
@@ -34,26 +36,6 @@ _GOLDEN, _MIX_1, _MIX_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE
 _TABLE_BITS = 16
 
 
-class Value(NamedTuple):
-    """Elements, lane by lane."""
-
-    p: Array
-    """uint64"""
-    q: Array | None
-    """uint64, of the same shape; None where no exponential will ask for it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.p.shape
-
-    def reshape(self, *shape: int) -> Value:
-        return Value(self.p.reshape(shape), None if self.q is None else self.q.reshape(shape))
-
-    def moved(self, move: Callable[[Array], Array]) -> Value:
-        """The same elements in other places."""
-        return Value(move(self.p), None if self.q is None else move(self.q))
-
-
 class Arguments(NamedTuple):
     """What an opaque function was asked for."""
 
@@ -64,7 +46,13 @@ class Arguments(NamedTuple):
 
 
 class Algebra:
-    """One drawing of fields and functions. Two programs run with the same drawing are compared."""
+    """One drawing of fields and functions (`Arithmetic`). Two programs run with the same drawing are compared.
+
+    A value's lane `p` is modulo p; its lane `q`, modulo q, is None where no exponential will ask for it.
+    """
+
+    element = np.dtype(np.uint64)
+    always_both = False
 
     def __init__(self, seed: int, changed: frozenset[str] = frozenset()) -> None:
         """`changed`: these functions are drawn anew, all else is as `seed` draws it."""
@@ -80,6 +68,7 @@ class Algebra:
         """By opaque function, what it was asked for since this was made."""
         self.line = 0
         """Of the instruction that is computed now."""
+        self.engine = ""
         self.wants_q = False
         """Does an exponential need its results?"""
 
@@ -114,6 +103,18 @@ class Algebra:
         p, q = np.array([e.p for e in each], np.uint64), np.array([e.q for e in each], np.uint64)
         places = places.reshape(values.shape)
         return Value(p[places], q[places])
+
+    def given(self, values: Array) -> Value:
+        return self.integers(values)
+
+    def loaded(self, x: Value, dtype: DType) -> Value:
+        return x
+
+    def stored(self, x: Value, dtype: DType) -> Value:
+        """Casts change nothing, but that an integer type keeps no fraction."""
+        if dtype.is_float:
+            return x
+        return self.truth(x.p != 0) if dtype == "bool" else self._rounded(x)
 
     def small_integers(self, x: Value) -> Array:
         """int64, of elements that were computed from integers. Raises NotProvable where one is none."""
@@ -235,7 +236,7 @@ class Algebra:
     def absolute(self, x: Value) -> Value:
         return self.larger(x, self.negative(x))
 
-    def rounded(self, x: Value) -> Value:
+    def _rounded(self, x: Value) -> Value:
         """What an integer type keeps of it."""
         whole = np.abs(self.field.centred(x.p)) <= _INTEGER
         return x if whole.all() else self.where(whole, x, self.opaque("rounding to integers", x))

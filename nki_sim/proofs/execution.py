@@ -18,7 +18,7 @@ from nki_sim.executor import Exchange, meet
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.opcodes import OPCODES
 from nki_sim.program import Bound, Loop, Operand, Program, Template, TensorRef
-from nki_sim.proofs.algebra import Algebra, Value
+from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.needs import needed_by_exponentials
 from nki_sim.proofs.proof import NotProvable
 from nki_sim.proofs.rules import RULES
@@ -33,11 +33,15 @@ MOST_HELD = 1 << 27
 """Elements of all buffers that a core has at once: 1 GiB a lane."""
 
 
+_MOVES = frozenset(("dma_copy", "dma_transpose", "nc_transpose", "nc_stream_shuffle", "tensor_copy"))
+"""Instructions that keep every bit of what they move, where its type stays the same."""
+
+
 class Input(NamedTuple):
     """What an argument of a kernel is."""
 
     numbers: np.ndarray | None
-    """Integers are themselves, since they steer addresses and loops; None: drawn elements."""
+    """None: drawn. Integers are always themselves, since they steer addresses and loops."""
 
 
 class Unwritten(NamedTuple):
@@ -62,10 +66,10 @@ class Execution:
 class _Cells:
     """One buffer."""
 
-    def __init__(self, allocation: Allocation, needed: bool, counted: bool) -> None:
+    def __init__(self, allocation: Allocation, element: np.dtype[Any], needed: bool, counted: bool) -> None:
         size = allocation.nbytes // allocation.dtype.itemsize
         self.allocation = allocation
-        self.value = Value(np.empty(size, np.uint64), np.empty(size, np.uint64) if needed else None)
+        self.value = Value(np.empty(size, element), np.empty(size, element) if needed else None)
         self.written = np.zeros(size, np.bool_)
         self.known = False
         """Is every element written, or drawn?"""
@@ -121,6 +125,8 @@ class _Row:
     def __init__(self, core: _Core, template: Template, accesses: dict[str, _Access]) -> None:
         self._core = core
         self._accesses = accesses
+        self._factors = [template.operands[at].role for at in template.tfloat32_factors]
+        self._moves = template.opcode in _MOVES
         self.attrs: Any = template.attrs
         self.algebra = core.algebra
 
@@ -139,7 +145,8 @@ class _Row:
         if not cells.known and not access.of(cells.written).all():
             self._core.reads_unwritten(access.cells)
         value = cells.value
-        return Value(access.of(value.p), None if value.q is None else access.of(value.q))
+        found = Value(access.of(value.p), None if value.q is None else access.of(value.q))
+        return self.algebra.loaded(found, access.operand.dtype) if role in self._factors else found
 
     def flags(self) -> np.ndarray | None:
         access = self._accesses["dst"]
@@ -148,9 +155,8 @@ class _Row:
     def write(self, role: str, value: Value) -> None:
         access = self._accesses[role]
         cells, dtype = access.cells, access.operand.dtype
-        if not dtype.is_float:
-            a = self.algebra
-            value = a.truth(value.p != 0) if dtype == "bool" else a.rounded(value)
+        if not self._moves or any(each.operand.dtype != dtype for each in self._accesses.values()):
+            value = self.algebra.stored(value, dtype)
         _put(access, cells.value.p, value.p)
         if cells.value.q is not None:
             if value.q is None:
@@ -180,7 +186,7 @@ def _put(access: _Access, flat: np.ndarray, values: Any) -> None:
 class _Core:
     """One core's run."""
 
-    def __init__(self, program: Program, algebra: Algebra, memory: int, number: int, needs: frozenset[int]) -> None:
+    def __init__(self, program: Program, algebra: Arithmetic, memory: int, number: int, needs: frozenset[int]) -> None:
         self.program = program
         self.algebra = algebra
         self.number = number
@@ -208,7 +214,9 @@ class _Core:
             self._held += allocation.nbytes // allocation.dtype.itemsize
             if self._held > MOST_HELD:
                 raise NotProvable(f"it holds more than {MOST_HELD:,} elements at once; a smaller shape is provable")
-            found = self._cells[number] = _Cells(allocation, number in self._needs, number in self._outputs)
+            found = self._cells[number] = _Cells(
+                allocation, self.algebra.element, number in self._needs, number in self._outputs
+            )
         return found
 
     def bind(self, inputs: Sequence[Input], shared: dict[int, _Cells]) -> None:
@@ -220,7 +228,7 @@ class _Core:
         for at, (ref, given) in enumerate(zip(self.program.inputs, inputs)):
             cells = self.cells(ref.allocation)
             if given.numbers is not None:
-                cells.fill(self.algebra.integers(given.numbers))
+                cells.fill(self.algebra.given(given.numbers))
             else:
                 generator = np.random.default_rng([self.algebra.seed, 1, at])
                 cells.fill(self._drawn(generator, cells))
@@ -290,7 +298,7 @@ class _Core:
             self._elements += self._work[program.template_ids[i]]
             if self._elements > MOST_ELEMENTS:
                 raise NotProvable(f"it moves more than {MOST_ELEMENTS:,} elements; a smaller shape is provable")
-            self.algebra.line = template.line
+            self.algebra.line, self.algebra.engine = template.line, template.engine.name
             self.algebra.wants_q = any(
                 number in self._needs and operand.access != "r"
                 for (number, _), operand in zip(operands, template.operands)
@@ -353,7 +361,7 @@ class _Core:
             return
         row = _Row(self, template, accesses)
         sent = row.read("src")
-        received = np.empty((2, *sent.shape), np.uint64)
+        received = np.empty((2, *sent.shape), self.algebra.element)
         both = np.stack([sent.p, sent.p if sent.q is None else sent.q])
         attrs = template.attrs
         yield Exchange("sendrecv", attrs.send_to_rank, attrs.recv_from_rank, attrs.pipe_id, both, received)
@@ -370,7 +378,7 @@ class FieldRun:
     """Which drawing never-written memory holds."""
     last_core_first: bool = False
 
-    def execute(self, algebra: Algebra) -> Execution:
+    def execute(self, algebra: Arithmetic) -> Execution:
         """Raises NotProvable for what has no model."""
         with np.errstate(over="ignore"):
             try:
@@ -378,9 +386,11 @@ class FieldRun:
             except NkiError as error:
                 raise NotProvable(str(error)) from None
 
-    def _execute(self, algebra: Algebra) -> Execution:
+    def _execute(self, algebra: Arithmetic) -> Execution:
         programs = (self.program, *self.program.peers)
         needs = needed_by_exponentials(self.program)
+        if algebra.always_both:
+            needs = frozenset(allocation.id for each in programs for allocation in each.allocations)
         cores = [_Core(each, algebra, self.memory, number, needs) for number, each in enumerate(programs)]
         shared = _shared(cores) if len(cores) > 1 else [{}]
         for core, memory in zip(cores, shared):

@@ -7,103 +7,103 @@ from collections.abc import Callable
 import numpy as np
 
 from nki_sim.isa import ops
-from nki_sim.proofs.algebra import Algebra, Value
+from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.proof import NotProvable
 
-Unary = Callable[[Algebra, Value], Value]
-Binary = Callable[[Algebra, Value, Value], Value]
+Unary = Callable[[Arithmetic, Value], Value]
+Binary = Callable[[Arithmetic, Value, Value], Value]
 
 _HALF_POWERS = {0.5: lambda a, x: sqrt(a, x), -0.5: lambda a, x: rsqrt(a, x)}
 _MOST_POWER = 16
 
 
-def sqrt(a: Algebra, x: Value) -> Value:
+def sqrt(a: Arithmetic, x: Value) -> Value:
     return a.opaque("sqrt", x)
 
 
-def rsqrt(a: Algebra, x: Value) -> Value:
+def rsqrt(a: Arithmetic, x: Value) -> Value:
     return a.reciprocal(sqrt(a, x))
 
 
-def relu(a: Algebra, x: Value) -> Value:
+def relu(a: Arithmetic, x: Value) -> Value:
     return a.larger(x, a.number(0))
 
 
-def sigmoid(a: Algebra, x: Value) -> Value:
+def sigmoid(a: Arithmetic, x: Value) -> Value:
     return a.reciprocal(a.add(a.number(1), a.exp(a.negative(x))))
 
 
-def silu(a: Algebra, x: Value) -> Value:
+def silu(a: Arithmetic, x: Value) -> Value:
     return a.multiply(x, sigmoid(a, x))
 
 
-def _silu_dx(a: Algebra, x: Value) -> Value:
+def _silu_dx(a: Arithmetic, x: Value) -> Value:
     gate = sigmoid(a, x)
     return a.multiply(gate, a.add(a.number(1), a.multiply(x, a.subtract(a.number(1), gate))))
 
 
-def tanh(a: Algebra, x: Value) -> Value:
+def tanh(a: Arithmetic, x: Value) -> Value:
     """2 sigmoid(2 x) - 1"""
     two = a.number(2)
     return a.subtract(a.multiply(two, sigmoid(a, a.multiply(two, x))), a.number(1))
 
 
-def _softplus(a: Algebra, x: Value) -> Value:
+def _softplus(a: Arithmetic, x: Value) -> Value:
     return a.opaque("log", a.add(a.number(1), a.exp(x)))
 
 
-def _mish(a: Algebra, x: Value) -> Value:
+def _mish(a: Arithmetic, x: Value) -> Value:
     """x tanh(softplus(x)), and tanh(log(u)) is (u^2 - 1) / (u^2 + 1)."""
     square = a.square(a.add(a.number(1), a.exp(x)))
     one = a.number(1)
     return a.multiply(x, a.multiply(a.subtract(square, one), a.reciprocal(a.add(square, one))))
 
 
-def _erf(a: Algebra, x: Value) -> Value:
+def _erf(a: Arithmetic, x: Value) -> Value:
     return a.odd("erf", x)
 
 
-def _erf_dx(a: Algebra, x: Value) -> Value:
+def _erf_dx(a: Arithmetic, x: Value) -> Value:
     return a.multiply(a.number(2 / np.sqrt(np.pi)), a.exp(a.negative(a.square(x))))
 
 
-def _normal_cdf(a: Algebra, x: Value) -> Value:
+def _normal_cdf(a: Arithmetic, x: Value) -> Value:
     return a.multiply(a.number(0.5), a.add(a.number(1), _erf(a, a.multiply(x, a.number(np.sqrt(0.5))))))
 
 
-def _gelu(a: Algebra, x: Value) -> Value:
+def _gelu(a: Arithmetic, x: Value) -> Value:
     return a.multiply(x, _normal_cdf(a, x))
 
 
-def _gelu_dx(a: Algebra, x: Value) -> Value:
+def _gelu_dx(a: Arithmetic, x: Value) -> Value:
     bell = a.exp(a.multiply(a.number(-0.5), a.square(x)))
     return a.add(_normal_cdf(a, x), a.multiply(a.multiply(x, a.number(1 / np.sqrt(2 * np.pi))), bell))
 
 
-def _gelu_tanh(a: Algebra, x: Value) -> Value:
+def _gelu_tanh(a: Arithmetic, x: Value) -> Value:
     cube = a.multiply(a.number(0.044715), a.multiply(x, a.square(x)))
     inner = a.multiply(a.number(np.sqrt(2 / np.pi)), a.add(x, cube))
     return a.multiply(a.multiply(a.number(0.5), x), a.add(a.number(1), tanh(a, inner)))
 
 
-def _gelu_sigmoid(a: Algebra, x: Value) -> Value:
+def _gelu_sigmoid(a: Arithmetic, x: Value) -> Value:
     return a.multiply(x, sigmoid(a, a.multiply(a.number(1.702), x)))
 
 
-def _gelu_sigmoid_dx(a: Algebra, x: Value) -> Value:
+def _gelu_sigmoid_dx(a: Arithmetic, x: Value) -> Value:
     steep = a.multiply(a.number(1.702), x)
     gate = sigmoid(a, steep)
     return a.multiply(gate, a.add(a.number(1), a.multiply(steep, a.subtract(a.number(1), gate))))
 
 
-def _sign(a: Algebra, x: Value) -> Value:
+def _sign(a: Arithmetic, x: Value) -> Value:
     zero = a.number(0)
     return a.subtract(a.compared(np.greater, x, zero), a.compared(np.less, x, zero))
 
 
 FUNCTIONS: dict[str, Unary] = {
     "copy": lambda a, x: x,
-    "square": Algebra.square,
+    "square": lambda a, x: a.square(x),
     "sigmoid": sigmoid,
     "relu": relu,
     "gelu": _gelu,
@@ -118,15 +118,15 @@ FUNCTIONS: dict[str, Unary] = {
     "mish": _mish,
     "erf": _erf,
     "erf_dx": _erf_dx,
-    "exp": Algebra.exp,
+    "exp": lambda a, x: a.exp(x),
     "log": lambda a, x: a.opaque("log", x),
     "sin": lambda a, x: a.odd("sin", x),
     "arctan": lambda a, x: a.odd("arctan", x),
     "sqrt": sqrt,
     "rsqrt": rsqrt,
-    "reciprocal": Algebra.reciprocal,
+    "reciprocal": lambda a, x: a.reciprocal(x),
     "sign": _sign,
-    "abs": Algebra.absolute,
+    "abs": lambda a, x: a.absolute(x),
 }
 """Of the Scalar engine, as in `isa.activation_functions`. An erf that is odd is all that is known of erf."""
 
@@ -144,27 +144,27 @@ def _comparison(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Bin
     return lambda a, x, y: a.compared(function, x, y)
 
 
-def _of_larger_size(a: Algebra, x: Value, y: Value) -> Value:
+def _of_larger_size(a: Arithmetic, x: Value, y: Value) -> Value:
     return a.where(a.rank(a.absolute(x)) > a.rank(a.absolute(y)), x, y)
 
 
-def _of_smaller_size(a: Algebra, x: Value, y: Value) -> Value:
+def _of_smaller_size(a: Arithmetic, x: Value, y: Value) -> Value:
     return a.where(a.rank(a.absolute(x)) < a.rank(a.absolute(y)), x, y)
 
 
 UNARY: dict[str, Unary] = {
-    "abs": Algebra.absolute,
-    "square": Algebra.square,
+    "abs": lambda a, x: a.absolute(x),
+    "square": lambda a, x: a.square(x),
     "relu": relu,
     "rsqrt": rsqrt,
-    "reciprocal": Algebra.reciprocal,
+    "reciprocal": lambda a, x: a.reciprocal(x),
 }
 BINARY: dict[str, Binary] = {
-    "add": Algebra.add,
-    "subtract": Algebra.subtract,
-    "multiply": Algebra.multiply,
-    "maximum": Algebra.larger,
-    "minimum": Algebra.smaller,
+    "add": lambda a, x, y: a.add(x, y),
+    "subtract": lambda a, x, y: a.subtract(x, y),
+    "multiply": lambda a, x, y: a.multiply(x, y),
+    "maximum": lambda a, x, y: a.larger(x, y),
+    "minimum": lambda a, x, y: a.smaller(x, y),
     "equal": _comparison(np.equal),
     "not_equal": _comparison(np.not_equal),
     "greater_equal": _comparison(np.greater_equal),
@@ -183,7 +183,7 @@ BINARY: dict[str, Binary] = {
 
 
 def applied(
-    a: Algebra, name: str, x: Value, y: Value | None, reverse: bool = False, number: float | None = None
+    a: Arithmetic, name: str, x: Value, y: Value | None, reverse: bool = False, number: float | None = None
 ) -> Value:
     """x <op> y, or the other way round. `number`: what y is, where it is a constant."""
     if name in UNARY:
@@ -196,7 +196,7 @@ def applied(
     return BINARY[name](a, y, x) if reverse else BINARY[name](a, x, y)
 
 
-def _power(a: Algebra, x: Value, y: Value, exponent: float) -> Value:
+def _power(a: Arithmetic, x: Value, y: Value, exponent: float) -> Value:
     half = _HALF_POWERS.get(exponent)
     if half is not None:
         return half(a, x)
@@ -208,7 +208,7 @@ def _power(a: Algebra, x: Value, y: Value, exponent: float) -> Value:
     return a.reciprocal(found) if exponent < 0 else found
 
 
-def _on_bits(a: Algebra, name: str, x: Value, y: Value | None, reverse: bool) -> Value:
+def _on_bits(a: Arithmetic, name: str, x: Value, y: Value | None, reverse: bool) -> Value:
     function = ops.ALU[name].function
     mine = a.small_integers(x)
     if y is None:
@@ -217,7 +217,7 @@ def _on_bits(a: Algebra, name: str, x: Value, y: Value | None, reverse: bool) ->
     return a.integers(function(other, mine) if reverse else function(mine, other))
 
 
-def reduced(a: Algebra, name: str, x: Value) -> Value:
+def reduced(a: Arithmetic, name: str, x: Value) -> Value:
     """Along the last axis."""
     if name == "add":
         return a.total(x, -1)

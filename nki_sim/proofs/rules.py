@@ -15,7 +15,7 @@ from nki_sim.isa.constants import matmul_perf_mode, reduce_cmd
 from nki_sim.isa.gpsimd import affine_values
 from nki_sim.isa.select import FLOAT32_MIN
 from nki_sim.opcodes import OPCODES
-from nki_sim.proofs.algebra import Algebra, Value
+from nki_sim.proofs.arithmetic import Arithmetic, Value
 from nki_sim.proofs.operators import FUNCTIONS, applied, reduced
 from nki_sim.proofs.proof import NotProvable
 
@@ -27,7 +27,7 @@ class Row(Protocol):
     def attrs(self) -> Any: ...
 
     @property
-    def algebra(self) -> Algebra: ...
+    def algebra(self) -> Arithmetic: ...
 
     def has(self, role: str) -> bool: ...
 
@@ -123,7 +123,7 @@ def _by_its_own(opcode: str, data: str, indices: str | None = None) -> Rule:
         before = row.read("dst") if row.updates("dst") else None
 
         def moved(lane: np.ndarray, was: np.ndarray | None) -> np.ndarray:
-            dst = np.zeros(row.shape("dst"), np.uint64) if was is None else was.copy()
+            dst = np.zeros(row.shape("dst"), lane.dtype) if was is None else was.copy()
             OPCODES[opcode].compute([dst, lane, *given], row.attrs)
             return dst
 
@@ -365,7 +365,7 @@ def _matmul(row: Row) -> None:
 
 def _by_identity(row: Row) -> None:
     moving = _by_partition(row.read("moving")).p
-    if moving.shape[0] != moving.shape[1] or not (moving == np.eye(len(moving), dtype=np.uint64)).all():
+    if moving.shape[0] != moving.shape[1] or not (moving == np.eye(len(moving), dtype=moving.dtype)).all():
         raise NotProvable(
             f"line {row.algebra.line}: nc_matmul with is_transpose has a moving matrix that may be no identity"
         )

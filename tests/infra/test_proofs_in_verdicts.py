@@ -61,9 +61,10 @@ def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
     result, _ = judged(target, BY_HAND)
 
     assert isinstance(result, Measured), explain(result)
-    assert [proof.finding for proof in result.proofs] == [Finding.HELD, Finding.HELD]
+    assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
     assert result.rests_on == (
-        "tested; every output element proved written; proved equal to the input kernel up to reassociation"
+        "tested; every output element proved written; proved equal to the input kernel up to reassociation; "
+        "narrow types bounded within the tolerance"
     )
     assert result.refuted is None
 
@@ -72,7 +73,7 @@ def test_the_input_kernel_is_proved_to_write_all(target: LocalTarget) -> None:
     result, _ = judged(target, ACTIVATION, proposed=False)
 
     assert isinstance(result, Measured)
-    assert [proof.property for proof in result.proofs] == [Property.COVERAGE]
+    assert [proof.property for proof in result.proofs] == [Property.COVERAGE, Property.ERROR_BOUND]
 
 
 def test_another_formula_that_passes_its_tests_is_right_and_doubted(target: LocalTarget) -> None:
