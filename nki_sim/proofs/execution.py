@@ -37,6 +37,10 @@ _MOVES = frozenset(("dma_copy", "dma_transpose", "nc_transpose", "nc_stream_shuf
 """Instructions that keep every bit of what they move, where its type stays the same."""
 
 
+_MISFITS = (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError)
+"""What NumPy and the rules raise for a program that no tracer made: no candidate ends a judge."""
+
+
 class Input(NamedTuple):
     """What an argument of a kernel is."""
 
@@ -385,6 +389,9 @@ class FieldRun:
                 return self._execute(algebra)
             except NkiError as error:
                 raise NotProvable(str(error)) from None
+            except _MISFITS as error:
+                what = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise NotProvable(f"line {algebra.line} does not fit its model: {what}") from error
 
     def _execute(self, algebra: Arithmetic) -> Execution:
         programs = (self.program, *self.program.peers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,20 @@ def test_a_rule_computes_what_the_simulator_computes(name):
         assert exact.mean() > 0.1
         # a quotient of quotients is further off in float32 than half of its last bit, and then another fraction
         assert same[exact].mean() >= (0.8 if name == "bn_aggr" else 1.0)
+
+
+def test_a_program_that_no_tracer_made_is_not_provable():
+    program = traced("tensor_tensor", "trn2").program
+    forged = [
+        replace(t, operands=(*t.operands[:2], replace(t.operands[2], pattern=((64, 32), (1, 7)))))
+        if t.opcode == "tensor_tensor"
+        else t
+        for t in program.templates
+    ]
+    run = FieldRun(replace(program, templates=tuple(forged)), [Input(None)] * len(ARRAYS))
+
+    with pytest.raises(NotProvable, match="does not fit its model: ValueError: cannot reshape"):
+        run.execute(Algebra(3))
 
 
 def test_a_program_that_ends_in_a_fault_is_not_provable():
