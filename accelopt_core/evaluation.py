@@ -257,6 +257,35 @@ class Likely:
         return f"{100 * self.level:.0f} % sure: {said}" if self.level else said
 
 
+class Finding(str, Enum):
+    """What a proof came to."""
+
+    HELD = "held"
+    REFUTED = "refuted"
+    NOT_PROVABLE = "not provable"
+
+
+class Property(str, Enum):
+    """What is proved of a kernel beside testing it, for all inputs of one shape."""
+
+    COVERAGE = "coverage"
+    """Every output element is written, and none depends on memory that nothing wrote or on which core is first."""
+    EQUIVALENCE = "equivalence"
+    """It computes the formulas of the task's input kernel, up to reassociation."""
+    ERROR_BOUND = "error bound"
+    """Types narrower than float32 take no output further off than the task's tolerance, on inputs of its sizes."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One property of a kernel. Of the program as it was traced, so it never replaces a test of what runs."""
+
+    property: Property
+    finding: Finding
+    reason: str
+    """One line."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """A right answer with a latency. Simulated latencies say so, always."""
@@ -282,6 +311,8 @@ class Measured:
     """NeuronCores that it ran on at once (LNC)."""
     likely: Likely | None = None
     """Of a simulated latency how sure it is; None of one that a device took, and of those of older versions."""
+    proofs: tuple[Proof, ...] = ()
+    """At the first shape; none where only a device could tell what runs. Equivalence only of a proposed kernel."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -299,6 +330,16 @@ class Measured:
         return self.profile.bottleneck(self.latency_us)
 
     @property
+    def rests_on(self) -> str:
+        """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation`."""
+        return "; ".join(["tested", *(_PROVED[proof.property, proof.finding] for proof in self.proofs)])
+
+    @property
+    def refuted(self) -> Proof | None:
+        """What a proof says against this kernel, although it passed its tests."""
+        return next((proof for proof in self.proofs if proof.finding is Finding.REFUTED), None)
+
+    @property
     def label(self) -> str:
         """What stands before the latency: nothing for one that was measured on a device."""
         return latency_label(self.simulated, self.caveat)
@@ -312,6 +353,18 @@ class Measured:
     def percent_of_peak(self) -> float:
         return self.profile.bounds.percent_of_peak(self.latency_us)
 
+
+_PROVED = {
+    (Property.COVERAGE, Finding.HELD): "every output element proved written",
+    (Property.COVERAGE, Finding.REFUTED): "NOT every output element is written",
+    (Property.COVERAGE, Finding.NOT_PROVABLE): "whether every output element is written is not provable",
+    (Property.ERROR_BOUND, Finding.HELD): "narrow types bounded within the tolerance",
+    (Property.ERROR_BOUND, Finding.REFUTED): "narrow types NOT within the tolerance",
+    (Property.ERROR_BOUND, Finding.NOT_PROVABLE): "narrow types not provably within the tolerance",
+    (Property.EQUIVALENCE, Finding.HELD): "proved equal to the input kernel up to reassociation",
+    (Property.EQUIVALENCE, Finding.REFUTED): "NOT the input kernel's formula",
+    (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",
+}
 
 Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Measured]
 

@@ -46,6 +46,8 @@ class EvaluationRequest:
     incumbent: Candidate | None = None
     """The kernel to beat. Timed in turns with the candidate where timing is not exact, so that drift cannot decide;
     where it is exact, only for `final` (the input kernel then), so that one process's numbers make the speed-up."""
+    original: Candidate | None = None
+    """The task's input kernel, which the candidate is proved equal to where that can be; None for itself."""
     cores: int | None = None
     """NeuronCores that the task's input runs on at once; a kernel for another number of them is refused, since their
     times say nothing of each other. None: that is not known yet."""

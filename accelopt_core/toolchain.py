@@ -7,13 +7,13 @@ code never saw, and timed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Step
+from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Proof, Step
 
 
 class CandidateFault(Exception):
@@ -238,6 +238,22 @@ class Toolchain(Protocol):
 
     def run(self, artifact: Any, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """Outputs in the order the kernel returns them. Raises RunError or StepTimeout."""
+        ...
+
+    def prove(
+        self,
+        artifact: Any,
+        tensors: Sequence[np.ndarray],
+        seed: int,
+        tolerance: float,
+        original: Callable[[], Any] | None,
+        kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
+    ) -> tuple[Proof, ...]:
+        """What holds for all inputs with the shapes of `tensors`, whose integers are what they are. Empty for a device.
+
+        `seed` is secret from candidates, `tolerance` relative to an output's size. `original` compiles the kernel that
+        this one shall be equal to; `kept` returns what that came to with this seed, or computes and keeps it.
+        """
         ...
 
     def cores(self, artifact: Any) -> int:

@@ -19,6 +19,7 @@ from accelopt_core.evaluation import (
     IncumbentTiming,
     Measured,
     Profile,
+    Proof,
     Step,
     TimedOut,
 )
@@ -32,6 +33,7 @@ from accelopt_core.judging.correctness import (
     draws_at_full_shape,
 )
 from accelopt_core.judging.plausibility import contradiction
+from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.static_checks import dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
@@ -64,6 +66,7 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
     step = Step.COMPILE
     try:
         checks: list[str] = []
+        proofs: tuple[Proof, ...] = ()
         worst = 0.0
         task = request.task
         _refuse_hostile_text(request, progress)
@@ -77,6 +80,8 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
             verified = verifier.verify(draws)
             checks.append(verified.line)
             worst = max(worst, verified.relative_l2)
+            if preset is task.presets[0]:
+                proofs = proved(request, toolchain, compiled, cache, progress)
             step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
         full = _compile(request, toolchain, task.full, task.seeds[0])
@@ -84,6 +89,8 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
+        if len(task.presets) == 1:
+            proofs = proved(request, toolchain, full, cache, progress)
         if verify_full:
             verifier = Verifier(request, toolchain, full, cache)
             if request.final or len(task.presets) == 1:
@@ -99,7 +106,7 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
         timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
         facts = toolchain.facts(full.artifact)
-        return _measured(request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent)
+        return _measured(request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs)
     except CompileError as error:
         return CompileFailed(error.message, error.line)
     except StepTimeout as error:
@@ -232,6 +239,7 @@ def _measured(
     verified_full: bool,
     worst: float,
     incumbent: IncumbentTiming | None,
+    proofs: tuple[Proof, ...],
 ) -> Evaluation:
     task = request.task
     latency = statistics.median(timing.samples_us)
@@ -263,5 +271,6 @@ def _measured(
         toolchain.caveat,
         cores,
         facts.likely,
+        proofs,
     )
     return quoting(measured, request.candidate.source)

@@ -333,6 +333,9 @@ class Loop:
             lane.last = replace(lane.last, outcome=Outcome(decision.verdict.value))
             self._state.adopt(lane.candidate, measured, decision)
             if decision.improved:
+                if measured.refuted is not None:
+                    doubt = f"{lane.candidate.id} is the best, but {measured.rests_on}: {measured.refuted.reason}"
+                    self._tell(Notice(doubt, "warning"))
                 self._journal.best(lane.candidate, measured)
         return decision
 
@@ -369,8 +372,10 @@ class Loop:
         final: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
-        cores = None if candidate is self._input else self._state.baseline.cores
-        return EvaluationRequest(self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, cores)
+        cores, original = (None, None) if candidate is self._input else (self._state.baseline.cores, self._input)
+        return EvaluationRequest(
+            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, cores
+        )
 
     def _confirm_winner(self) -> None:
         """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 import nki_sim
-from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Step
+from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
 from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.task import ENTRY_POINTS
 from accelopt_core.toolchain import (
@@ -51,6 +51,12 @@ from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
 from nki_sim.program import Program
+from nki_sim.proofs import proof
+from nki_sim.proofs.equivalence import Original, covered, prove
+from nki_sim.proofs.error_bound import error_bound
+from nki_sim.proofs.execution import Input
+from nki_sim.proofs.kept import from_arrays, to_arrays
+from nki_sim.proofs.proof import NotProvable
 from nki_sim.run import iterate
 from nki_sim.schedule import resource_bound
 from nki_sim.unroll import unrolled
@@ -262,6 +268,33 @@ class SimulatorToolchain:
             said = f"{type(error).__name__}: {error}"
             raise RunError(f"the program's instructions do not fit their operands: {said}") from None
 
+    def prove(
+        self,
+        artifact: Simulated,
+        tensors: Sequence[np.ndarray],
+        seed: int,
+        tolerance: float,
+        original: Callable[[], Simulated] | None,
+        kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
+    ) -> tuple[Proof, ...]:
+        inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
+        bound = _proof(Property.ERROR_BOUND, error_bound(artifact.program, tensors, tolerance))
+        if original is None:
+            return _proof(Property.COVERAGE, covered(artifact.program, inputs, seed)), bound
+        compiled = original
+
+        def program() -> Program:
+            try:
+                return compiled().program
+            except CandidateFault as fault:
+                raise NotProvable(f"it does not compile at this shape: {fault}") from None
+
+        found = prove(
+            artifact.program,
+            Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute())))),
+        )
+        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
+
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)
 
@@ -304,6 +337,10 @@ class SimulatorToolchain:
 
     def close(self) -> None:
         self._scratch.close()
+
+
+def _proof(property: Property, found: proof.Proof) -> Proof:
+    return Proof(property, Finding(found.finding.value), found.reason)
 
 
 def traced_on_simulator(

@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     CompileFailed,
     Crashed,
     Evaluation,
+    Finding,
     Gap,
     HotLine,
     Idle,
@@ -25,6 +26,8 @@ from accelopt_core.evaluation import (
     Likely,
     Measured,
     Profile,
+    Proof,
+    Property,
     Step,
     TimedOut,
 )
@@ -40,7 +43,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def decode_job(text: str) -> Job:
         extra_seeds=tuple(data["extra_seeds"]),
         final=data["final"],
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
+        original=None if data["original"] is None else Candidate(**data["original"]),
         cores=data["cores"],
     )
     measured = calibration.from_json(job["calibration"])
@@ -175,5 +179,9 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
         likely = fields.pop("likely")
         fields["likely"] = None if likely is None else Likely(**{**likely, "rests_on": tuple(likely["rests_on"])})
+        fields["proofs"] = tuple(
+            Proof(Property(proof["property"]), Finding(proof["finding"]), str(proof["reason"]))
+            for proof in fields["proofs"]
+        )
         return Measured(**fields)
     raise ValueError(f"unknown evaluation kind {kind!r}")

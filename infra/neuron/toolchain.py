@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Installed, Step
+from accelopt_core.evaluation import HotLine, Installed, Proof, Step
 from accelopt_core.toolchain import ArgumentSpec, Facts, RunError, StepTimeout, Timing, ToolchainMissing, Traced
 from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
@@ -187,6 +187,18 @@ class NeuronToolchain:
 
     def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
         return self._trace(self.machine.name, source, arguments, timeout_s)
+
+    def prove(
+        self,
+        artifact: Neff,
+        tensors: Sequence[np.ndarray],
+        seed: int,
+        tolerance: float,
+        original: object,
+        kept: object,
+    ) -> tuple[Proof, ...]:
+        """What is in a NEFF is the compiler's; only its runs tell what it computes."""
+        return ()
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""

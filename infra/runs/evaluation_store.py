@@ -80,6 +80,8 @@ def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
         request.final,
         request.incumbent.content_hash if request.final and request.incumbent is not None else "",
     ]
+    if request.original is not None:
+        depends_on.append(request.original.content_hash)
     if request.cores not in (None, 1):
         depends_on.append(request.cores)
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()[:32]

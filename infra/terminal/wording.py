@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import Measured, between
+from accelopt_core.evaluation import Finding, Measured, between
 from accelopt_core.ports import Usage
 from ka_extensions.attempt_history import last_of_rounds
 from ka_extensions.outcome import Outcome
@@ -146,7 +146,15 @@ def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
     """For below a latency table: what must be explained, a line each; of simulated latencies where a device's lie."""
     derived = baseline.profile.bounds.source == "trace"
     bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
-    return bound + _likely(baseline, best or baseline) + ([baseline.caveat] if baseline.caveat else [])
+    caveat = [baseline.caveat] if baseline.caveat else []
+    return bound + _likely(baseline, best or baseline) + caveat + _rests_on(best or baseline)
+
+
+def _rests_on(result: Measured) -> list[str]:
+    """What its verdict rests on, where something was proved or could have been; and why it was not."""
+    unproved = [proof for proof in result.proofs if proof.finding is not Finding.HELD]
+    said = [f"{proof.property.value} {proof.finding.value}: {one_line(proof.reason)}" for proof in unproved]
+    return [f"right because {result.rests_on}", *said] if result.proofs else []
 
 
 def _likely(baseline: Measured, best: Measured) -> list[str]:

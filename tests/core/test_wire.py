@@ -56,7 +56,14 @@ def test_a_job_arrives_as_it_was_sent() -> None:
     candidate = Candidate("c1", "def kernel(): pass\n", "input", "p1")
     incumbent = Candidate("input", "def kernel(): return 0\n")
     request = EvaluationRequest(
-        TASK, candidate, extra_seeds=(5,), final=True, verify_full_below_us=12.5, incumbent=incumbent, cores=2
+        TASK,
+        candidate,
+        extra_seeds=(5,),
+        final=True,
+        verify_full_below_us=12.5,
+        incumbent=incumbent,
+        original=incumbent,
+        cores=2,
     )
     job = wire.Job(request, "n", "auto", "trn1", "c0ffee")
     assert wire.decode_job(wire.encode_job(job)) == job

@@ -1,0 +1,161 @@
+"""Do two programs compute the same, as far as exact arithmetic can tell?
+
+Both run on the same drawing of a field (`algebra`). Equal elements mean equal formulas, but for chance: a wrong output
+element comes out right once in 2^31 drawings, times the degree of its formula. Where they differ, either a term is
+different, or something was moved across a function of which the model knows too little. The second is suspected of an
+opaque function that the two programs asked for different arguments, if drawing it anew changes the element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nki_sim.program import Program
+from nki_sim.proofs.algebra import Algebra, Arguments
+from nki_sim.proofs.coverage import coverage, differences, place
+from nki_sim.proofs.execution import Execution, FieldRun, Input
+from nki_sim.proofs.proof import Finding, NotProvable, Proof
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What is known of one program."""
+
+    coverage: Proof
+    equivalence: Proof
+    """To the original."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a program came to on one drawing."""
+
+    outputs: tuple[np.ndarray, ...]
+    """uint64, the lane modulo p."""
+    arguments: Mapping[str, Arguments]
+    """What it asked opaque functions for."""
+
+
+class Original:
+    """The program that others are held against, run once for each drawing."""
+
+    def __init__(
+        self,
+        program: Callable[[], Program],
+        inputs: Sequence[Input],
+        seed: int,
+        known: Callable[[Callable[[], Behaviour]], Behaviour] | None = None,
+    ) -> None:
+        """`program` is only called where it must be run. `inputs`: of its tensor arguments, in their order. `seed`
+        draws fields, functions and inputs; a kernel that knew it could be made to pass. `known` finds the behaviour on
+        that drawing among what earlier runs left, or else computes it.
+        """
+        self._program = program
+        self._known = known
+        self._found: dict[frozenset[str], Behaviour] = {}
+        self.inputs = inputs
+        self.seed = seed
+
+    def behaviour(self, changed: frozenset[str] = frozenset()) -> Behaviour:
+        """With these functions drawn anew. Raises NotProvable."""
+        found = self._found.get(changed)
+        if found is None:
+            keep = self._known if self._known is not None and not changed else None
+            found = self._run(changed) if keep is None else keep(lambda: self._run(changed))
+            self._found[changed] = found
+        return found
+
+    def _run(self, changed: frozenset[str]) -> Behaviour:
+        algebra = Algebra(self.seed, changed)
+        found = FieldRun(self._program(), self.inputs, memory=_ELSEWHERE).execute(algebra)
+        return Behaviour(tuple(value.p for value in found.outputs), algebra.arguments)
+
+
+_ELSEWHERE = 1 << 16
+"""What was never written is not the same in the original: nothing can be equal by it."""
+
+
+def covered(program: Program, inputs: Sequence[Input], seed: int) -> Proof:
+    """Coverage alone, of a program that there is no other for."""
+    run = FieldRun(program, inputs)
+    try:
+        return coverage(run, run.execute(Algebra(seed)), seed)
+    except NotProvable as reason:
+        return Proof(Finding.NOT_PROVABLE, str(reason))
+
+
+def prove(program: Program, original: Original) -> Proofs:
+    """What holds of `program`, which takes the original's arguments. Costs one run, and more where something is off."""
+    algebra = Algebra(original.seed)
+    run = FieldRun(program, original.inputs)
+    try:
+        found = run.execute(algebra)
+        covered = coverage(run, found, original.seed)
+    except NotProvable as reason:
+        unknown = Proof(Finding.NOT_PROVABLE, str(reason))
+        return Proofs(unknown, unknown)
+    if covered.finding is not Finding.HELD:
+        return Proofs(covered, Proof(Finding.NOT_PROVABLE, covered.reason))
+    try:
+        equal = _equal(run, found, algebra, original)
+    except NotProvable as reason:
+        equal = Proof(Finding.NOT_PROVABLE, str(reason))
+    return Proofs(covered, equal)
+
+
+def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original) -> Proof:
+    try:
+        expected = original.behaviour()
+    except NotProvable as reason:
+        return Proof(Finding.NOT_PROVABLE, f"of the original: {reason}")
+    outputs, arguments = [value.p for value in found.outputs], expected.arguments
+    shapes = [each.shape for each in outputs], [each.shape for each in expected.outputs]
+    if shapes[0] != shapes[1]:
+        return Proof(Finding.NOT_PROVABLE, f"the outputs are {_said(shapes[0])} and the original's {_said(shapes[1])}")
+    differ = differences(outputs, expected.outputs)
+    if not any(each.any() for each in differ):
+        return Proof(Finding.HELD, _held(found, algebra))
+    number = next(number for number, each in enumerate(differ) if each.any())
+    count = sum(int(each.sum()) for each in differ)
+    where = f"output {number} at {place(differ[number])}, one of {count:,} elements"
+    between = [
+        name
+        for name in sorted(algebra.arguments.keys() | arguments.keys())
+        if _asked_otherwise(algebra.arguments.get(name), arguments.get(name))
+        and _matters(name, differ, run, outputs, original)
+    ]
+    if not between:
+        return Proof(Finding.REFUTED, f"not the original's formula: {where}")
+    lines = ", ".join(f"{name} ({_line(name, algebra.arguments, arguments)})" for name in between)
+    return Proof(Finding.NOT_PROVABLE, f"{where}; what comes to {lines} differs from the original's")
+
+
+def _asked_otherwise(one: Arguments | None, other: Arguments | None) -> bool:
+    return one is None or other is None or not np.array_equal(one.seen, other.seen)
+
+
+def _matters(
+    name: str, differ: Sequence[np.ndarray], run: FieldRun, outputs: Sequence[np.ndarray], original: Original
+) -> bool:
+    """Do the elements that differ depend on what this function is, in one of the two programs?"""
+    changed = frozenset((name,))
+    again = [value.p for value in run.execute(Algebra(original.seed, changed)).outputs]
+    pairs = (outputs, again), (original.behaviour().outputs, original.behaviour(changed).outputs)
+    return any((moved & off).any() for one, other in pairs for moved, off in zip(differences(one, other), differ))
+
+
+def _line(name: str, mine: Mapping[str, Arguments], theirs: Mapping[str, Arguments]) -> str:
+    return f"line {mine[name].line}" if name in mine else f"line {theirs[name].line} of the original"
+
+
+def _held(found: Execution, algebra: Algebra) -> str:
+    elements = sum(value.p.size for value in found.outputs)
+    opaque = f"; {', '.join(sorted(algebra.arguments))} of the same arguments" if algebra.arguments else ""
+    return f"equal up to reassociation: {elements:,} output elements modulo {algebra.field.prime:,}{opaque}"
+
+
+def _said(shapes: Sequence[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)

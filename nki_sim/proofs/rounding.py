@@ -1,0 +1,204 @@
+"""Numbers with a bound on what types narrower than float32 may have done to them: a running error analysis.
+
+Lane p is the value in float64, as if nothing were rounded; lane q bounds how far narrower types may have taken it from
+there, whatever these inputs happen to be: a value that bfloat16 holds exactly counts as rounded like any other. What
+float32 itself rounds is not counted; tests measure that. Bounds are worst cases: errors that cancel are added.
+Higham, Accuracy and Stability of Numerical Algorithms, 3.3; unit roundoffs are half of the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nki_sim.dtypes import DType
+from nki_sim.isa import ops
+from nki_sim.proofs.arithmetic import Value
+from nki_sim.proofs.proof import NotProvable
+
+Array = np.ndarray
+
+UNIT_ROUNDOFF = {
+    "tfloat32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3": 2.0**-4,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+"""Of normal numbers, to nearest; bits of the mantissa: NKI's table of dtypes."""
+
+_STEEPEST = {"erf": 2 / np.sqrt(np.pi), "sin": 1.0, "arctan": 1.0}
+"""A function's largest slope."""
+_INTEGER = 1 << 24
+
+
+class Rounding:
+    """`Arithmetic` on numbers and bounds. `narrow` collects what rounded them."""
+
+    element = np.dtype(np.float64)
+    always_both = True
+    wants_q = True
+    seed = 0
+
+    def __init__(self) -> None:
+        self.line = 0
+        self.engine = ""
+        self.narrow: dict[tuple[str, str, int], None] = {}
+        """(dtype, engine, line) of every rounding, in order."""
+
+    # --- numbers --------------------------------------------------------------------------------------
+
+    def random(self, generator: np.random.Generator, shape: tuple[int, ...], needed: bool = True) -> Value:
+        """What memory holds that nothing wrote: no output depends on it, or coverage is refuted."""
+        return Value(np.zeros(shape), np.zeros(shape))
+
+    def number(self, value: float) -> Value:
+        return self.given(np.asarray(value, np.float64))
+
+    def integers(self, values: Array) -> Value:
+        return self.given(values)
+
+    def constants(self, values: Array) -> Value:
+        return self.given(values)
+
+    def given(self, values: Array) -> Value:
+        p = np.asarray(values, np.float64)
+        return Value(p, np.zeros(p.shape))
+
+    def small_integers(self, x: Value) -> Array:
+        if (np.abs(x.p) > _INTEGER).any() or (x.p != np.rint(x.p)).any():
+            raise NotProvable(f"line {self.line} uses a computed value as a whole number")
+        return x.p.astype(np.int64)
+
+    def loaded(self, x: Value, dtype: DType) -> Value:
+        return self._rounded(x, dtype)
+
+    def stored(self, x: Value, dtype: DType) -> Value:
+        if dtype == "bool":
+            return self.truth(x.p != 0)
+        if dtype.is_float:
+            return self._rounded(x, dtype)
+        return x if (x.p == np.rint(x.p)).all() else self._widened(x, 0.5, dtype)
+
+    def _rounded(self, x: Value, dtype: DType) -> Value:
+        roundoff = UNIT_ROUNDOFF.get(dtype)
+        return x if roundoff is None else self._widened(x, roundoff * np.abs(x.p), dtype)
+
+    def _widened(self, x: Value, more: Array | float, dtype: DType) -> Value:
+        self.narrow[str(dtype), self.engine, self.line] = None
+        return Value(x.p, _q(x) + more)
+
+    # --- arithmetic -----------------------------------------------------------------------------------
+
+    def add(self, x: Value, y: Value) -> Value:
+        return Value(x.p + y.p, _q(x) + _q(y))
+
+    def subtract(self, x: Value, y: Value) -> Value:
+        return Value(x.p - y.p, _q(x) + _q(y))
+
+    def multiply(self, x: Value, y: Value) -> Value:
+        return Value(x.p * y.p, _times(np.abs(x.p), _q(y)) + _times(_q(x), np.abs(y.p) + _q(y)))
+
+    def negative(self, x: Value) -> Value:
+        return Value(-x.p, _q(x))
+
+    def reciprocal(self, x: Value) -> Value:
+        size, error = np.abs(x.p), _q(x)
+        left = size - error
+        bound = np.divide(error, size * left, out=np.full(size.shape, np.inf), where=left > 0)
+        return Value(1.0 / x.p, np.where(error == 0, 0.0, bound))
+
+    def square(self, x: Value) -> Value:
+        return self.multiply(x, x)
+
+    def matmul(self, left: Value, right: Value) -> Value:
+        a, b = np.abs(left.p), np.abs(right.p)
+        error = np.zeros((a.shape[0], b.shape[1]))
+        if _q(right).any():
+            error += a @ _q(right)
+        if _q(left).any():
+            error += _q(left) @ (b + _q(right))
+        return Value(left.p @ right.p, error)
+
+    def total(self, x: Value, axes: tuple[int, ...] | int) -> Value:
+        return Value(x.p.sum(axis=axes), _q(x).sum(axis=axes))
+
+    def product(self, x: Value) -> Value:
+        found = x.moved(lambda lane: lane[..., 0])
+        for i in range(1, x.shape[-1]):
+            found = self.multiply(found, x.moved(lambda lane: lane[..., i]))  # noqa: B023
+        return found
+
+    def recurrence(self, start: Value, factors: Value, terms: Value) -> Value:
+        state = start
+        found = np.empty((2, *factors.shape))
+        for i in range(factors.shape[1]):
+            factor, term = (each.moved(lambda lane: lane[:, i : i + 1]) for each in (factors, terms))  # noqa: B023
+            state = self.add(self.multiply(factor, state), term)
+            found[0, :, i : i + 1], found[1, :, i : i + 1] = state.p, _q(state)
+        return Value(found[0], found[1])
+
+    # --- functions ------------------------------------------------------------------------------------
+
+    def exp(self, x: Value) -> Value:
+        value = np.exp(x.p)
+        return Value(value, _times(value, np.expm1(_q(x))))
+
+    def opaque(self, function: str, *arguments: Value) -> Value:
+        x = arguments[0]
+        if function == "power":
+            return self._monotonous(lambda base: np.power(base, arguments[1].p), x)
+        if function in ("sqrt", "log"):
+            return self._monotonous(getattr(np, function), x)
+        value = np.empty(x.shape)
+        ops.ACTIVATIONS[function](np.array(x.p), value)
+        return Value(value, _STEEPEST[function] * _q(x))
+
+    def odd(self, function: str, x: Value) -> Value:
+        return self.opaque(function, x)
+
+    def _monotonous(self, function: Callable[[Array], Array], x: Value) -> Value:
+        """Of arguments that are not negative: the ends of an interval go to the ends of one."""
+        value = function(x.p)
+        ends = [np.abs(function(np.maximum(x.p + way * _q(x), 0.0)) - value) for way in (-1, 1)]
+        return Value(value, np.where(_q(x) == 0, 0.0, np.fmax(*ends)))
+
+    def where(self, chosen: Array, x: Value, y: Value) -> Value:
+        return Value(np.where(chosen, x.p, y.p), np.where(chosen, _q(x), _q(y)))
+
+    # --- order ----------------------------------------------------------------------------------------
+
+    def rank(self, x: Value) -> Array:
+        return x.p
+
+    def largest(self, x: Value, least: bool = False) -> Value:
+        return Value(x.p.min(axis=-1) if least else x.p.max(axis=-1), _q(x).max(axis=-1))
+
+    def larger(self, x: Value, y: Value) -> Value:
+        return Value(np.maximum(x.p, y.p), np.maximum(_q(x), _q(y)))
+
+    def smaller(self, x: Value, y: Value) -> Value:
+        return Value(np.minimum(x.p, y.p), np.maximum(_q(x), _q(y)))
+
+    def compared(self, comparison: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
+        near = (_q(x) + _q(y) > 0) & (np.abs(x.p - y.p) <= _q(x) + _q(y))
+        return Value(comparison(x.p, y.p).astype(np.float64), near.astype(np.float64))
+
+    def truth(self, holds: Array) -> Value:
+        return self.given(holds)
+
+    def absolute(self, x: Value) -> Value:
+        return Value(np.abs(x.p), _q(x))
+
+
+def _q(x: Value) -> Array:
+    assert x.q is not None
+    return x.q
+
+
+def _times(x: Array, error: Array) -> Array:
+    """An error of 0 stays 0, whatever it is multiplied by."""
+    with np.errstate(invalid="ignore"):
+        return np.where((error == 0) | (x == 0), 0.0, x * error)

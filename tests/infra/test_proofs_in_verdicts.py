@@ -1,0 +1,122 @@
+"""What was proved of a kernel stands in its verdict, its record and its report; and what a refutation does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Evaluation, Finding, Incorrect, Measured, Proof, Property, explain
+from accelopt_core.ports import EvaluationRequest
+from infra.judging import wire
+from infra.records import to_document
+from infra.runs.evaluations import evaluation_from
+from infra.targets.local import LocalTarget
+from infra.tasks.seed_index import load_seed
+from infra.terminal import wording
+from tests.infra.samples import measured
+
+SILU = load_seed("silu").kernel_source
+ACTIVATION = "nisa.activation(dst=out, op=nl.silu, data=tile)"
+BY_HAND = """
+            nisa.activation(dst=out, op=nl.sigmoid, data=tile)
+            nisa.tensor_tensor(dst=out, data1=out, data2=tile, op=nl.multiply)
+""".strip()
+SLIGHTLY_MORE = ACTIVATION.replace("data=tile", "data=tile, scale=1.0000001")
+NEVER_WRITTEN = f"""{ACTIVATION}
+            four = nl.ndarray((TILE_M, TILE_N), dtype=nl.int32, buffer=nl.sbuf)
+            nisa.scalar_tensor_tensor(dst=out, data=four, op0=nl.subtract, operand0=4.0, op1=nl.add, operand1=out)
+""".strip()
+"""Integers that nothing wrote are 4 in this simulator: no test can tell."""
+
+PROOFS = (
+    Proof(Property.COVERAGE, Finding.HELD, "every output element is written"),
+    Proof(Property.EQUIVALENCE, Finding.REFUTED, "not the original's formula: output 0 at [0, 1]"),
+)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalTarget]:
+    target = LocalTarget("simulator", "trn2")
+    yield target
+    target.close()
+
+
+def judged(target: LocalTarget, activation: str, *, proposed: bool = True) -> tuple[Evaluation, list[str]]:
+    task = load_seed("silu").task()
+    small = replace(task, presets=task.presets[:1], seeds=(0,))
+    source = SILU.replace(ACTIVATION, activation)
+    candidate = Candidate("c", source, "input") if proposed else Candidate("input", source)
+    original = Candidate("input", SILU) if proposed else None
+    said: list[str] = []
+    result = target.evaluate(
+        EvaluationRequest(small, candidate, original=original), lambda step, detail: said.append(detail)
+    )
+    return result, said
+
+
+def test_another_form_is_tested_and_proved(target: LocalTarget) -> None:
+    result, _ = judged(target, BY_HAND)
+
+    assert isinstance(result, Measured), explain(result)
+    assert [proof.finding for proof in result.proofs] == [Finding.HELD] * 3
+    assert result.rests_on == (
+        "tested; every output element proved written; proved equal to the input kernel up to reassociation; "
+        "narrow types bounded within the tolerance"
+    )
+    assert result.refuted is None
+
+
+def test_the_input_kernel_is_proved_to_write_all(target: LocalTarget) -> None:
+    result, _ = judged(target, ACTIVATION, proposed=False)
+
+    assert isinstance(result, Measured)
+    assert [proof.property for proof in result.proofs] == [Property.COVERAGE, Property.ERROR_BOUND]
+
+
+def test_another_formula_that_passes_its_tests_is_right_and_doubted(target: LocalTarget) -> None:
+    result, said = judged(target, SLIGHTLY_MORE)
+
+    assert isinstance(result, Measured), explain(result)
+    assert result.refuted is not None and result.refuted.property is Property.EQUIVALENCE
+    assert "NOT the input kernel's formula" in result.rests_on
+    assert any("equivalence refuted: not the original's formula: output 0 at [0, 0]" in line for line in said)
+
+
+def test_what_depends_on_memory_that_nothing_wrote_is_wrong_although_it_passes_its_tests(target: LocalTarget) -> None:
+    result, _ = judged(target, NEVER_WRITTEN)
+
+    assert isinstance(result, Incorrect), explain(result)
+    assert "on memory that nothing wrote: line" in explain(result)
+
+
+def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None:
+    judged(target, BY_HAND)
+    kept = sorted((target._folder / "references").glob("*.complete"))
+    written = [path.stat().st_mtime_ns for path in kept]
+
+    judged(target, SLIGHTLY_MORE)
+
+    again = sorted((target._folder / "references").glob("*.complete"))
+    assert kept and again == kept
+    assert [path.stat().st_mtime_ns for path in again] == written
+
+
+def test_proofs_travel_and_are_kept() -> None:
+    result = replace(measured(20.0), proofs=PROOFS)
+
+    assert wire.decode_result(wire.encode_evaluation(result, nonce="n"), nonce="n").proofs == PROOFS  # type: ignore[union-attr]
+    assert evaluation_from(to_document(result), "a file").proofs == PROOFS  # type: ignore[union-attr]
+    without = to_document(result)
+    del without["proofs"]
+    assert evaluation_from(without, "an older file").proofs == ()  # type: ignore[union-attr]
+
+
+def test_a_report_says_what_the_verdict_on_the_best_rests_on() -> None:
+    notes = wording.notes(measured(40.0), replace(measured(20.0), proofs=PROOFS))
+
+    assert notes[-2] == "right because tested; every output element proved written; NOT the input kernel's formula"
+    assert notes[-1] == "equivalence refuted: not the original's formula: output 0 at [0, 1]"
+    assert not any("right because" in note for note in wording.notes(measured(40.0), measured(20.0)))
