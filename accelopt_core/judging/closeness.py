@@ -67,7 +67,7 @@ _PLAIN_ROWS = 64
 _SHORT = 8
 """A row or column of fewer elements says nothing that single elements do not."""
 
-_BLOCK = 1 << 17
+_BLOCK = 1 << 15
 """Elements compared at a time: what is made of them stays in the processor's cache."""
 
 
@@ -138,7 +138,7 @@ def check_output(
     distance = _ratio(sums.rows.error, sums.rows.norm)
     rows, columns, slack = sums.rows, sums.columns, arithmetic.slack
     whole = _Lines(np.stack([rows.error, rows.norm, rows.noise]).sum(axis=1, keepdims=True), got.size)
-    limit = min(whole.limit(0, slack), float("inf") if bound is None else bound)
+    limit = whole.at(0, slack)[1] if bound is None else min(whole.at(0, slack)[1], bound)
     if (bound is not None and distance > bound) or whole.off(slack) is not None:
         return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit)
     single = _single(got, expected, sums)
@@ -146,12 +146,15 @@ def check_output(
         return distance, _failure(got, expected, sums.suspect, single, where)
     row = rows.off(slack)
     if row is not None:
-        return distance, _line_failure(got, expected, f"row {row}", np.s_[row, :], rows, row, slack, where)
+        flat = row * sums.width + _furthest(_line(got)[row], _line(expected)[row])
+        return distance, _failure(got, expected, flat, f"row {row} differs", where, *rows.at(row, slack))
     column = columns.off(slack)
     if column is not None:
         part, at = divmod(column, sums.width)
         chosen = np.s_[part * sums.height : (part + 1) * sums.height, at]
-        return distance, _line_failure(got, expected, f"column {at}", chosen, columns, column, slack, where)
+        row = part * sums.height + _furthest(_line(got)[chosen], _line(expected)[chosen])
+        flat = row * sums.width + at
+        return distance, _failure(got, expected, flat, f"column {at} differs", where, *columns.at(column, slack))
     if single is not None:
         return distance, _failure(got, expected, sums.suspect, single, where)
     return distance, None
@@ -199,9 +202,12 @@ class _Lines:
             return np.zeros(0)
         return np.sqrt(self.error) / (slack * np.sqrt(self.noise) + FLOOR * np.sqrt(self.length))
 
-    def limit(self, at: int, slack: float) -> float:
-        """As relative L2, for people."""
-        return slack * float(np.sqrt(self.noise[at] / self.norm[at])) if self.norm[at] > 0 else float("inf")
+    def at(self, line: int, slack: float) -> tuple[float, float]:
+        """(distance, limit) of one as relative L2, for people; infinite where the reference is 0."""
+        norm = self.norm[line]
+        if not norm > 0:
+            return float("inf"), float("inf")
+        return float(np.sqrt(self.error[line] / norm)), slack * float(np.sqrt(self.noise[line] / norm))
 
 
 class _Sums:
@@ -224,6 +230,7 @@ class _Sums:
         self.suspect = -1
         """Flat index, in the first row that has one, of the one that is most times too small or too large."""
         step = max(1, _BLOCK // max(1, self.width))
+        self._buffers = np.empty((3, min(step, max(1, self.height)), self.width))
         for group in range(groups):
             for start in range(group * self.height, (group + 1) * self.height, step):
                 self._block(slice(start, min(start + step, (group + 1) * self.height)), group)
@@ -233,41 +240,40 @@ class _Sums:
         return self.rows, self.columns
 
     def _block(self, rows: slice, group: int) -> None:
+        want, got = self._expected[rows].astype(np.float64, copy=False), self._got[rows]
+        error, squares, scratch = self._buffers[:, : len(want)]
         with np.errstate(invalid="ignore", over="ignore"):
-            want = self._expected[rows].astype(np.float64, copy=False)
-            error = np.subtract(want, self._got[rows], dtype=np.float64)
-            squares = np.square(error)
+            np.subtract(want, got, out=error)
+            np.square(error, out=squares)
             largest = squares.max(axis=1, initial=0)
         if not np.isfinite(largest).all():
             want, error = self._made_finite(rows, want, error)
-            squares = np.square(error)
+            np.square(error, out=squares)
             largest = squares.max(axis=1, initial=0)
-        norms = np.square(want)
-        row_norms = norms.sum(axis=1)
-        self._add(0, rows, group, squares, squares.sum(axis=1))
-        self._add(1, rows, group, norms, row_norms)
+        np.square(want, out=scratch)
+        self._add(0, rows, group, squares)
+        self._add(1, rows, group, scratch)
+        norms = self.rows.norm[rows]
         unit, slack = self._arithmetic.unit, self._arithmetic.element_slack
         if self._noise is None:
-            self.rows.sums[2, rows] = unit * unit * row_norms
-            self._columns[2, group] = unit * unit * self._columns[1, group]
-            least = _PLAIN_ROWS * unit * np.sqrt(row_norms / max(1, self.width)) * slack / FLOAT32.element_slack + FLOOR
+            least = _PLAIN_ROWS * unit * np.sqrt(norms / max(1, self.width)) * slack / FLOAT32.element_slack + FLOOR
             for row in np.flatnonzero(largest > np.square(least)):
-                allowed = slack * unit * np.abs(want[row]) + least[row]
-                self._suspect(rows.start + row, np.abs(error[row]) > allowed)
+                self._suspect(rows.start + row, np.abs(error[row]) > slack * unit * np.abs(want[row]) + least[row])
+            self.rows.sums[2, rows] = unit * unit * norms
+            self._columns[2, group] = unit * unit * self._columns[1, group]
             return
-        noise = self._noise[rows].astype(np.float64)
-        np.multiply(noise, slack, out=norms)
-        norms += FLOOR
-        np.square(norms, out=norms)
-        beyond = squares > norms
+        np.multiply(self._noise[rows], slack, out=scratch)
+        scratch += FLOOR
+        np.square(scratch, out=scratch)
+        beyond = squares > scratch
         if beyond.any():
             for row in np.flatnonzero(beyond.any(axis=1)):
                 self._suspect(rows.start + row, beyond[row])
-        np.square(noise, out=noise)
-        self._add(2, rows, group, noise, noise.sum(axis=1))
+        np.square(self._noise[rows], out=scratch, dtype=np.float64)
+        self._add(2, rows, group, scratch)
 
-    def _add(self, what: int, rows: slice, group: int, squares: np.ndarray, row_sums: np.ndarray) -> None:
-        self.rows.sums[what, rows] = row_sums
+    def _add(self, what: int, rows: slice, group: int, squares: np.ndarray) -> None:
+        self.rows.sums[what, rows] = squares.sum(axis=1)
         self._columns[what, group] += squares.sum(axis=0)
 
     def _suspect(self, row: int, beyond: np.ndarray) -> None:
@@ -307,21 +313,9 @@ def _ratio(errors: np.ndarray, norms: np.ndarray) -> float:
     return float(np.sqrt(error / norm))
 
 
-def _line_failure(
-    got: np.ndarray,
-    expected: np.ndarray,
-    name: str,
-    chosen: Any,
-    lines: _Lines,
-    at: int,
-    slack: float,
-    where: dict[str, Any],
-) -> CheckFailure:
-    width = expected.shape[-1]
-    numbers = np.arange(expected.size).reshape(-1, width)[chosen]
-    flat = int(numbers[_furthest(got.reshape(-1)[numbers], expected.reshape(-1)[numbers])])
-    distance = float(np.sqrt(lines.error[at] / lines.norm[at])) if lines.norm[at] > 0 else None
-    return _failure(got, expected, flat, f"{name} differs", where, distance, lines.limit(at, slack))
+def _line(array: np.ndarray) -> np.ndarray:
+    """As rows."""
+    return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
 
 
 def _failure(

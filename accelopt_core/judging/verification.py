@@ -68,19 +68,14 @@ class Reference:
         One rounding of the result is in it. Twice: with a sign for every element, and with one for every row, since
         equal elements are rounded alike and their errors add up. Signs are drawn from `seed`: the same bits again.
         """
-        squares = [np.square(np.multiply(e, unit, dtype=np.float64)) for e in expected]
+        squares = [np.zeros(e.shape) for e in expected]
         with np.errstate(all="ignore"):
             for alike in (False, True):
                 draw = np.random.default_rng([seed, alike])
                 moved = self._forward([_moved(a, unit, draw, alike) for a in _as(np.float64, inputs)])
                 for total, one, exact in zip(squares, moved, expected):
-                    change = np.subtract(one, exact, dtype=np.float64)
-                    total += np.square(change, out=change)
-            for total, exact in zip(squares, expected):
-                if not np.isfinite(total).all():  # a result that is not finite is right as it is; one beside it is not
-                    total[...] = np.where(np.isfinite(exact), np.nan_to_num(total, nan=np.inf, posinf=np.inf), 0)
-                np.sqrt(total, out=total)
-            return tuple(np.minimum(total, np.finfo(np.float32).max).astype(np.float32) for total in squares)
+                    _add_square(total, one, exact)
+            return tuple(_with_rounding(total, exact, unit) for total, exact in zip(squares, expected))
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...] | None:
         """`forward` in float32: what plain arithmetic makes of these inputs; None where it is not finite."""
@@ -132,6 +127,35 @@ def _moved(value: Any, unit: float, draw: np.random.Generator, alike: bool) -> A
     count = int(np.prod(shape))
     signs = np.unpackbits(np.frombuffer(draw.bytes((count + 7) // 8), np.uint8), count=count).reshape(shape)
     return value * np.where(signs, 1 + unit, 1 - unit)
+
+
+_BLOCK = 1 << 18
+"""Elements taken at a time where a temporary array of all would cost gigabytes."""
+
+
+def _add_square(total: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
+    flat = [array.reshape(-1) for array in (total, one, exact)]
+    for start in range(0, total.size, _BLOCK):
+        part, moved, base = (array[start : start + _BLOCK] for array in flat)
+        change = np.subtract(moved, base, dtype=np.float64)
+        part += np.square(change, out=change)
+
+
+def _with_rounding(squares: np.ndarray, exact: np.ndarray, unit: float) -> np.ndarray:
+    """The root, with one rounding of the result, as float32.
+
+    A result that is not finite is right only as it is; for one that is and nearly was not, anything is.
+    """
+    result = np.empty(squares.shape, np.float32)
+    flat = [array.reshape(-1) for array in (squares, exact, result)]
+    for start in range(0, squares.size, _BLOCK):
+        total, base, out = (array[start : start + _BLOCK] for array in flat)
+        rounding = np.multiply(base, unit, dtype=np.float64)
+        total += np.square(rounding, out=rounding)
+        if not np.isfinite(total).all():
+            total[...] = np.where(np.isfinite(base), np.nan_to_num(total, nan=np.inf, posinf=np.inf), 0)
+        np.minimum(np.sqrt(total, out=total), np.finfo(np.float32).max, out=out, casting="same_kind")
+    return result
 
 
 def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
