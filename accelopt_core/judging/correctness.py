@@ -149,6 +149,15 @@ class _Execution:
 
 
 @dataclass(frozen=True)
+class _Off:
+    """An output that is further off than the limits it was held to."""
+
+    distance: float
+    """Relative L2 over the whole output; infinite where a value is not finite, or the shape is another."""
+    failure: CheckFailure
+
+
+@dataclass(frozen=True)
 class Verifier:
     """Runs a candidate at one shape and holds its outputs against the reference's."""
 
@@ -206,6 +215,8 @@ class Verifier:
         compared = self._compare(execution, None) if quick else None
         if isinstance(compared, Passed):
             return compared
+        if own and compared is not None and compared.distance > self.request.task.tolerance:
+            return self._failed(execution, compared)
         noise = self._noise(execution)
         compared = self._compare(execution, noise)
         if isinstance(compared, Passed):
@@ -217,7 +228,11 @@ class Verifier:
                 return compared
         elif not own:
             return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
-        return Failed((self._made_up(execution, compared.output) if own else None) or Incorrect(compared))
+        return self._failed(execution, compared)
+
+    def _failed(self, execution: _Execution, off: _Off) -> Failed:
+        own = execution.draw.distribution == REFERENCE
+        return Failed((self._made_up(execution, off.failure.output) if own else None) or Incorrect(off.failure))
 
     @property
     def _arithmetic(self) -> Arithmetic:
@@ -274,7 +289,7 @@ class Verifier:
 
     def _compare(
         self, execution: _Execution, noise: Sequence[np.ndarray] | None, wider: Sequence[float] | None = None
-    ) -> Passed | CheckFailure:
+    ) -> Passed | _Off:
         """Output by output, up to the first that fails."""
         draw = execution.draw
         worst = 0.0
@@ -288,7 +303,7 @@ class Verifier:
                 bound=self.request.task.tolerance if draw.distribution == REFERENCE else None,
             )
             if failure is not None:
-                return failure
+                return _Off(distance, failure)
             worst = max(worst, distance)
         return Passed(worst)
 

@@ -1,8 +1,8 @@
 """The honest kernels that wrong ones are made from: the shipped seeds, each as the catalogue leaves it, and two cores.
 
 A seed after catalogue steps stands for its suite winner: the same hoisted loads, kept tiles, fused sums and moved
-engines. What they leave lies in `after_steps/`, so that the corpus stays as it is when a transform changes; `made_again`
-makes it afresh.
+engines. What they leave lies in `after_steps/`, so that the corpus stays as it is when a transform changes;
+`made_again` makes it afresh.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.mutations.bases import Base, bases
 from tests.mutations.operators import OPERATORS, spots
 
-PER_OPERATOR = 3
+PER_OPERATOR = 2
 """Mutants of one kernel by one operator, at most: spread over all that there are."""
 
 

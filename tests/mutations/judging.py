@@ -23,6 +23,8 @@ from accelopt_core.task import DISTRIBUTIONS, Task
 from accelopt_core.toolchain import ArgumentSpec, CompileError, TensorArgument
 from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain
 from infra.tasks.seed_index import load_seed
+from nki_sim.dtypes import as_dtype
+from nki_sim.session import TensorSpec
 from tests.mutations.bases import Base
 from tests.mutations.corpus import Mutant
 
@@ -51,7 +53,9 @@ class TracedHere(SimulatorToolchain):
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
         module = types.ModuleType("mutant")
-        specs = [nki_sim.TensorSpec(a.shape, a.dtype) if isinstance(a, TensorArgument) else a.value for a in arguments]
+        specs = [
+            TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, TensorArgument) else a.value for a in arguments
+        ]
         try:
             exec(compile(source, "<mutant>", "exec"), module.__dict__)
             return Simulated(nki_sim.trace(module.kernel, *specs, machine=self.machine.name), self.machine)
