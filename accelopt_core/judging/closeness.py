@@ -215,7 +215,7 @@ class _Sums:
 
     def __init__(self, got: np.ndarray, expected: np.ndarray, noise: np.ndarray | None, arithmetic: Arithmetic) -> None:
         self._arithmetic = arithmetic
-        self.width = expected.shape[-1] if expected.ndim else 1
+        self.width = max(1, expected.shape[-1]) if expected.ndim else 1
         self.height = expected.shape[-2] if expected.ndim > 1 else 1
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
         self._noise = None if noise is None else noise.reshape(-1, self.width)

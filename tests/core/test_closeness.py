@@ -71,6 +71,13 @@ def test_a_small_row_beside_large_ones_is_held_to_its_own_size() -> None:
     assert failure is not None and failure.reason == "row 9 differs"
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (0,), (3, 0), (0, 3), (2, 3, 4)])
+def test_any_shape_can_be_compared(shape: tuple[int, ...]) -> None:
+    expected = np.ones(shape)
+    assert check(expected.astype(np.float32), expected) is None
+    assert (check(expected * 2, expected) is None) == (expected.size == 0)
+
+
 @pytest.mark.parametrize("shape", [(4096, 64), (3, 512, 64)])
 def test_one_wrong_column_is_found_though_every_row_is_close(shape: tuple[int, ...]) -> None:
     expected = normal(*shape)

@@ -49,7 +49,9 @@ class Verdict:
 
 
 class TracedHere(SimulatorToolchain):
-    """The simulator, without a process around a kernel that is not a stranger's."""
+    """The simulator, without a process around a kernel that is not a stranger's; the first wrong draw is the last."""
+
+    parallel_runs = 1
 
     def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
         module = types.ModuleType("mutant")

@@ -57,7 +57,7 @@ def spots(tree: ast.Module) -> list[Spot]:
                 walk(statement.body, loops)
 
     walk(function.body, ())
-    walk(tree.body[: tree.body.index(function)], ())
+    found += [Spot(tree.body, index, (), parameters, homes) for index in range(tree.body.index(function))]
     return found
 
 
