@@ -198,7 +198,7 @@ class _Lines:
 
     def over(self, slack: float) -> np.ndarray:
         """Error over limit of each; of too short ones nothing."""
-        if self.length < _SHORT and len(self.error) > 1:
+        if not self.length or (self.length < _SHORT and len(self.error) > 1):
             return np.zeros(0)
         return np.sqrt(self.error) / (slack * np.sqrt(self.noise) + FLOOR * np.sqrt(self.length))
 
