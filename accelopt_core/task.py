@@ -22,6 +22,7 @@ REFERENCE = "reference"
 
 DISTRIBUTIONS = (
     REFERENCE, "large", "small", "positive", "heavy-tailed", "constant-rows", "zeros-mixed", "zero-rows",
+    "peaks", "scaled-rows", "mixed",
 )  # fmt: skip
 """What a kernel's inputs are drawn from; `judging/distributions.py` says how each changes the reference's own."""
 

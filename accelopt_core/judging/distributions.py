@@ -2,7 +2,8 @@
 
 Each takes the reference's own inputs and changes the floating arrays among them, so that shapes, dtypes, integers and
 numbers stay what the task says, and what is never negative stays so. A shortcut that is right for standard normal
-inputs alone (no maximum subtracted, no epsilon, no weight decay) is wrong for one of them.
+inputs alone (no maximum subtracted, no epsilon, no weight decay) is wrong for one of them. Two set magnitudes by target
+and not by factor: 100 to 200, where exp(x) no longer fits float32 and exp(-x) is denormal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.task import DISTRIBUTIONS, REFERENCE
+
+PEAK = (100.0, 200.0)
+"""Between which the largest magnitude of an array lies where it is set."""
+
+ORDERS = 4
+"""Powers of ten between the scales of rows."""
 
 Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
@@ -54,6 +61,40 @@ def _zero_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     return changed
 
 
+def _peaks(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """The same values, the largest 100 to 200."""
+    return array * (draw.uniform(*PEAK) / _largest(array))
+
+
+def _scaled_rows(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Rows between their own size and a ten-thousandth of it; what hides behind large rows is alone in its own."""
+    return array * 10.0 ** draw.uniform(-ORDERS, 0, (*array.shape[:-1], 1) if array.ndim > 1 else array.shape)
+
+
+def _mixed(array: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """All of the others in one draw, row by row, at scales that differ by four orders; the largest 100 to 200.
+
+    Each row is as it is, of one sign, heavy-tailed, constant or with zeros mixed in; one row in eight reaches the peak.
+    """
+    rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(-1, 1)
+    kinds = draw.integers(0, 6, len(rows))[:, None]
+    changed = np.where(kinds == 1, np.abs(rows), rows)
+    if array.min() < 0:  # what is never negative stays so
+        changed = np.where(kinds == 2, -np.abs(rows), changed)
+    changed = np.where(kinds == 3, rows * np.square(rows / _largest(rows, axis=1)), changed)
+    changed = np.where(kinds == 4, rows[:, :1], changed)
+    changed = np.where((kinds == 5) & (draw.random(rows.shape, np.float32) < 0.3), 0, changed)
+    scales = 10.0 ** draw.uniform(-ORDERS, 0, (len(rows), 1))
+    scales[draw.random(len(rows)) < 1 / 8] = 1
+    scales[draw.integers(len(rows))] = 1
+    return (changed * (draw.uniform(*PEAK) * scales / _largest(changed, axis=1))).reshape(array.shape)
+
+
+def _largest(array: np.ndarray, axis: int | None = None) -> np.ndarray:
+    largest = np.abs(array).max(axis=axis, keepdims=axis is not None)
+    return np.where(largest > 0, largest, 1)
+
+
 _CHANGES: dict[str, Change] = {
     "large": _large,
     "small": _small,
@@ -62,6 +103,9 @@ _CHANGES: dict[str, Change] = {
     "constant-rows": _constant_rows,
     "zeros-mixed": _zeros_mixed,
     "zero-rows": _zero_rows,
+    "peaks": _peaks,
+    "scaled-rows": _scaled_rows,
+    "mixed": _mixed,
 }
 
 assert (REFERENCE, *_CHANGES) == DISTRIBUTIONS, "a task can name what is not here, or the reverse"
@@ -74,7 +118,13 @@ def changed_inputs(inputs: list[Any], distribution: str, seed: int) -> list[Any]
     change = _CHANGES[distribution]
     result = []
     for position, value in enumerate(inputs):
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size:
-            value = change(value, np.random.default_rng([seed, position])).astype(value.dtype)
+        if is_floating(value) and value.size:
+            wide = value if value.dtype.kind == "f" else value.astype(np.float32)
+            value = change(wide, np.random.default_rng([seed, position])).astype(value.dtype)
         result.append(value)
     return result
+
+
+def is_floating(value: Any) -> bool:
+    """Also for bfloat16 and the 8-bit types, which NumPy knows from ml_dtypes and calls void."""
+    return isinstance(value, np.ndarray) and value.dtype.name.startswith(("float", "bfloat"))

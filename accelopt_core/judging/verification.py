@@ -1,4 +1,4 @@
-"""The verdict: a kernel's outputs against a float64 reference. Never imports candidate code."""
+"""What a kernel is held against: its reference in float64, and how far honest arithmetic may be from that."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from accelopt_core.evaluation import CheckFailure
-from accelopt_core.judging.distributions import changed_inputs
+from accelopt_core.judging.distributions import changed_inputs, is_floating
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
-
-_BLOCK = 1 << 22
-"""Elements compared at a time, so that a comparison needs megabytes and not gigabytes."""
 
 REFERENCE_NAMES = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 
@@ -63,21 +59,29 @@ class Reference:
 
     def expected(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float64: floating inputs are widened first, so that rounding is the kernel's alone."""
-        return self._forward([a.astype(np.float64) if _floating(a) else a for a in inputs])
+        return self._forward(_as(np.float64, inputs))
 
-    def float32_error(self, inputs: list[Any], expected: tuple[np.ndarray, ...]) -> float:
-        """Worst relative L2 of `forward` itself in float32: how well these inputs can be computed at all.
+    def noise(
+        self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
+    ) -> tuple[np.ndarray, ...]:
+        """Root mean square change of each output element when every input is off by one rounding, `unit`, either way.
 
-        A row counts as `check_output` counts it. Infinite where the reference is not finite, or float32 overflows.
+        One rounding of the result is in it. Twice: with a sign for every element, and with one for every row, since
+        equal elements are rounded alike and their errors add up. Signs are drawn from `seed`: the same bits again.
         """
-        if not all(np.isfinite(e).all() for e in expected):
-            return float("inf")
-        narrow = self._forward([a.astype(np.float32) if _floating(a) else a for a in inputs])
-        if not all(np.isfinite(n).all() for n in narrow):
-            return float("inf")
-        return max(
-            (max(relative_l2(n, e), _worst_row(n, e)[1] / ROW_SLACK) for n, e in zip(narrow, expected)), default=0
-        )
+        squares = [np.zeros(e.shape) for e in expected]
+        with np.errstate(all="ignore"):
+            for alike in (False, True):
+                draw = np.random.default_rng([seed, alike])
+                moved = self._forward([_moved(a, unit, draw, alike) for a in _as(np.float64, inputs)])
+                for total, one, exact in zip(squares, moved, expected):
+                    _add_square(total, one, exact)
+            return tuple(_with_rounding(total, exact, unit) for total, exact in zip(squares, expected))
+
+    def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...] | None:
+        """`forward` in float32: what plain arithmetic makes of these inputs; None where it is not finite."""
+        narrow = self._forward(_as(np.float32, inputs))
+        return narrow if all(np.isfinite(n).all() for n in narrow) else None
 
     def _forward(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         with np.errstate(all="ignore"):  # what overflows or divides by zero is looked at, not warned about
@@ -115,8 +119,46 @@ class Reference:
             ) from error
 
 
-def _floating(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+def _as(dtype: type[np.floating], inputs: list[Any]) -> list[Any]:
+    return [a.astype(dtype) if is_floating(a) else a for a in inputs]
+
+
+def _moved(value: Any, unit: float, draw: np.random.Generator, alike: bool) -> Any:
+    if not is_floating(value):
+        return value
+    shape = (*value.shape[:-1], 1) if alike and value.ndim > 1 else value.shape
+    count = int(np.prod(shape))
+    signs = np.unpackbits(np.frombuffer(draw.bytes((count + 7) // 8), np.uint8), count=count).reshape(shape)
+    return value * np.where(signs, 1 + unit, 1 - unit)
+
+
+_BLOCK = 1 << 18
+"""Elements taken at a time where a temporary array of all would cost gigabytes."""
+
+
+def _add_square(total: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
+    flat = [array.reshape(-1) for array in (total, one, exact)]
+    for start in range(0, total.size, _BLOCK):
+        part, moved, base = (array[start : start + _BLOCK] for array in flat)
+        change = np.subtract(moved, base, dtype=np.float64)
+        part += np.square(change, out=change)
+
+
+def _with_rounding(squares: np.ndarray, exact: np.ndarray, unit: float) -> np.ndarray:
+    """The root, with one rounding of the result, as float32.
+
+    A result that is not finite is right only as it is; for one that is and nearly was not, anything is.
+    """
+    result = np.empty(squares.shape, np.float32)
+    flat = [array.reshape(-1) for array in (squares, exact, result)]
+    for start in range(0, squares.size, _BLOCK):
+        total, base, out = (array[start : start + _BLOCK] for array in flat)
+        rounding = np.multiply(base, unit, dtype=np.float64)
+        total += np.square(rounding, out=rounding)
+        if not np.isfinite(total).all():
+            total[...] = np.where(np.isfinite(base), np.nan_to_num(total, nan=np.inf, posinf=np.inf), 0)
+        np.minimum(np.sqrt(total, out=total), np.finfo(np.float32).max, out=out, casting="same_kind")
+    return result
 
 
 def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
@@ -137,147 +179,6 @@ def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
     return tuple(specs)
 
 
-def relative_l2(got: np.ndarray, expected: np.ndarray) -> float:
-    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed.
-
-    Where the reference is not finite, only the same value is right, and it counts in neither norm.
-    """
-    error = norm = 0.0
-    for g, e in zip(_blocks(got), _blocks(expected)):
-        wide = e.astype(np.float64)
-        error += float(np.sum(np.square(_difference(g, wide))))
-        norm += float(np.sum(np.square(np.where(np.isfinite(wide), wide, 0.0))))
-    if norm == 0.0:
-        return 0.0 if error == 0.0 else float("inf")
-    return float(np.sqrt(error / norm))
-
-
-def _difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """got - expected in float64; 0 where both are the same infinity or both NaN, infinite where only one is finite."""
-    wide = got.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        difference = wide - expected
-    if np.isfinite(difference).all():
-        return difference
-    same = (wide == expected) | (np.isnan(wide) & np.isnan(expected))
-    return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
-
-
-def check_output(
-    got: np.ndarray,
-    expected: np.ndarray,
-    *,
-    seed: int,
-    preset: str,
-    output: int,
-    tolerance: float,
-    distribution: str,
-) -> tuple[float, CheckFailure | None]:
-    """(relative L2, the failure if there is one). Shape, finiteness, distance, worst row, values that were dropped."""
-    where: dict[str, Any] = {"seed": seed, "preset": preset, "output": output, "distribution": distribution}
-    if got.shape != expected.shape:
-        return float("inf"), CheckFailure(reason=f"shape {list(got.shape)} instead of {list(expected.shape)}", **where)
-    for start, (g, e) in enumerate(zip(_blocks(got), _blocks(expected))):
-        with np.errstate(invalid="ignore"):
-            strange = ~np.isfinite(g.astype(np.float64)) & np.isfinite(e)
-        if strange.any():
-            flat = start * _BLOCK + int(np.argmax(strange))
-            index = tuple(int(i) for i in np.unravel_index(flat, got.shape))
-            value = float(got.reshape(-1)[flat])
-            reason = "NaN: memory that was never written was read, or 0/0" if np.isnan(value) else "infinite"
-            return float("inf"), CheckFailure(
-                reason=reason, worst_index=index, got=value, expected=float(expected.reshape(-1)[flat]), **where
-            )
-    distance = relative_l2(got, expected)
-    reason, flat = "outputs differ", -1
-    measure: float | None = distance
-    limit: float | None = tolerance
-    if distance <= tolerance:
-        row, row_distance = _worst_row(got, expected)
-        dropped, first = _dropped(got, expected)
-        if row_distance > ROW_SLACK * tolerance:
-            reason, measure, limit = f"row {row} differs", row_distance, ROW_SLACK * tolerance
-            flat = row * got.shape[-1] + int(np.argmax(np.abs(_row(got, row).astype(np.float64) - _row(expected, row))))
-        elif dropped > DROPPED_LIMIT:
-            reason, measure, limit, flat = f"{100 * dropped:.2g} % of the values are dropped", None, None, first
-        else:
-            return distance, None
-    if flat < 0:
-        flat = _worst(got, expected)
-    return distance, CheckFailure(
-        reason=reason,
-        rel_l2=measure,
-        tolerance=limit,
-        worst_index=tuple(int(i) for i in np.unravel_index(flat, got.shape)),
-        expected=float(expected.reshape(-1)[flat]),
-        got=float(got.reshape(-1)[flat]),
-        **where,
-    )
-
-
-ROW_SLACK = 10
-"""A row may be this many times as far off as all rows together."""
-
-_SHORT_ROW = 8
-"""Rows of fewer elements say nothing that single values do not."""
-
-DROPPED_LIMIT = 1e-4
-"""Fraction of the values that may be a thousandth or less of what they should be; in rounding alone, none is."""
-
-_COUNTS = 1e-5
-"""Values below this fraction of the root mean square may vanish in rounding."""
-
-
-def _worst_row(got: np.ndarray, expected: np.ndarray) -> tuple[int, float]:
-    """(row, relative L2 of it) along the last dimension; rows far below the usual norm are measured by that norm."""
-    if expected.ndim < 2 or expected.shape[-1] < _SHORT_ROW:
-        return 0, 0.0
-    width = expected.shape[-1]
-    step = max(1, _BLOCK // width)
-    flat_got, flat_expected = got.reshape(-1, width), expected.reshape(-1, width)
-    errors, norms = np.empty(len(flat_expected)), np.empty(len(flat_expected))
-    for start in range(0, len(flat_expected), step):
-        wide = flat_expected[start : start + step].astype(np.float64)
-        errors[start : start + step] = np.sum(np.square(_difference(flat_got[start : start + step], wide)), axis=1)
-        norms[start : start + step] = np.sum(np.square(np.where(np.isfinite(wide), wide, 0.0)), axis=1)
-    floor = 1e-4 * float(np.mean(norms))
-    distances = np.sqrt(errors / np.maximum(np.maximum(norms, floor), np.finfo(np.float64).tiny))
-    row = int(np.argmax(distances))
-    return row, float(distances[row])
-
-
-def _row(array: np.ndarray, number: int) -> np.ndarray:
-    return array.reshape(-1, array.shape[-1])[number]
-
-
-def _dropped(got: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-    """(fraction of values that all but vanished, the first of them): too small to show in any norm together."""
-    squares = sum(float(np.sum(np.square(np.where(np.isfinite(e), e, 0.0)))) for e in _blocks(expected))
-    least = _COUNTS * np.sqrt(squares / max(1, expected.size))
-    count, first = 0, 0
-    for number, (g, e) in enumerate(zip(_blocks(got), _blocks(expected))):
-        lost = (np.abs(e) > least) & (np.abs(g) < 1e-3 * np.abs(e))
-        if count == 0 and lost.any():
-            first = number * _BLOCK + int(np.argmax(lost))
-        count += int(np.count_nonzero(lost))
-    return count / max(1, expected.size), first
-
-
-def _worst(got: np.ndarray, expected: np.ndarray) -> int:
-    best, at = -1.0, 0
-    for number, (g, e) in enumerate(zip(_blocks(got), _blocks(expected))):
-        difference = np.abs(_difference(g, e.astype(np.float64)))
-        here = int(np.argmax(difference))
-        if difference[here] > best:
-            best, at = float(difference[here]), number * _BLOCK + here
-    return at
-
-
-def _blocks(array: np.ndarray) -> list[np.ndarray]:
-    flat = array.reshape(-1)
-    return [flat[i : i + _BLOCK] for i in range(0, flat.size, _BLOCK)]
-
-
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -290,7 +191,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 class ReferenceCache:
-    """Expected outputs per (task, preset, seed, distribution) on disk, within a budget; for a judge that starts afresh.
+    """What was computed of a reference at one preset, by name, on disk within a budget; for a judge that starts afresh.
 
     Without a folder nothing is kept. What was not written with the same key, which never lies on a disk that a
     candidate can read, is computed again.
@@ -300,19 +201,6 @@ class ReferenceCache:
         self._folder = folder
         self._budget = budget_bytes
         self._key = key
-
-    def expected(self, reference: Reference, seed: int, inputs: list[Any], distribution: str) -> tuple[np.ndarray, ...]:
-        return self._kept(reference, f"{seed}/{distribution}", lambda: reference.expected(inputs))
-
-    def float32_error(
-        self, reference: Reference, seed: int, inputs: list[Any], distribution: str, expected: tuple[np.ndarray, ...]
-    ) -> float:
-        found = self._kept(
-            reference,
-            f"{seed}/{distribution}/float32",
-            lambda: (np.array([reference.float32_error(inputs, expected)]),),
-        )
-        return float(found[0][0])
 
     def drawing(self, reference: Reference) -> int:
         """Secret from candidates, and the same for a task's shape as long as what is kept here is believed."""
@@ -325,9 +213,9 @@ class ReferenceCache:
         self, reference: Reference, kernel: str, compute: Callable[[], tuple[np.ndarray, ...]]
     ) -> tuple[np.ndarray, ...]:
         """Of a kernel, by its hash, on `drawing`; where that is another each time, it is computed each time."""
-        return self._kept(reference, f"behaviour/{kernel}", compute) if self._key else compute()
+        return self.kept(reference, f"behaviour/{kernel}", compute) if self._key else compute()
 
-    def _kept(
+    def kept(
         self, reference: Reference, what: str, compute: Callable[[], tuple[np.ndarray, ...]]
     ) -> tuple[np.ndarray, ...]:
         if self._folder is None:

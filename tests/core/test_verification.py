@@ -7,14 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accelopt_core.judging.verification import (
-    BadReference,
-    Reference,
-    ReferenceCache,
-    argument_specs,
-    check_output,
-    relative_l2,
-)
+from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
+from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, TensorArgument
 
@@ -46,8 +40,8 @@ def reference(**values: int) -> Reference:
     return Reference(chosen, chosen.full)
 
 
-def check(got: np.ndarray, expected: np.ndarray, tolerance: float = 2e-5):
-    return check_output(got, expected, seed=7, preset="full", output=0, tolerance=tolerance, distribution=REFERENCE)
+def check(got: np.ndarray, expected: np.ndarray, bound: float | None = None):
+    return check_output(got, expected, place=Place(7, "full", 0, REFERENCE), arithmetic=FLOAT32, bound=bound)
 
 
 def test_relative_l2_is_the_distance_over_the_norm() -> None:
@@ -62,11 +56,12 @@ def test_relative_l2_of_a_zero_reference_is_zero_or_infinite() -> None:
     assert relative_l2(np.array([0.0, 1e-30, 0.0]), zero) == float("inf")
 
 
-def test_a_distance_at_the_tolerance_passes_and_above_it_fails() -> None:
+@pytest.mark.parametrize(("bound", "limit"), [(None, FLOAT32.slack * FLOAT32.unit), (5e-7, 5e-7)])
+def test_a_distance_at_the_limit_passes_and_above_it_fails(bound: float | None, limit: float) -> None:
     expected = np.ones(100)
-    assert check(expected * (1 + 1.9e-5), expected)[1] is None
-    distance, failure = check(expected * (1 + 2.1e-5), expected)
-    assert failure is not None and distance == pytest.approx(2.1e-5)
+    assert check(expected * (1 + 0.95 * limit), expected, bound)[1] is None
+    distance, failure = check(expected * (1 + 1.05 * limit), expected, bound)
+    assert failure is not None and distance == pytest.approx(1.05 * limit) and failure.tolerance == pytest.approx(limit)
 
 
 def test_a_failure_names_seed_index_and_both_values() -> None:
@@ -149,14 +144,14 @@ def test_expected_outputs_are_computed_once_per_seed(tmp_path: Path) -> None:
     )
     ref = Reference(counting, counting.full)
     cache = ReferenceCache(tmp_path)
-    first = cache.expected(ref, 0, ref.inputs(0), REFERENCE)
-    again = cache.expected(ref, 0, ref.inputs(0), REFERENCE)
-    cache.expected(ref, 21, ref.inputs(21), REFERENCE)
+    first = cache.kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
+    again = cache.kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
+    cache.kept(ref, "21", lambda: ref.expected(ref.inputs(21)))
     assert len(ref._module.calls) == 2
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
 
 def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
     ref = reference()
-    ReferenceCache(tmp_path, budget_bytes=10).expected(ref, 0, ref.inputs(0), REFERENCE)
+    ReferenceCache(tmp_path, budget_bytes=10).kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
     assert not list(tmp_path.iterdir())

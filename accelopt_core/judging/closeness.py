@@ -1,0 +1,339 @@
+"""How close an output has to be, and whether it is: in all, per row, per column, and element by element.
+
+One constant is no measure: where values cancel, honest arithmetic is further off than 2e-5, and elsewhere it is a
+hundred times closer, which is room for wrong kernels. So each element has a *noise*: how far it moves when every input
+is off by one rounding (`Reference.noise`: the reference in float64 on inputs times 1 ± the unit roundoff, signs drawn
+from the seed), joined with one rounding of the result. An honest kernel is nearly backward stable: what it computes is
+the exact result for inputs that are a few roundings off, so its error is a few times the noise, whatever cancels and
+at whatever shape. A dropped term, a clamp, or a constant that is off by 1e-5 is not of that form.
+
+Where that is not so (the logits of a softmax are large numbers between inputs and outputs, and are rounded too), the
+reference in float32 shows it: an output may be 8 times as many times its noise off as the worst row or column of that
+is (`needed`). Its error alone would be no measure: it is small by luck where a whole row is one number, as under
+constant rows; the worst of all rows, each against its own noise, is not. The input kernel's own error would need it
+run on every draw, would differ with what the user brings, and would excuse a wrong one.
+
+On the reference's own inputs the task's published bound holds besides, over the whole output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accelopt_core.evaluation import CheckFailure
+from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, Task
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a task's arithmetic may do to a result."""
+
+    unit: float
+    """Unit roundoff: half the distance of 1 to the next number."""
+    slack: float
+    """An output, a row and a column of it may be this many times its noise off, root mean square."""
+    element_slack: float
+    """An element may be this many times its own noise off; a fraction `FEW` of them more."""
+
+    def widened(self, times: float) -> Arithmetic:
+        return Arithmetic(self.unit, self.slack * times, self.element_slack * times)
+
+
+FLOAT32 = Arithmetic(2.0**-24, 32, 512)
+"""Sums are rounded as they grow, so that the last of K terms is as far off as all before: 128 products one by one, then
+tile by tile, is at most 20 times the noise at K = 5120; blocks of 128, as the simulator sums, 2 times."""
+
+_NARROW = {
+    PrecisionPolicy.BF16_ALLOWED: Arithmetic(2.0**-9, 8, 64),
+    PrecisionPolicy.FP8_ALLOWED: Arithmetic(2.0**-4, 8, 8),
+}
+"""Operands are rounded, sums are in float32: the noise itself, and some for what is stored between."""
+
+DEVICE_SLACK = 10
+"""A device's tables for exp, rsqrt and the like are not published: there, this many times as much (2e-5 of a row)."""
+
+FEW = 1e-4
+"""Fraction of the elements whose noise may be underrated: where both it and the value happen to vanish."""
+
+FLOOR = 128 * float(np.finfo(np.float32).tiny)
+"""What an element may be off whatever its noise, about 1.5e-36: engines need not keep denormal numbers."""
+
+_PLAIN_ROWS = 64
+"""Without noise, an element below this many roundings of its row's root mean square is not suspected."""
+
+_SHORT = 8
+"""A row or column of fewer elements says nothing that single elements do not."""
+
+_BLOCK = 1 << 15
+"""Elements compared at a time: what is made of them stays in the processor's cache."""
+
+
+def arithmetic_of(task: Task, exact_functions: bool) -> Arithmetic:
+    """`exact_functions`: exp and the like are NumPy's, as on the simulator.
+
+    A float32 task that declares a wider bound than the suite's is given the same share of that.
+    """
+    narrow = _NARROW.get(task.precision)
+    if narrow is not None:
+        return narrow
+    wider = max(1.0, task.tolerance / DEFAULT_TOLERANCE) * (1 if exact_functions else DEVICE_SLACK)
+    return FLOAT32.widened(wider)
+
+
+PLAIN_SLACK = 8
+"""An output may be this many times as many times its noise off as the worst row or column of plain float32."""
+
+
+def needed(arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> float:
+    """How many times wider the limits must be, at least 1, going by the reference run in float32, `plain`."""
+    sums = _Sums(plain, expected, noise, arithmetic)
+    return max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which output of which draw, for the failure."""
+
+    seed: int
+    preset: str
+    output: int
+    distribution: str
+
+
+def relative_l2(got: np.ndarray, expected: np.ndarray) -> float:
+    """||got - expected|| / ||expected|| over the whole tensor, in float64; infinite for a zero reference missed.
+
+    Where the reference is not finite, only the same value is right, and it counts in neither norm.
+    """
+    sums = _Sums(got, expected, None, FLOAT32)
+    return _ratio(sums.rows.error, sums.rows.norm)
+
+
+def check_output(
+    got: np.ndarray,
+    expected: np.ndarray,
+    *,
+    place: Place,
+    arithmetic: Arithmetic,
+    noise: np.ndarray | None = None,
+    bound: float | None = None,
+) -> tuple[float, CheckFailure | None]:
+    """(relative L2, the failure if there is one).
+
+    Without `noise` the least that it can be is taken, one rounding of the result, and single elements are held to their
+    row: what passes so also passes with it, but for values that are small in their row. `bound`: relative L2 of the
+    whole output that holds besides.
+    """
+    where: dict[str, Any] = vars(place)
+    if got.shape != expected.shape:
+        return float("inf"), CheckFailure(reason=f"shape {list(got.shape)} instead of {list(expected.shape)}", **where)
+    sums = _Sums(got, expected, noise, arithmetic)
+    if sums.strange is not None:
+        value = float(got.reshape(-1)[sums.strange])
+        reason = "NaN: memory that was never written was read, or 0/0" if np.isnan(value) else "infinite"
+        return float("inf"), _failure(got, expected, sums.strange, reason, where)
+    distance = _ratio(sums.rows.error, sums.rows.norm)
+    rows, columns, slack = sums.rows, sums.columns, arithmetic.slack
+    whole = _Lines(np.stack([rows.error, rows.norm, rows.noise]).sum(axis=1, keepdims=True), got.size)
+    limit = whole.at(0, slack)[1] if bound is None else min(whole.at(0, slack)[1], bound)
+    if (bound is not None and distance > bound) or whole.off(slack) is not None:
+        return distance, _failure(got, expected, sums.worst(), "outputs differ", where, distance, limit)
+    single = _single(got, expected, sums)
+    if single is not None and not single.endswith("differ"):
+        return distance, _failure(got, expected, sums.suspect, single, where)
+    row = rows.off(slack)
+    if row is not None:
+        flat = row * sums.width + _furthest(_line(got)[row], _line(expected)[row])
+        return distance, _failure(got, expected, flat, f"row {row} differs", where, *rows.at(row, slack))
+    column = columns.off(slack)
+    if column is not None:
+        part, at = divmod(column, sums.width)
+        chosen = np.s_[part * sums.height : (part + 1) * sums.height, at]
+        row = part * sums.height + _furthest(_line(got)[chosen], _line(expected)[chosen])
+        flat = row * sums.width + at
+        return distance, _failure(got, expected, flat, f"column {at} differs", where, *columns.at(column, slack))
+    if single is not None:
+        return distance, _failure(got, expected, sums.suspect, single, where)
+    return distance, None
+
+
+def _single(got: np.ndarray, expected: np.ndarray, sums: _Sums) -> str | None:
+    """What is said of single elements, where too many are beyond their own noise."""
+    if sums.suspects <= FEW * got.size:
+        return None
+    g, e = (abs(float(array.reshape(-1)[sums.suspect])) for array in (got, expected))
+    said = "are dropped" if g < 1e-3 * e else "are too large" if e < 1e-3 * g else "differ"
+    return f"{100 * sums.suspects / got.size:.2g} % of the values {said}"
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Sums of squares over rows, columns or all."""
+
+    sums: np.ndarray
+    """[3, lines] in float64: of the errors, the reference, and the noise."""
+    length: int
+    """Elements in one line."""
+
+    @property
+    def error(self) -> np.ndarray:
+        return self.sums[0]
+
+    @property
+    def norm(self) -> np.ndarray:
+        return self.sums[1]
+
+    @property
+    def noise(self) -> np.ndarray:
+        return self.sums[2]
+
+    def off(self, slack: float) -> int | None:
+        """The one that is furthest beyond its limit."""
+        over = self.over(slack)
+        worst = int(np.argmax(over)) if over.size else 0
+        return worst if over.size and not over[worst] <= 1 else None
+
+    def over(self, slack: float) -> np.ndarray:
+        """Error over limit of each; of too short ones nothing."""
+        if not self.length or (self.length < _SHORT and len(self.error) > 1):
+            return np.zeros(0)
+        return np.sqrt(self.error) / (slack * np.sqrt(self.noise) + FLOOR * np.sqrt(self.length))
+
+    def at(self, line: int, slack: float) -> tuple[float, float]:
+        """(distance, limit) of one as relative L2, for people; infinite where the reference is 0."""
+        norm = self.norm[line]
+        if not norm > 0:
+            return float("inf"), float("inf")
+        return float(np.sqrt(self.error[line] / norm)), slack * float(np.sqrt(self.noise[line] / norm))
+
+
+class _Sums:
+    """Everything a verdict needs, in one walk over both arrays in blocks that fit the cache."""
+
+    def __init__(self, got: np.ndarray, expected: np.ndarray, noise: np.ndarray | None, arithmetic: Arithmetic) -> None:
+        self._arithmetic = arithmetic
+        self.width = max(1, expected.shape[-1]) if expected.ndim else 1
+        self.height = expected.shape[-2] if expected.ndim > 1 else 1
+        self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
+        self._noise = None if noise is None else noise.reshape(-1, self.width)
+        count = len(self._expected)
+        groups = count // max(1, self.height)
+        self.rows = _Lines(np.zeros((3, count)), self.width)
+        self._columns = np.zeros((3, groups, self.width))
+        self.columns = _Lines(self._columns.reshape(3, -1), self.height)
+        self.strange: int | None = None
+        """Flat index of the first value that is not finite where the reference's is."""
+        self.suspects = 0
+        self.suspect = -1
+        """Flat index, in the first row that has one, of the one that is most times too small or too large."""
+        step = max(1, _BLOCK // max(1, self.width))
+        self._buffers = np.empty((3, min(step, max(1, self.height)), self.width))
+        for group in range(groups):
+            for start in range(group * self.height, (group + 1) * self.height, step):
+                self._block(slice(start, min(start + step, (group + 1) * self.height)), group)
+
+    @property
+    def lines(self) -> tuple[_Lines, _Lines]:
+        return self.rows, self.columns
+
+    def _block(self, rows: slice, group: int) -> None:
+        want, got = self._expected[rows].astype(np.float64, copy=False), self._got[rows]
+        error, squares, scratch = self._buffers[:, : len(want)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.subtract(want, got, out=error)
+            np.square(error, out=squares)
+            largest = squares.max(axis=1, initial=0)
+        if not np.isfinite(largest).all():
+            want, error = self._made_finite(rows, want, error)
+            np.square(error, out=squares)
+            largest = squares.max(axis=1, initial=0)
+        np.square(want, out=scratch)
+        self._add(0, rows, group, squares)
+        self._add(1, rows, group, scratch)
+        norms = self.rows.norm[rows]
+        unit, slack = self._arithmetic.unit, self._arithmetic.element_slack
+        if self._noise is None:
+            least = _PLAIN_ROWS * unit * np.sqrt(norms / max(1, self.width)) * slack / FLOAT32.element_slack + FLOOR
+            for row in np.flatnonzero(largest > np.square(least)):
+                self._suspect(rows.start + row, np.abs(error[row]) > slack * unit * np.abs(want[row]) + least[row])
+            self.rows.sums[2, rows] = unit * unit * norms
+            self._columns[2, group] = unit * unit * self._columns[1, group]
+            return
+        np.multiply(self._noise[rows], slack, out=scratch)
+        scratch += FLOOR
+        np.square(scratch, out=scratch)
+        beyond = squares > scratch
+        if beyond.any():
+            for row in np.flatnonzero(beyond.any(axis=1)):
+                self._suspect(rows.start + row, beyond[row])
+        np.square(self._noise[rows], out=scratch, dtype=np.float64)
+        self._add(2, rows, group, scratch)
+
+    def _add(self, what: int, rows: slice, group: int, squares: np.ndarray) -> None:
+        self.rows.sums[what, rows] = squares.sum(axis=1)
+        self._columns[what, group] += squares.sum(axis=0)
+
+    def _suspect(self, row: int, beyond: np.ndarray) -> None:
+        count = int(np.count_nonzero(beyond))
+        if count and not self.suspects:
+            got, want = np.abs(self._got[row].astype(np.float64)), np.abs(self._expected[row].astype(np.float64))
+            least = np.minimum(got, want) + np.finfo(np.float32).tiny
+            self.suspect = row * self.width + int(np.argmax(np.where(beyond, np.maximum(got, want) / least, 0)))
+        self.suspects += count
+
+    def _made_finite(self, rows: slice, want: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Error 0 where both are the same infinity or both NaN, infinite where only one is; and finite norms."""
+        got = self._got[rows].astype(np.float64)
+        finite = np.isfinite(want)
+        strange = ~np.isfinite(got) & finite
+        if self.strange is None and strange.any():
+            self.strange = rows.start * self.width + int(np.argmax(strange))
+        same = ~finite & ((got == want) | (np.isnan(got) & np.isnan(want)))
+        error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+        return np.where(finite, want, 0.0), error
+
+    def worst(self) -> int:
+        """Flat index of the element that is furthest off."""
+        row = int(np.argmax(self.rows.error))
+        return row * self.width + _furthest(self._got[row], self._expected[row])
+
+
+def _furthest(got: np.ndarray, expected: np.ndarray) -> int:
+    with np.errstate(invalid="ignore"):
+        return int(np.argmax(np.nan_to_num(np.abs(got.astype(np.float64) - expected), nan=0.0, posinf=np.inf)))
+
+
+def _ratio(errors: np.ndarray, norms: np.ndarray) -> float:
+    error, norm = float(errors.sum()), float(norms.sum())
+    if norm == 0.0:
+        return 0.0 if error == 0.0 else float("inf")
+    return float(np.sqrt(error / norm))
+
+
+def _line(array: np.ndarray) -> np.ndarray:
+    """As rows."""
+    return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
+
+
+def _failure(
+    got: np.ndarray,
+    expected: np.ndarray,
+    flat: int,
+    reason: str,
+    where: dict[str, Any],
+    distance: float | None = None,
+    limit: float | None = None,
+) -> CheckFailure:
+    finite = distance is not None and limit is not None and np.isfinite(limit)
+    return CheckFailure(
+        reason=reason,
+        rel_l2=distance if finite else None,
+        tolerance=limit if finite else None,
+        worst_index=tuple(int(i) for i in np.unravel_index(flat, got.shape)),
+        expected=float(expected.reshape(-1)[flat]),
+        got=float(got.reshape(-1)[flat]),
+        **where,
+    )

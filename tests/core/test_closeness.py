@@ -1,0 +1,149 @@
+"""How close is close enough: limits that follow what arithmetic can do, in all, per row, per column, per element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from accelopt_core.evaluation import CheckFailure
+from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
+from accelopt_core.judging.verification import Reference
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
+
+SOURCE = """
+import numpy as np
+
+M, K, N = 64, 256, 48
+
+
+def get_inputs():
+    return [np.random.normal(size=(M, K)).astype(np.float32), np.random.normal(size=(K, N)).astype(np.float32)]
+
+
+def forward(x, w):
+    return x @ w
+
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+
+def transform_nki_outputs(result, reference):
+    return [result]
+"""
+TASK = Task("product", SOURCE, (ShapePreset("full", ()),))
+BF16 = replace(TASK, precision=PrecisionPolicy.BF16_ALLOWED, tolerance=1e-2)
+
+
+def check(
+    got: np.ndarray, expected: np.ndarray, noise: np.ndarray | None = None, arithmetic: Arithmetic = FLOAT32
+) -> CheckFailure | None:
+    return check_output(got, expected, place=Place(1, "p", 0, "large"), arithmetic=arithmetic, noise=noise)[1]
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape)
+
+
+def test_rounding_passes() -> None:
+    expected = normal(100, 70)
+    assert check(expected.astype(np.float32), expected) is None
+
+
+def test_one_wrong_row_of_many_is_found_though_the_whole_is_close() -> None:
+    expected = normal(4096, 64)
+    got = expected.copy()
+    got[77] *= 1 + 3e-6
+    failure = check(got, expected)
+    assert failure is not None and failure.reason == "row 77 differs" and failure.distribution == "large"
+    assert failure.worst_index is not None and failure.worst_index[0] == 77
+
+
+def test_a_small_row_beside_large_ones_is_held_to_its_own_size() -> None:
+    expected = normal(64, 64)
+    expected[9] *= 1e-9
+    got = expected.copy()
+    got[9] *= 1.001
+    failure = check(got, expected)
+    assert failure is not None and failure.reason == "row 9 differs"
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0,), (3, 0), (0, 3), (2, 3, 4)])
+def test_any_shape_can_be_compared(shape: tuple[int, ...]) -> None:
+    expected = np.ones(shape)
+    assert check(expected.astype(np.float32), expected) is None
+    assert (check(expected * 2, expected) is None) == (expected.size == 0)
+
+
+@pytest.mark.parametrize("shape", [(4096, 64), (3, 512, 64)])
+def test_one_wrong_column_is_found_though_every_row_is_close(shape: tuple[int, ...]) -> None:
+    expected = normal(*shape)
+    expected[..., 5] *= 1e-2
+    got = expected.copy()
+    got[-512:, ..., 5] *= 1 + 2e-5
+    failure = check(got, expected)
+    assert failure is not None and failure.reason == "column 5 differs"
+
+
+def test_small_values_set_to_zero_are_found_though_no_norm_shows_them() -> None:
+    expected = np.random.default_rng(0).lognormal(sigma=6, size=(64, 512)) + 0.0
+    expected /= expected.sum(axis=1, keepdims=True)
+    noise = (expected * FLOAT32.unit).astype(np.float32)
+    failure = check(np.where(expected < 1e-9, 0, expected), expected, noise)
+    assert failure is not None and "dropped" in failure.reason
+    assert check(expected.astype(np.float32), expected, noise) is None
+
+
+def test_values_that_are_too_large_are_found_though_no_norm_shows_them() -> None:
+    expected = np.tile([1.0, *np.geomspace(1e-3, 1e-80, 99)], (64, 1))
+    noise = (expected * FLOAT32.unit).astype(np.float32)
+    failure = check(np.maximum(expected, 2e-35), expected, noise)
+    assert failure is not None and "too large" in failure.reason
+
+
+def test_what_is_denormal_may_vanish() -> None:
+    expected = np.geomspace(1e-36, 1e-45, 640).reshape(8, 80)
+    assert check(np.zeros((8, 80)), expected) is None
+
+
+@pytest.mark.parametrize(("task", "dtype"), [(TASK, np.float32), (BF16, ml_dtypes.bfloat16)], ids=["float32", "bf16"])
+@pytest.mark.parametrize(("distribution", "left_out"), [("constant-rows", 0), ("reference", 0), ("reference", 64)])
+def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(
+    task: Task, dtype: type, distribution: str, left_out: int
+) -> None:
+    """Under constant rows a whole row of the product is one number, which cancels in some rows."""
+    arithmetic = arithmetic_of(task, exact_functions=True)
+    reference = Reference(task, task.full)
+    for seed in range(40):
+        x, w = reference.inputs(seed, distribution)
+        expected = reference.expected([x, w])
+        noise = reference.noise([x, w], expected, arithmetic.unit, seed)
+        x, w = (a.astype(dtype).astype(np.float32) for a in (x, w))
+        x[:, x.shape[1] - left_out :] = 0
+        assert (check(x @ w, expected[0], noise[0], arithmetic) is None) == (left_out == 0), f"seed {seed}"
+
+
+def test_the_noise_of_a_seed_is_always_the_same() -> None:
+    reference = Reference(TASK, TASK.full)
+    inputs = reference.inputs(3)
+    expected = reference.expected(inputs)
+    one, two, other = (reference.noise(inputs, expected, FLOAT32.unit, seed)[0] for seed in (3, 3, 4))
+    assert np.array_equal(one, two) and not np.array_equal(one, other)
+
+
+def test_limits_widen_as_far_as_plain_float32_needs() -> None:
+    expected, noise = normal(64, 64), np.full((64, 64), 1e-7, np.float32)
+    assert needed(FLOAT32, expected, expected, noise) == 1
+    wider = needed(FLOAT32, expected + 1e-5, expected, noise)
+    assert wider == pytest.approx(8 * 100 / FLOAT32.slack, rel=0.01)
+    assert check(expected + 7e-5, expected, noise, FLOAT32.widened(wider)) is None
+
+
+def test_a_wider_bound_of_the_task_and_a_device_give_more_room() -> None:
+    assert arithmetic_of(TASK, exact_functions=True) == FLOAT32
+    assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).slack == pytest.approx(5 * FLOAT32.slack)
+    assert arithmetic_of(TASK, exact_functions=False).slack == 10 * FLOAT32.slack
+    assert arithmetic_of(replace(TASK, tolerance=1e-6), exact_functions=True) == FLOAT32

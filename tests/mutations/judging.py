@@ -1,0 +1,105 @@
+"""Judging a mutant as any candidate, at the small shape; traced in this process, since it is the tests' own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import nki_sim
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed, Measured, explain
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import Reference, ReferenceCache, argument_specs
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import DISTRIBUTIONS, Task
+from accelopt_core.toolchain import ArgumentSpec, CompileError, TensorArgument
+from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain
+from infra.tasks.seed_index import load_seed
+from nki_sim.dtypes import as_dtype
+from nki_sim.session import TensorSpec
+from tests.mutations.bases import Base
+from tests.mutations.corpus import Mutant
+
+nki_sim.install()
+
+SECRET_SEED = 20251
+
+
+class Fate(Enum):
+    CAUGHT = "caught"
+    NO_KERNEL = "does not compile"
+    EQUIVALENT = "equivalent"
+    """The same bits as the honest kernel on every draw: there is nothing to catch."""
+    SURVIVED = "survived"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    fate: Fate
+    why: str
+
+
+class TracedHere(SimulatorToolchain):
+    """The simulator, without a process around a kernel that is not a stranger's; the first wrong draw is the last."""
+
+    parallel_runs = 1
+
+    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
+        module = types.ModuleType("mutant")
+        specs = [
+            TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, TensorArgument) else a.value for a in arguments
+        ]
+        try:
+            exec(compile(source, "<mutant>", "exec"), module.__dict__)
+            return Simulated(nki_sim.trace(module.kernel, *specs, machine=self.machine.name), self.machine)
+        except Exception as error:  # a mutant may raise anything
+            raise CompileError(f"{type(error).__name__}: {error}".splitlines()[0]) from None
+
+
+@cache
+def toolchain() -> TracedHere:
+    return TracedHere("trn2")
+
+
+@cache
+def small(name: str) -> Task:
+    task = load_seed(name).task()
+    return replace(task, presets=task.presets[:1], seeds=(0,))
+
+
+def judged(mutant: Mutant, cache_folder: Path) -> Verdict:
+    task = small(mutant.base.task)
+    request = EvaluationRequest(task, Candidate("m", mutant.source, "input"), extra_seeds=(SECRET_SEED,))
+    with np.errstate(all="ignore"), contextlib.redirect_stdout(io.StringIO()):
+        result = judge(request, toolchain(), lambda step, detail: None, ReferenceCache(cache_folder))
+        if isinstance(result, CompileFailed):
+            return Verdict(mutant, Fate.NO_KERNEL, result.message)
+        if not isinstance(result, Measured):
+            return Verdict(mutant, Fate.CAUGHT, explain(result))
+        if same_as_base(mutant.base, mutant.source):
+            return Verdict(mutant, Fate.EQUIVALENT, "the same bits on every draw")
+    return Verdict(mutant, Fate.SURVIVED, explain(result))
+
+
+def same_as_base(base: Base, source: str) -> bool:
+    task = small(base.task)
+    reference = Reference(task, task.full)
+    specs = argument_specs(reference.kernel_arguments(reference.inputs(0)))
+    one, other = (toolchain().compile(text, specs, 60) for text in (base.source, source))
+    for seed in (0, SECRET_SEED):
+        for distribution in DISTRIBUTIONS:
+            arguments = reference.kernel_arguments(reference.inputs(seed, distribution))
+            tensors = [a for a in arguments if isinstance(a, np.ndarray)]
+            pairs = zip(one.run(tensors), other.run(tensors))
+            if any(a.tobytes() != b.tobytes() for a, b in pairs):
+                return False
+    return True

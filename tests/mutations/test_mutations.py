@@ -1,0 +1,75 @@
+"""Wrong kernels made by the hundred are caught; the honest ones that they are made of are not.
+
+A few mutants of small kernels run here; all of them, and the honest kernels with thirty fresh seeds, under `-m slow`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.bases import FOLDER, STEPS, bases, made_again
+from tests.mutations.corpus import Mutant, corpus
+from tests.mutations.honest import HONEST, refusals
+from tests.mutations.judging import Fate, Verdict, judged
+from tests.mutations.operators import MUST_ALL_BE_CAUGHT, OPERATORS
+
+QUICK = [m for m in corpus(("silu", "silu on two cores", "bmm")) if m.number == 0]
+
+SURVIVORS: dict[str, str] = {}
+"""Wrong kernels that are not caught, by name, and why not."""
+
+
+@pytest.mark.parametrize("mutant", QUICK, ids=lambda mutant: mutant.name)
+def test_a_wrong_kernel_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    verdict = judged(mutant, tmp_path)
+    assert verdict.fate is not Fate.SURVIVED, f"{mutant.instead}: {verdict.why}"
+
+
+def test_the_corpus_is_the_same_every_time() -> None:
+    first, again = ([(m.name, m.source) for m in corpus()] for _ in range(2))
+    assert first == again
+    assert len({name for name, _ in first}) == len(first) >= 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_nearly_all_wrong_kernels_are_caught_and_all_that_leave_work_out(tmp_path: Path) -> None:
+    verdicts = [judged(mutant, tmp_path) for mutant in corpus()]
+    wrong = [v for v in verdicts if v.fate in (Fate.CAUGHT, Fate.SURVIVED)]
+    survivors = {v.mutant.name: _line(v) for v in wrong if v.fate is Fate.SURVIVED}
+    assert len(wrong) >= 300
+    assert set(Counter(v.mutant.operator for v in wrong)) == set(OPERATORS)
+    assert {name: line for name, line in survivors.items() if name not in SURVIVORS} == {}
+    assert len(survivors) <= len(wrong) / 100
+    assert not [v.mutant.name for v in wrong if v.fate is Fate.SURVIVED and v.mutant.operator in MUST_ALL_BE_CAUGHT]
+
+
+def _line(verdict: Verdict) -> str:
+    return f"{verdict.mutant.instead} | {verdict.why}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("task", sorted(HONEST))
+def test_no_honest_kernel_is_refused_in_thirty_judgements(task: str) -> None:
+    assert refusals(task, range(1000, 1030)) == []
+
+
+@pytest.mark.parametrize("task", ["silu", "silu in bfloat16"])
+def test_an_honest_kernel_is_not_refused(task: str) -> None:
+    assert refusals(task, range(3)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_the_kernels_after_steps_are_what_the_transforms_make(name: str) -> None:
+    kept = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(kept)) == ast.dump(ast.parse(made_again(name)))
+
+
+def test_every_honest_kernel_that_wrong_ones_are_made_of_is_judged() -> None:
+    assert {base.task for base in bases()} <= set(HONEST)
