@@ -26,6 +26,11 @@ OTHER_MEANINGS = {
     "isa/tensor_engine.py": {64: "entries of a cache"},
     "nki/language/creation.py": {2048: "our own choice of a fill tile's width"},
     "contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
+    "proofs/algebra.py": {16: "powers of two that integers are looked up by"},
+    "proofs/constants.py": {4096: "entries of a cache"},
+    "proofs/equivalence.py": {16: "how the original's unwritten memory is told from the candidate's"},
+    "proofs/field.py": {256: "terms that float64 adds up exactly", 4096: "entries of a cache"},
+    "proofs/operators.py": {16: "powers written out as products"},
     "passes.py": {32: "loops inside each other"},
     "schedule.py": {64: "idle gaps remembered"},
 }
