@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -52,7 +52,7 @@ from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
 from nki_sim.program import Program
 from nki_sim.proofs import proof
-from nki_sim.proofs.equivalence import Original, covered, prove
+from nki_sim.proofs.equivalence import Original, Proofs, covered, prove
 from nki_sim.proofs.error_bound import error_bound
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.kept import from_arrays, to_arrays
@@ -62,6 +62,8 @@ from nki_sim.schedule import resource_bound
 from nki_sim.unroll import unrolled
 
 log = logging.getLogger(__name__)
+
+Known = TypeVar("Known")
 
 CANDIDATE_BYTES = 8 << 30
 """Of memory, for a candidate while it is traced, where nobody says otherwise; never more than half of what there is."""
@@ -78,6 +80,9 @@ PRICING_S = 600.0
 
 DECIDED_RUN_S = 60.0
 """For one execution of a program whose loops run as often as registers say: nobody can tell beforehand."""
+
+PROVING_S = 60.0
+"""For all proofs of one kind, of one program: ten times what the model's own limits let the largest take."""
 
 DISK_LIMIT = 1 << 30
 """Bytes a candidate may leave in its work folder where the folder is not in memory (infra.isolation.namespaces)."""
@@ -278,9 +283,10 @@ class SimulatorToolchain:
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
     ) -> tuple[Proof, ...]:
         inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
-        bound = _proof(Property.ERROR_BOUND, error_bound(artifact.program, tensors, tolerance))
+        bound = _in_time(lambda: error_bound(artifact.program, tensors, tolerance))
         if original is None:
-            return _proof(Property.COVERAGE, covered(artifact.program, inputs, seed)), bound
+            covers = _in_time(lambda: covered(artifact.program, inputs, seed))
+            return _proof(Property.COVERAGE, covers), _proof(Property.ERROR_BOUND, bound)
         compiled = original
 
         def program() -> Program:
@@ -289,11 +295,15 @@ class SimulatorToolchain:
             except CandidateFault as fault:
                 raise NotProvable(f"it does not compile at this shape: {fault}") from None
 
-        found = prove(
-            artifact.program,
-            Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute())))),
+        before = Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute()))))
+        found = _in_time(lambda: prove(artifact.program, before))
+        if isinstance(found, proof.Proof):
+            found = Proofs(found, found)
+        return (
+            _proof(Property.COVERAGE, found.coverage),
+            _proof(Property.EQUIVALENCE, found.equivalence),
+            _proof(Property.ERROR_BOUND, bound),
         )
-        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
 
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)
@@ -337,6 +347,15 @@ class SimulatorToolchain:
 
     def close(self) -> None:
         self._scratch.close()
+
+
+def _in_time(compute: Callable[[], Known]) -> Known | proof.Proof:
+    """What is computed, or that it takes too long to be."""
+    try:
+        with within(PROVING_S, lambda: NotProvable(f"it takes more than {PROVING_S:.0f} s")):
+            return compute()
+    except NotProvable as reason:
+        return proof.Proof(proof.Finding.NOT_PROVABLE, str(reason))
 
 
 def _proof(property: Property, found: proof.Proof) -> Proof:

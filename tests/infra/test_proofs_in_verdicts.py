@@ -9,8 +9,11 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Finding, Incorrect, Measured, Proof, Property, explain
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
-from infra.judging import wire
+from infra.judging import simulator_toolchain, wire
+from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.records import to_document
 from infra.runs.evaluations import evaluation_from
 from infra.targets.local import LocalTarget
@@ -120,3 +123,19 @@ def test_a_report_says_what_the_verdict_on_the_best_rests_on() -> None:
     assert notes[-2] == "right because tested; every output element proved written; NOT the input kernel's formula"
     assert notes[-1] == "equivalence refuted: not the original's formula: output 0 at [0, 1]"
     assert not any("right because" in note for note in wording.notes(measured(40.0), measured(20.0)))
+
+
+def test_what_takes_too_long_to_prove_is_not_provable_and_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_seed("silu").task()
+    small = replace(task, presets=task.presets[:1], seeds=(0,))
+    request = EvaluationRequest(small, Candidate("c", SILU, "input"), original=Candidate("input", SILU))
+    monkeypatch.setattr(simulator_toolchain, "PROVING_S", 1e-4)
+    toolchain = SimulatorToolchain("trn2")
+    try:
+        result = judge(request, toolchain, lambda step, detail: None, ReferenceCache(None))
+    finally:
+        toolchain.close()
+    assert isinstance(result, Measured)
+    late = {proof.property: proof for proof in result.proofs if proof.reason.startswith("it takes more than")}
+    assert set(late) == {Property.COVERAGE, Property.EQUIVALENCE}
+    assert {proof.finding for proof in late.values()} == {Finding.NOT_PROVABLE}
