@@ -1,0 +1,90 @@
+"""Judges honest kernels again and again with fresh seeds: what is refused is refused by bad luck.
+
+    python benchmarks/honest_kernels.py [--runs SUITE-ID] [--checkpoints FOLDER] [--times 30] [--tasks NAME,...]
+
+The shipped kernels and, with --runs, the winners of a suite (`orchestrator.py --suite nkibench`), as candidates at the
+smallest shape: every input distribution, seven seeds, all of them new each time. Proofs are counted by what they said.
+Half an hour on one core. `pytest -m slow tests/mutations` does the same for other honest forms, bfloat16 among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured, explain
+from accelopt_core.judging.judge import judge
+from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.ports import EvaluationRequest
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.runs.suite import latest_suite
+from infra.tasks.seed_index import Seed, load_seed, seed_index
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED, SECRET = 5, 2
+"""Seeds, as in a run."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", metavar="SUITE-ID", nargs="?", const="latest", help="its winners too [the latest]")
+    parser.add_argument("--checkpoints", type=Path, default=ROOT / "checkpoints", help="where those runs are")
+    parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--tasks", metavar="NAME,...", help="only these")
+    options = parser.parse_args()
+    names = options.tasks.split(",") if options.tasks else [seed.name for seed in seed_index()]
+    suite = latest_suite(options.checkpoints, names) if options.runs == "latest" else options.runs
+    refused = judged = 0
+    for name in names:
+        seed = load_seed(name)
+        kernels = {"input": Candidate("input", seed.kernel_source)}
+        if suite is not None:
+            winner = (options.checkpoints / f"{suite}.{name}" / "best_kernel.py").read_text(encoding="utf-8")
+            kernels["winner"] = Candidate("winner", winner, "input")
+        for which, candidate in kernels.items():
+            reasons, proofs = judgements(seed, candidate, options.times)
+            judged += options.times
+            refused += len(reasons)
+            said = ", ".join(f"{what}: {count}" for what, count in sorted(proofs.items()))
+            print(f"{name:24}{which:8}{len(reasons):3} of {options.times} refused; {said}", flush=True)
+            for reason in dict.fromkeys(reasons):
+                print(f"    {reason}", flush=True)
+    print(f"{refused} of {judged} judgements refused an honest kernel")
+    return int(refused > 0)
+
+
+def judgements(seed: Seed, candidate: Candidate, times: int) -> tuple[list[str], Counter[str]]:
+    """Why it was refused, each time that it was; and what was proved, each time that it was not."""
+    task = seed.task()
+    original = Candidate("input", seed.kernel_source) if candidate.parent_id is not None else None
+    reasons: list[str] = []
+    proofs: Counter[str] = Counter()
+    toolchain = SimulatorToolchain("trn2")
+    try:
+        for _ in range(times):
+            drawn = [secrets.randbelow(1 << 31) for _ in range(PUBLISHED + SECRET)]
+            request = EvaluationRequest(
+                replace(task, presets=task.presets[:1], seeds=tuple(drawn[:PUBLISHED])),
+                candidate,
+                extra_seeds=tuple(drawn[PUBLISHED:]),
+                original=original,
+            )
+            result = judge(request, toolchain, lambda step, detail: None, ReferenceCache(None))
+            if isinstance(result, Measured):
+                proofs.update(f"{proof.property.value} {proof.finding.value}" for proof in result.proofs)
+            else:
+                reasons.append(f"seeds {drawn}: {explain(result)}")
+    finally:
+        toolchain.close()
+    return reasons, proofs
+
+
+if __name__ == "__main__":
+    sys.exit(main())
