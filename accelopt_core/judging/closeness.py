@@ -61,6 +61,14 @@ FEW = 1e-4
 FLOOR = 128 * float(np.finfo(np.float32).tiny)
 """What an element may be off whatever its noise, about 1.5e-36: engines need not keep denormal numbers."""
 
+VANISHING = 2.0**-64
+"""Half of float32's exponents down: a smaller value may be missing or changed, but not a thousand times too large. What
+underflows between inputs and outputs (exp below -87, in whichever form) is multiplied by what follows."""
+
+_TOO_LARGE = 1e3
+_TOO_SMALL = 1 / _TOO_LARGE
+"""How far an element is off is told as such from here."""
+
 _PLAIN_ROWS = 64
 """Without noise, an element below this many roundings of its row's root mean square is not suspected."""
 
@@ -165,7 +173,7 @@ def _single(got: np.ndarray, expected: np.ndarray, sums: _Sums) -> str | None:
     if sums.suspects <= FEW * got.size:
         return None
     g, e = (abs(float(array.reshape(-1)[sums.suspect])) for array in (got, expected))
-    said = "are dropped" if g < 1e-3 * e else "are too large" if e < 1e-3 * g else "differ"
+    said = "are dropped" if g < _TOO_SMALL * e else "are too large" if g > _TOO_LARGE * e else "differ"
     return f"{100 * sums.suspects / got.size:.2g} % of the values {said}"
 
 
@@ -251,6 +259,10 @@ class _Sums:
             np.square(error, out=squares)
             largest = squares.max(axis=1, initial=0)
         np.square(want, out=scratch)
+        if scratch.min(initial=np.inf) < VANISHING**2:
+            excused = (scratch < VANISHING**2) & (np.abs(got) <= _TOO_LARGE * np.abs(want) + FLOOR)
+            error[excused] = squares[excused] = 0
+            largest = squares.max(axis=1, initial=0)
         self._add(0, rows, group, squares)
         self._add(1, rows, group, scratch)
         norms = self.rows.norm[rows]

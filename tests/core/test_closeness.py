@@ -109,6 +109,18 @@ def test_what_is_denormal_may_vanish() -> None:
     assert check(np.zeros((8, 80)), expected) is None
 
 
+def test_what_underflows_on_the_way_may_vanish_even_a_whole_row_of_it_but_not_appear() -> None:
+    """silu(-90) is 0 in one form and 1e-37 in another; products with large numbers follow."""
+    expected = np.ones((8, 80))
+    expected[3] = 4e-30
+    without = np.where(expected == 1, 1.0, 0.0)
+    noise = np.abs(expected).astype(np.float32) * 2.0**-24
+    assert check(without, expected, noise) is None
+    assert check(without, expected) is None
+    failure = check(expected, without, noise)
+    assert failure is not None and "too large" in failure.reason
+
+
 @pytest.mark.parametrize(("task", "dtype"), [(TASK, np.float32), (BF16, ml_dtypes.bfloat16)], ids=["float32", "bf16"])
 @pytest.mark.parametrize(("distribution", "left_out"), [("constant-rows", 0), ("reference", 0), ("reference", 64)])
 def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(
