@@ -19,7 +19,10 @@ from tests.mutations.operators import MUST_ALL_BE_CAUGHT, OPERATORS
 
 QUICK = [m for m in corpus(("silu", "silu on two cores", "bmm")) if m.number == 0]
 
-SURVIVORS: dict[str, str] = {}
+SURVIVORS: dict[str, str] = {
+    "matmul_add_rmsnorm: wrong epsilon 4": "1 / (N + 0.002) for 1 / N is 2e-6 off at N = 1024, and its root half of that: "
+    "16 roundings, where a row of products may be 32 times its noise off",
+}
 """Wrong kernels that are not caught, by name, and why not."""
 
 
