@@ -101,6 +101,17 @@ def needed(arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, nois
     return max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
 
 
+LARGEST = 1e30
+"""From here on another order of the same steps may be beyond float32."""
+
+
+def rows_within_float32(plain: np.ndarray) -> np.ndarray:
+    """bool [..., 1]: rows that `plain`, the reference run in float32, stays well within its range on."""
+    with np.errstate(invalid="ignore"):
+        within: np.ndarray = np.abs(_line(plain)).max(axis=1, initial=0) < LARGEST  # NaN is not
+    return within.reshape(*plain.shape[:-1], 1)
+
+
 @dataclass(frozen=True)
 class Place:
     """Which output of which draw, for the failure."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import numpy as np
 
 from accelopt_core.evaluation import CheckFailure, CompileFailed, Evaluation, Implausible, Incorrect
-from accelopt_core.judging.closeness import Arithmetic, Place, arithmetic_of, check_output, needed
+from accelopt_core.judging.closeness import (
+    Arithmetic,
+    Place,
+    arithmetic_of,
+    check_output,
+    needed,
+    rows_within_float32,
+)
 from accelopt_core.judging.plausibility import one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, UnusableOutputs
@@ -18,7 +25,7 @@ from accelopt_core.task import REFERENCE, ShapePreset
 from accelopt_core.toolchain import ArgumentSpec, Toolchain
 
 AT_FULL_SHAPE = ("mixed", "scaled-rows")
-"""Changed inputs before a candidate can become the best: the first, or the next where float32 overflows on that.
+"""Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on rows of that.
 
 `mixed` has rows of every kind that the others are made of: one draw does for all where a draw costs most."""
 
@@ -121,7 +128,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class BeyondFloat32:
-    """Changed inputs on which the reference itself overflows in float32."""
+    """Changed inputs on which the reference itself overflows in float32, in some rows or all; other rows are right."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,29 @@ class _Off:
     distance: float
     """Relative L2 over the whole output; infinite where a value is not finite, or the shape is another."""
     failure: CheckFailure
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What plain float32 arithmetic needs on one draw."""
+
+    wider: tuple[float, ...]
+    """Each output's limits are so many times wider."""
+    rows: tuple[np.ndarray, ...]
+    """Rows of each output that it can represent; the others say nothing."""
+
+    @property
+    def is_whole(self) -> bool:
+        return all(rows.all() for rows in self.rows)
+
+    def of(self, execution: _Execution) -> _Execution:
+        """With zeros in all other rows."""
+        outputs = [
+            got if got.shape != want.shape else np.where(rows, got, 0)
+            for rows, got, want in zip(self.rows, execution.outputs, execution.expected)
+        ]
+        expected = tuple(np.where(*pair, 0) for pair in zip(self.rows, execution.expected))
+        return replace(execution, outputs=outputs, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -203,7 +233,7 @@ class Verifier:
         return (
             f"{preset.name} ({preset.describe()}): {count(draws)}, "
             f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
-            + (f"; beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
+            + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
         )
 
     def _check(self, draw: Draw) -> CheckResult:
@@ -222,14 +252,14 @@ class Verifier:
         compared = self._compare(execution, noise)
         if isinstance(compared, Passed):
             return compared
-        wider = self._wider(execution, noise)
-        if wider is not None:
-            compared = self._compare(execution, noise, wider)
-            if isinstance(compared, Passed):
-                return compared
-        elif not own:
-            return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
-        return self._failed(execution, compared)
+        room = self._room(execution, noise)
+        if own or room.is_whole:
+            compared = self._compare(execution, noise, room.wider)
+            return compared if isinstance(compared, Passed) else self._failed(execution, compared)
+        compared = self._compare(room.of(execution), [np.where(*pair, 0) for pair in zip(room.rows, noise)], room.wider)
+        if not isinstance(compared, Passed):
+            return self._failed(execution, compared)
+        return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
 
     def _failed(self, execution: _Execution, off: _Off) -> Failed:
         own = execution.draw.distribution == REFERENCE
@@ -274,19 +304,21 @@ class Verifier:
             )
         return expected
 
-    def _wider(self, execution: _Execution, noise: Sequence[np.ndarray]) -> Sequence[float] | None:
-        """By how much each output's limits are widened; None where the reference overflows in float32."""
+    def _room(self, execution: _Execution, noise: Sequence[np.ndarray]) -> _Room:
+        """What the reference in float32 asks for."""
         reference, draw = self.compiled.reference, execution.draw
 
         def compute() -> tuple[np.ndarray, ...]:
             plain = reference.in_float32(execution.inputs)
-            if plain is None:
-                return ()
-            triples = zip(plain, execution.expected, noise)
-            return (np.array([needed(self._arithmetic, *triple) for triple in triples]),)
+            rows = [rows_within_float32(each) for each in plain]
+            wider = [
+                needed(self._arithmetic, *(np.where(within, each, 0) for each in arrays))
+                for within, *arrays in zip(rows, plain, execution.expected, noise)
+            ]
+            return np.array(wider), *rows
 
-        found = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}/wider/{self._arithmetic}", compute)
-        return [float(factor) for factor in found[0]] if found else None
+        wider, *rows = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}/room/{self._arithmetic}", compute)
+        return _Room(tuple(wider.tolist()), tuple(rows))
 
     def _compare(
         self, execution: _Execution, noise: Sequence[np.ndarray] | None, wider: Sequence[float] | None = None

@@ -89,8 +89,6 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
-        if len(task.presets) == 1:
-            proofs = proved(request, toolchain, full, cache, progress)
         if verify_full:
             verifier = Verifier(request, toolchain, full, cache)
             if request.final or len(task.presets) == 1:
@@ -102,6 +100,8 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
             worst = max(worst, verified.relative_l2)
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
+        if len(task.presets) == 1:
+            proofs = proved(request, toolchain, full, cache, progress)
         step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
         timing, incumbent = _time(request, toolchain, full, progress, checks, cache)

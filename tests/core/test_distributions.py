@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from accelopt_core.judging.closeness import rows_within_float32
 from accelopt_core.judging.distributions import changed_inputs
 from accelopt_core.judging.verification import Reference, ReferenceCache
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
@@ -86,7 +87,11 @@ def test_bfloat16_inputs_are_changed_like_any_others() -> None:
 def test_a_reference_that_overflows_in_float32_is_known() -> None:
     for epsilon, finite in ((True, True), (False, False)):
         ref = reference(epsilon)
-        assert (ref.in_float32(ref.inputs(0, "zero-rows")) is not None) == finite
+        (plain,) = ref.in_float32(ref.inputs(0, "zero-rows"))
+        within = rows_within_float32(plain)
+        assert within.shape == (*plain.shape[:-1], 1)
+        assert within.all() == finite and within[::7].any() == finite
+        assert within[1:7].all()
 
 
 def test_leaving_out_needs_a_known_name_and_a_reason() -> None:

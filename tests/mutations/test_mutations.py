@@ -18,10 +18,13 @@ from tests.mutations.judging import Fate, Verdict, judged
 from tests.mutations.operators import MUST_ALL_BE_CAUGHT, OPERATORS
 
 QUICK = [m for m in corpus(("silu", "silu on two cores", "bmm")) if m.number == 0]
+QUICK += [m for m in corpus(("mamba",)) if m.operator == "clamped" and m.number == 0]
+"""The last is only seen in rows beside those that are beyond float32."""
 
 SURVIVORS: dict[str, str] = {
-    "matmul_add_rmsnorm: wrong epsilon 4": "1 / (N + 0.002) for 1 / N is 2e-6 off at N = 1024, and its root half of that: "
+    "matmul_add_rmsnorm: wrong epsilon 4": "1 / (N + 0.002) is 2e-6 off at N = 1024, and its root half of that: "
     "16 roundings, where a row of products may be 32 times its noise off",
+    "matmul_add_rmsnorm after 5 steps: wrong epsilon 4": "the same",
 }
 """Wrong kernels that are not caught, by name, and why not."""
 
