@@ -25,7 +25,7 @@ from accelopt_core.task import REFERENCE, ShapePreset
 from accelopt_core.toolchain import ArgumentSpec, Toolchain
 
 AT_FULL_SHAPE = ("mixed", "scaled-rows")
-"""Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on rows of that.
+"""Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on some rows.
 
 `mixed` has rows of every kind that the others are made of: one draw does for all where a draw costs most."""
 
