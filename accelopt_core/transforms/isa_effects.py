@@ -39,8 +39,11 @@ WRITTEN_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "tensor_tensor_scan": ("dst",),
 }
 
-STATEFUL_ARGUMENTS = frozenset({"reduce_cmd", "priority"})
-"""With one of these an instruction depends on earlier ones in ways its operands do not show."""
+STARTS_ANEW = "nki.isa.reduce_cmd.reset_reduce"
+"""With this `reduce_cmd` an instruction sums its own elements alone; with another it may go on from an earlier sum."""
+
+SUMS_ANEW = frozenset({"activation_reduce", "range_select", "tensor_scalar_reduce"})
+"""These do so without a `reduce_cmd`; the others would write what the last sum left in the engine's registers."""
 
 LOADS = frozenset({"dma_copy", "dma_transpose"})
 

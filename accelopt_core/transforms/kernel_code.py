@@ -19,8 +19,9 @@ from accelopt_core.transforms.base import NotAKernel
 from accelopt_core.transforms.isa_effects import (
     LOOP_RANGES,
     PURE_FUNCTIONS,
-    STATEFUL_ARGUMENTS,
+    STARTS_ANEW,
     STATIC_ATTRIBUTES,
+    SUMS_ANEW,
     VIEW_METHODS,
     WRITTEN_ARGUMENTS,
 )
@@ -58,6 +59,9 @@ class Statement:
     """`dma_copy` for `nki.isa.dma_copy`; empty for anything else."""
     call: cst.Call | None = None
     stateful: bool = False
+    """Depends on earlier instructions, or later ones on it, in ways its operands do not show."""
+    sums_anew: bool = False
+    """Sums its own elements in the engine's registers, whatever was there."""
     body: Block | None = None
     variable: str = ""
     """A loop's variable, when it is one name."""
@@ -116,6 +120,7 @@ class KernelCode:
             param.name.value for param in (*self.function.params.posonly_params, *self.function.params.params)
         )
         self.body = self._block(self.function.body, None)
+        self._keep_sums_in_order()
         self.all_names = frozenset(node.value for node in _descendants(self.module) if isinstance(node, cst.Name))
         self.captured = self._names_in_inner_scopes()
         self.buffers = frozenset(s.one_name for s in map(_Named, self.statements()) if s.is_buffer)
@@ -307,10 +312,28 @@ class KernelCode:
             keyword = arg.keyword.value if arg.keyword is not None else ("dst" if position == 0 else "")
             if keyword in written:
                 names |= content_names(arg.value)
-            if keyword in STATEFUL_ARGUMENTS:
-                made.stateful = True
         made.written = frozenset(names)
+        made.sums_anew, continues = self._sums(made)
+        made.stateful = continues or self.argument(made, "priority") is not None
         return made
+
+    def _sums(self, instruction: Statement) -> tuple[bool, bool]:
+        """Whether it sums its own elements alone in its engine's registers; whether it may go on from what is there."""
+        command = self.argument(instruction, "reduce_cmd")
+        if command is not None:
+            anew = self.qualified(command) == STARTS_ANEW
+            return anew, not anew
+        anew = instruction.operation in SUMS_ANEW
+        return anew, not anew and self.argument(instruction, "reduce_res") is not None
+
+    def _keep_sums_in_order(self) -> None:
+        """A sum of its own stands alone, unless something in the kernel may go on from what it leaves behind."""
+        statements = list(self.statements())
+        if any(statement.stateful for statement in statements):
+            for statement in statements:
+                if statement.sums_anew:
+                    for each in (statement, *statement.block.loops()):
+                        each.stateful = True
 
     def _assign(self, made: Statement, small: cst.Assign) -> Statement:
         target = small.targets[0].target
