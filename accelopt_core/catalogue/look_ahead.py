@@ -24,10 +24,11 @@ from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Tra
 class LookAhead:
     """How far the search goes once the nearest kernels hold nothing."""
 
-    limit_s: float = 45.0
-    """For one plan; what was priced once is remembered."""
     most_kernels: int = 60
-    """Two steps away, priced for one plan."""
+    """Two steps away, priced for one plan; what was priced once is remembered."""
+    limit_s: float = 180.0
+    """For one plan: several times what those kernels take, so that what is found does not depend on how busy this
+    machine is."""
     roots: int = 3
     """Measured kernels to start from, the fastest first."""
     explore_within: float = 1.5
