@@ -165,7 +165,7 @@ class _Off:
 
 
 @dataclass(frozen=True)
-class _Room:
+class _Float32:
     """What plain float32 arithmetic needs on one draw."""
 
     wider: tuple[float, ...]
@@ -252,11 +252,13 @@ class Verifier:
         compared = self._compare(execution, noise)
         if isinstance(compared, Passed):
             return compared
-        room = self._room(execution, noise)
-        if own or room.is_whole:
-            compared = self._compare(execution, noise, room.wider)
+        plain = self._by_float32(execution, noise)
+        if own or plain.is_whole:
+            compared = self._compare(execution, noise, plain.wider)
             return compared if isinstance(compared, Passed) else self._failed(execution, compared)
-        compared = self._compare(room.of(execution), [np.where(*pair, 0) for pair in zip(room.rows, noise)], room.wider)
+        compared = self._compare(
+            plain.of(execution), [np.where(*pair, 0) for pair in zip(plain.rows, noise)], plain.wider
+        )
         if not isinstance(compared, Passed):
             return self._failed(execution, compared)
         return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
@@ -304,7 +306,7 @@ class Verifier:
             )
         return expected
 
-    def _room(self, execution: _Execution, noise: Sequence[np.ndarray]) -> _Room:
+    def _by_float32(self, execution: _Execution, noise: Sequence[np.ndarray]) -> _Float32:
         """What the reference in float32 asks for."""
         reference, draw = self.compiled.reference, execution.draw
 
@@ -317,8 +319,8 @@ class Verifier:
             ]
             return np.array(wider), *rows
 
-        wider, *rows = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}/room/{self._arithmetic}", compute)
-        return _Room(tuple(wider.tolist()), tuple(rows))
+        wider, *rows = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}/plain/{self._arithmetic}", compute)
+        return _Float32(tuple(wider.tolist()), tuple(rows))
 
     def _compare(
         self, execution: _Execution, noise: Sequence[np.ndarray] | None, wider: Sequence[float] | None = None
