@@ -502,11 +502,11 @@ def _run(
             tails[resource] = start + busy
         else:
             start = -1.0
-            low = gap_low[resource]
-            if low and may_fill:
+            high = gap_high[resource]
+            if high and high[-1] >= earliest + busy and may_fill:
                 if resource == _TENSOR and before_sums[0] > earliest:
                     earliest = before_sums[0]  # ahead of no more sums than PSUM has banks
-                start = _fill_gap(low, gap_high[resource], earliest, busy, smallest[resource])
+                start = _fill_gap(gap_low[resource], high, earliest, busy, smallest[resource])
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
