@@ -87,8 +87,8 @@ class Backfilling:
                 if begun < 0.0:
                     begun = start
                 take = duration if duration <= free else free
-                taken_over = take - idle
-                if taken_over > 0.0:
+                if take > idle:
+                    taken_over = take - idle
                     if taken_over > other[index]:
                         taken_over = other[index]
                         take = idle + taken_over

@@ -121,15 +121,13 @@ def _collector_resting() -> Iterator[None]:
 
 
 def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:
-    program, regions = compiled(given, machine)
+    program = compiled(given, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
     extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
     shortened = shorten(program, machine) if extrapolate else None
-    shown = program
-    if shortened is not None:
-        shown = shortened.program
-        regions = find_regions(shown)
+    shown = program if shortened is None else shortened.program
+    regions = find_regions(shown)
     waits = find_waits(shown, machine, regions)
     for edge in shown.edges:
         waits.ends[edge.after] = (*waits.ends.get(edge.after, ()), edge.before)
@@ -169,18 +167,16 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     )
 
 
-def compiled(program: Program, machine: Machine) -> tuple[Program, Regions]:
-    """What the compiler makes of it, and its dependences.
+def compiled(program: Program, machine: Machine) -> Program:
+    """What the compiler makes of it.
 
     Raises NotSupported where a device loop is too long, CapacityExceeded where one instruction's tiles do not fit.
     """
     program = without_repeated_loads(unrolled(program), machine)
-    regions = find_regions(program)
-    order = order_of_need(program, regions)
+    order = order_of_need(program)
     if (np.diff(order) != 1).any():
-        program, regions = program.with_rows(order), regions.reordered(order)
-    spilling = with_spills(program, machine)
-    return (program, regions) if spilling is program else (spilling, find_regions(spilling))
+        program = program.with_rows(order)
+    return with_spills(program, machine)
 
 
 def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) -> tuple[float, dict[str, float]]:
