@@ -280,8 +280,9 @@ def _fetched_operands(program: Program, costs: Sequence[Cost], regions: Regions)
     waited_for = bytearray(len(program))
     found: dict[int, int] = {}
     overlaps, read, written = regions.overlaps, regions.read, regions.written
-    for row in np.flatnonzero(fetching | tensor).tolist():
-        if fetching[row]:
+    rows = np.flatnonzero(fetching | tensor)
+    for row, is_transfer in zip(rows.tolist(), fetching[rows].tolist()):
+        if is_transfer:
             for region in written[row]:
                 brought_by[region] = row
                 for other in overlaps[region] or ():
