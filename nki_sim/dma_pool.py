@@ -30,11 +30,18 @@ class Backfilling:
         self._each: list[list[float]] = [[] for _ in range(engines)]
         self._skip: tuple[list[int], list[int]] = ([], [])
         """A slice at or before the first one in which there is time for a transfer inward, outward; by slice."""
+        inward, outward = self._of
+        self._seen_from = (
+            (slice_ns, self._all, self._most, inward, outward, self._skip[0]),
+            (slice_ns, self._all, self._most, outward, inward, self._skip[1]),
+        )
+        """By direction, what `book` looks at: together, since every transfer needs it all."""
         self.put_off_until = 0.0
         """ns: when the last of the work ends that gave way to the other direction. The transfers that it belongs to
         keep the end that they were given; nothing is over before this."""
 
-    def _grow(self, upto: int) -> None:
+    def _grow(self, upto: int) -> int:
+        """How many slices there are then; slice `upto` is one of them."""
         count = len(self._all)
         more = upto + 64 - count
         if more > 0:
@@ -42,36 +49,36 @@ class Backfilling:
                 skip.extend(range(count, upto + 64))
             for booked in (self._all, self._most, *self._of):
                 booked.extend([0.0] * more)
+        return len(self._all)
 
-    def book(self, earliest: float, first: int, last: int, duration: float, outward: bool) -> tuple[float, float]:
-        """(start, end) of a transfer that keeps engines first..last busy for `duration` ns."""
+    def book(
+        self, at: float, first: int, last: int, duration: float, outward: bool, share: float = 0.5
+    ) -> tuple[float, float]:
+        """(start, end) of a transfer that keeps engines first..last busy for `duration` ns, not before `at`.
+
+        `share` of a slice is its direction's in any case, where it takes all engines.
+        """
         if last - first + 1 != self._engines:
-            return self._book_some(earliest, first, last, duration)
-        start, end, put_off = self._book_all(earliest, duration, outward, 0.5)
-        if put_off > _FULL:
-            self.put_off_until = max(self.put_off_until, self._book_all(end, put_off, not outward, 0.0)[1])
-        return start, end
-
-    def _book_all(self, at: float, duration: float, outward: bool, share: float) -> tuple[float, float, float]:
-        """(start, end, ns of the other direction that had to give way) where `share` of a slice is ours in any case."""
-        width, booked, most, skip = self._slice, self._all, self._most, self._skip[outward]
-        mine, other = self._of[outward], self._of[not outward]
+            return self._book_some(at, first, last, duration)
+        width, booked, most, mine, other, skip = self._seen_from[outward]
+        count = len(booked)
         index = int(at / width)
         begun, put_off = -1.0, 0.0
         while True:
-            if index >= len(booked):
-                self._grow(index)
+            if index >= count:
+                count = self._grow(index)
             ahead = skip[index]
             while ahead != index:  # find the first slice with time left, halving the path for the next search
                 skip[index] = skip[ahead]
                 index = ahead
                 ahead = skip[index]
-            end = (index + 1) * width
             here = width - most[index]
-            idle = here - booked[index]
-            free = share * here - mine[index]
+            taken, ours = booked[index], mine[index]
+            idle = here - taken
+            free = share * here - ours
             if idle > free:
                 free = idle
+            end = (index + 1) * width
             start = end - free
             if start < at:
                 start = at
@@ -80,26 +87,32 @@ class Backfilling:
                 if begun < 0.0:
                     begun = start
                 take = duration if duration <= free else free
-                taken_over = take - idle
-                if taken_over > 0.0:
+                if take > idle:
+                    taken_over = take - idle
                     if taken_over > other[index]:
                         taken_over = other[index]
                         take = idle + taken_over
                     other[index] -= taken_over
                     put_off += taken_over
-                    booked[index] += idle
+                    taken += idle
                 else:
-                    booked[index] += take
-                mine[index] += take
+                    taken += take
+                ours += take
+                booked[index] = taken
+                mine[index] = ours
                 if duration <= take + _FULL:
-                    return begun, start + take, put_off
+                    break
                 duration -= take
-            if here - booked[index] < _FULL and mine[index] >= 0.5 * here - _FULL:
-                if index + 1 >= len(booked):
-                    self._grow(index + 1)
+            if here - taken < _FULL and ours >= 0.5 * here - _FULL:
+                if index + 1 >= count:
+                    count = self._grow(index + 1)
                 skip[index] = index + 1
             index += 1
             at = end
+        end = start + take
+        if put_off > _FULL and share:  # what gave way takes only time that is idle
+            self.put_off_until = max(self.put_off_until, self.book(end, first, last, put_off, not outward, 0.0)[1])
+        return begun, end
 
     def _book_some(self, at: float, first: int, last: int, duration: float) -> tuple[float, float]:
         width, booked, most = self._slice, self._all, self._most

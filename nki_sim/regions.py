@@ -8,8 +8,9 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Regions:
     """By instruction: the regions it writes or updates."""
     overlaps: list[tuple[int, ...] | None]
     """By region: the other regions that share bytes with it."""
-    of_buffer: dict[int, list[int]]
+    of_buffer: dict[int, tuple[int, ...]]
     """Buffer number to its regions."""
     places: list[tuple[int, int]]
     """By region: (pattern and item size, as a number; offset in elements): equal in two buffers of one shape where the
@@ -48,11 +49,6 @@ class Regions:
             for region in regions:
                 found[region] = row
         return found
-
-    def reordered(self, order: np.ndarray) -> Regions:
-        """The same of a program with its rows (int64) in another order."""
-        rows = order.tolist()
-        return replace(self, read=[self.read[row] for row in rows], written=[self.written[row] for row in rows])
 
 
 def find_regions(program: Program) -> Regions:
@@ -78,19 +74,16 @@ def find_regions(program: Program) -> Regions:
     for operand, shape in zip(operands, shape_of.tolist()):
         example.setdefault(shape, operand)
 
-    fine = _numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
+    fine = numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
     _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
     region_of = np.full(len(rows), _NO_REGION, np.int64)
     region_of[tracked] = ids.reshape(-1)
 
-    region_buffer = buffers[tracked][first].tolist()
     region_shape = shape_of[number][tracked][first].tolist()
     region_offset = offsets[tracked][first].tolist()
-    of_buffer: dict[int, list[int]] = {}
-    for region, buffer in enumerate(region_buffer):
-        of_buffer.setdefault(buffer, []).append(region)
+    of_buffer = _by_buffer(buffers[tracked][first])
 
-    overlaps: list[tuple[int, ...] | None] = [None] * len(region_buffer)
+    overlaps: list[tuple[int, ...] | None] = [None] * len(first)
     left = _MOST_OVERLAPS
     known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
     for buffer, regions in of_buffer.items():
@@ -117,7 +110,7 @@ def find_regions(program: Program) -> Regions:
     )
 
 
-def _numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
+def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
     """int64: a number for each pair, in the order of the pairs."""
     span = int(fine.max(initial=0)) + 1
     if int(coarse.max(initial=0)) >= (1 << 62) // span:
@@ -125,17 +118,27 @@ def _numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
     return coarse.reshape(-1).astype(np.int64) * span + fine
 
 
+def _by_buffer(buffers: np.ndarray) -> dict[int, tuple[int, ...]]:
+    """Buffer to its regions; `buffers`, int64 by region, ascend."""
+    found, starts, counts = np.unique(buffers, return_index=True, return_counts=True)
+    by_buffer: dict[int, tuple[int, ...]] = dict(zip(found.tolist(), zip(starts.tolist())))
+    for k in np.flatnonzero(counts > 1).tolist():
+        by_buffer[int(found[k])] = tuple(range(starts[k], starts[k] + counts[k]))
+    return by_buffer
+
+
 def _by_instruction(rows: np.ndarray, regions: np.ndarray, count: int) -> list[tuple[int, ...]]:
     """The regions of every instruction; `rows` ascend."""
     counts = np.bincount(rows, minlength=count)
     starts = np.cumsum(counts) - counts
-    found: list[tuple[int, ...]] = [()] * count
-    for size in range(1, int(counts.max(initial=0)) + 1):
+    found = np.empty(count, object)
+    for size in range(int(counts.max(initial=0)) + 1):
         alike = np.flatnonzero(counts == size)
         columns = [regions[starts[alike] + k].tolist() for k in range(size)]
-        for row, together in zip(alike.tolist(), zip(*columns)):
-            found[row] = together
-    return found
+        together = zip(*columns) if size else repeat((), len(alike))
+        found[alike] = np.fromiter(together, object, len(alike))
+    listed: list[tuple[int, ...]] = found.tolist()
+    return listed
 
 
 def _shape_key(operand: Operand) -> tuple[object, ...]:

@@ -121,15 +121,13 @@ def _collector_resting() -> Iterator[None]:
 
 
 def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:
-    program, regions = compiled(given, machine)
+    program = compiled(given, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
     extrapolate = len(program) > EXACT_UP_TO if exact is None else not exact
     shortened = shorten(program, machine) if extrapolate else None
-    shown = program
-    if shortened is not None:
-        shown = shortened.program
-        regions = find_regions(shown)
+    shown = program if shortened is None else shortened.program
+    regions = find_regions(shown)
     waits = find_waits(shown, machine, regions)
     for edge in shown.edges:
         waits.ends[edge.after] = (*waits.ends.get(edge.after, ()), edge.before)
@@ -169,18 +167,16 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     )
 
 
-def compiled(program: Program, machine: Machine) -> tuple[Program, Regions]:
-    """What the compiler makes of it, and its dependences.
+def compiled(program: Program, machine: Machine) -> Program:
+    """What the compiler makes of it.
 
     Raises NotSupported where a device loop is too long, CapacityExceeded where one instruction's tiles do not fit.
     """
     program = without_repeated_loads(unrolled(program), machine)
-    regions = find_regions(program)
-    order = order_of_need(program, regions)
+    order = order_of_need(program)
     if (np.diff(order) != 1).any():
-        program, regions = program.with_rows(order), regions.reordered(order)
-    spilling = with_spills(program, machine)
-    return (program, regions) if spilling is program else (spilling, find_regions(spilling))
+        program = program.with_rows(order)
+    return with_spills(program, machine)
 
 
 def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) -> tuple[float, dict[str, float]]:
@@ -284,8 +280,9 @@ def _fetched_operands(program: Program, costs: Sequence[Cost], regions: Regions)
     waited_for = bytearray(len(program))
     found: dict[int, int] = {}
     overlaps, read, written = regions.overlaps, regions.read, regions.written
-    for row in np.flatnonzero(fetching | tensor).tolist():
-        if fetching[row]:
+    rows = np.flatnonzero(fetching | tensor)
+    for row, is_transfer in zip(rows.tolist(), fetching[rows].tolist()):
+        if is_transfer:
             for region in written[row]:
                 brought_by[region] = row
                 for other in overlaps[region] or ():
@@ -502,11 +499,11 @@ def _run(
             tails[resource] = start + busy
         else:
             start = -1.0
-            low = gap_low[resource]
-            if low and may_fill:
+            high = gap_high[resource]
+            if high and high[-1] >= earliest + busy and may_fill:
                 if resource == _TENSOR and before_sums[0] > earliest:
                     earliest = before_sums[0]  # ahead of no more sums than PSUM has banks
-                start = _fill_gap(low, gap_high[resource], earliest, busy, smallest[resource])
+                start = _fill_gap(gap_low[resource], high, earliest, busy, smallest[resource])
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy

@@ -14,7 +14,7 @@ import numpy as np
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
-from nki_sim.regions import Regions
+from nki_sim.regions import find_regions, numbered
 
 
 def _plain_loads(program: Program) -> np.ndarray:
@@ -71,6 +71,8 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
     tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
     born = _bytes_before(program)[rows]
+    again = _soon_again(numbered(numbered(ids[rows], sources), offsets), born, machine.reload_window_bytes)
+    rows, tiles, sources, offsets, born = rows[again], tiles[again], sources[again], offsets[again], born[again]
     copies: dict[tuple[int, int, int], tuple[int, int]] = {}
     """(template, source buffer, source offset) to the tile that holds it and the bytes allocated before that."""
     renamed: dict[int, int] = {}
@@ -93,6 +95,15 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     return program.with_rows(np.flatnonzero(~dropped), renumbered)
 
 
+def _soon_again(what: np.ndarray, born: np.ndarray, window: int) -> np.ndarray:
+    """bool by load: is any load of the same thing made within `window` of the one before it? No other can be left out
+    for one. By load: `what` it brings, as a number, and the bytes `born` before it, ascending."""
+    order = np.argsort(what, kind="stable")
+    sorted_ = what[order]
+    near = (sorted_[1:] == sorted_[:-1]) & (np.diff(born[order]) <= window)
+    return np.isin(what, sorted_[1:][near])
+
+
 def _bytes_before(program: Program) -> np.ndarray:
     """int64 [instructions]: bytes per partition of all SBUF tiles first touched before each instruction."""
     sizes = program.sites.each(lambda a: a.partition_bytes if a.region is MemoryRegion.sbuf else 0)
@@ -100,7 +111,7 @@ def _bytes_before(program: Program) -> np.ndarray:
     return np.cumsum(new)[:-1] - new[:-1]
 
 
-def order_of_need(program: Program, regions: Regions) -> np.ndarray:
+def order_of_need(program: Program) -> np.ndarray:
     """int64 [instructions]: the rows, each load right before the first instruction that needs what it brings.
 
     An issue queue that is free may still start it earlier; the order is what decides between loads.
@@ -116,8 +127,9 @@ def order_of_need(program: Program, regions: Regions) -> np.ndarray:
     whole = sizes[program.template_ids[loads]] == program.sites.each(lambda a: a.nbytes)[tiles]
     first = np.full(len(program), len(program), np.int64)
     first[loads[whole]] = _next_touch(program, operands[whole])
-    for row, needed in _needed(program, regions, loads[~whole], tiles[~whole]):
-        first[row] = needed
+    if not whole.all():
+        for row, needed in _needed(program, loads[~whole], tiles[~whole]):
+            first[row] = needed
     return np.argsort(np.where(first < len(program), first - 0.5, rows), kind="stable")
 
 
@@ -137,15 +149,16 @@ def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
     return np.where(same, program.operand_rows[touches[after]], len(program))
 
 
-def _needed(program: Program, regions: Regions, loads: np.ndarray, tiles: np.ndarray) -> Iterator[tuple[int, int]]:
+def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray) -> Iterator[tuple[int, int]]:
     """(row of a load of a part of a tile, first row that touches the same bytes)."""
     partly = np.zeros(len(program.allocations), np.bool_)
     partly[tiles] = True
     loading = set(loads.tolist())
+    touching = np.unique(program.operand_rows[partly[program.operand_data[:, 0]]])
+    regions = find_regions(program.with_rows(touching))
     touched = [len(program)] * len(regions)
     overlaps = regions.overlaps
-    for row in np.unique(program.operand_rows[partly[program.operand_data[:, 0]]])[::-1].tolist():
-        read, written = regions.read[row], regions.written[row]
+    for row, read, written in zip(touching[::-1].tolist(), reversed(regions.read), reversed(regions.written)):
         if row in loading:
             yield row, min(touched[near] for region in written for near in (region, *(overlaps[region] or ())))
         for region in (*read, *written):

@@ -81,7 +81,7 @@ class _Rotation:
 
     def place(self, members: np.ndarray) -> None:
         """members: int64, buffers in the order of their first use."""
-        program = self.program
+        program, waits, regions = self.program, self.waits, self.regions
         first, last = program.first_use, program.last_use
         sites = program.sites.of_buffer
         weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
@@ -113,7 +113,7 @@ class _Rotation:
             if len(turn) > places[site] and left[turn[0]] == need:
                 oldest = turn.popleft()
                 left[oldest] = 0
-                self._wait(at, buffer, (oldest,))
+                _close(waits, at, buffer, (oldest,), regions)
                 continue
             if need <= self.fresh:
                 self.fresh -= need
@@ -126,20 +126,17 @@ class _Rotation:
                 continue
             need -= self.fresh
             self.fresh = 0
-            waits: list[int] = []
+            olds: list[int] = []
             while need > 0 and dead:
                 gone = dead[0]
                 if left[gone]:
-                    waits.append(gone)
+                    olds.append(gone)
                     taken = min(need, left[gone])
                     need -= taken
                     left[gone] -= taken
                 if not left[gone]:
                     dead.popleft()
-            self._wait(at, buffer, waits)
-
-    def _wait(self, at: int, buffer: int, olds: Sequence[int]) -> None:
-        _close(self.waits, at, buffer, olds, self.regions)
+            _close(waits, at, buffer, olds, regions)
 
     def _wait_by_slice(self, at: int, buffer: int, old: int) -> None:
         """Each slice waits for the same slice of the old buffer; for all of it where the slices differ.
@@ -157,7 +154,7 @@ class _Rotation:
                 continue
             same = places.get(regions.places[region])
             if same is None:
-                self._wait(at, buffer, (old,))
+                _close(self.waits, at, buffer, (old,), regions)
                 return
             waits.append((row, same))
         readers = self._products.get(old)
@@ -168,34 +165,31 @@ class _Rotation:
             return
         ends = self.waits.ends
         rows, sums = readers
-        together = min(1.0, self.banks / max(1, len(sums)))
+        together = min(1.0, self.banks / max(1, sums))
         for k, (row, _) in enumerate(sorted(waits)):
             done = 1.0 - together * (1.0 - (k + 1) / len(waits))
             ends[row] = (*ends.get(row, ()), rows[min(len(rows) - 1, int(done * len(rows)))])
 
     @cached_property
-    def _products(self) -> dict[int, tuple[list[int], set[int]]]:
-        """Buffer that only TensorE reads to (the instructions that do, the buffers they write)."""
+    def _products(self) -> dict[int, tuple[list[int], int]]:
+        """Buffer that only TensorE reads to (the instructions that do, how many buffers they write)."""
         program = self.program
+        buffers, operand_rows = program.operand_data[:, 0], program.operand_rows
         tensor = np.array([t.engine is Engine.tensor for t in program.templates], np.bool_)
-        found: dict[int, tuple[list[int], set[int]]] = {}
-        others: set[int] = set()
-        buffers = program.operand_data[:, 0].tolist()
-        for row, buffer, writes, product in zip(
-            program.operand_rows.tolist(),
-            buffers,
-            program.writes.tolist(),
-            tensor[program.template_ids[program.operand_rows]].tolist(),
-        ):
-            if writes:
-                continue
-            if not product:
-                others.add(buffer)
-                continue
-            rows, sums = found.setdefault(buffer, ([], set()))
-            rows.append(row)
-            sums.add(buffers[int(program.operand_starts[row])])
-        return {buffer: pair for buffer, pair in found.items() if buffer not in others}
+        product = tensor[program.template_ids[operand_rows]]
+        others = np.zeros(len(program.allocations), np.bool_)
+        others[buffers[~program.writes & ~product]] = True
+        reading = np.flatnonzero(~program.writes & product & ~others[buffers])
+        reading = reading[np.argsort(buffers[reading], kind="stable")]
+        read, rows = buffers[reading], operand_rows[reading]
+        pairs = np.unique(read * len(program.allocations) + buffers[program.operand_starts[rows]])
+        found, starts = np.unique(read, return_index=True)
+        sums = np.bincount(pairs // max(1, len(program.allocations)), minlength=len(program.allocations))[found]
+        in_order, ends = rows.tolist(), np.append(starts[1:], len(rows))
+        return {
+            buffer: (in_order[start:end], count)
+            for buffer, start, end, count in zip(found.tolist(), starts.tolist(), ends.tolist(), sums.tolist())
+        }
 
 
 def _live_together(first: np.ndarray, last: np.ndarray, sites: np.ndarray) -> np.ndarray:
@@ -213,7 +207,10 @@ def _close(waits: Waits, at: int, buffer: int, olds: Sequence[int], regions: Reg
     """Whatever touches the buffer without having to wait for another that does, waits for the end of all `olds`: its
     first row (`at`), and the first to write each of its regions."""
     of_buffer = regions.of_buffer
-    closed = tuple([region for old in olds for region in of_buffer.get(old, ())])
+    if len(olds) == 1:
+        closed = of_buffer.get(olds[0], ())
+    else:
+        closed = tuple([region for old in olds for region in of_buffer.get(old, ())])
     if not closed:
         return
     mine = of_buffer.get(buffer, ())

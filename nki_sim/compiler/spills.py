@@ -9,6 +9,7 @@ time stays outside, and instructions fetch their slices of it (rows B048, B074 t
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -88,50 +89,58 @@ class _Spilling:
     def run(self) -> Program:
         program = self.program
         starts = program.operand_starts.tolist()
-        data = [(int(buffer), int(offset)) for buffer, offset in program.operand_data.tolist()]
-        from_inputs = _mirrors(program)
+        data = list(zip(*program.operand_data.T.tolist()))
+        from_inputs = _mirrors(program).tolist()
         writes = program.writes.tolist()
-        for row in range(len(program) - 1, -1, -1):
-            for buffer in {buffer for buffer, _ in data[starts[row] : starts[row + 1]] if buffer in self.weights}:
-                self.uses.setdefault(buffer, []).append(row)
+        sizes = [[operand.nbytes for operand in template.operands] for template in program.templates]
+        weights, now, used = self.weights, self.now, self.used
+        for row, (buffer, _) in zip(reversed(program.operand_rows.tolist()), reversed(data)):
+            if buffer in weights:
+                rows = self.uses.setdefault(buffer, [])
+                if not rows or rows[-1] != row:
+                    rows.append(row)
         for row, number in enumerate(program.template_ids.tolist()):
             operands = data[starts[row] : starts[row + 1]]
             template = program.templates[number]
             outside = self._stay_outside(template, operands)
-            wanted = dict.fromkeys(
-                buffer for at, (buffer, _) in enumerate(operands) if buffer in self.weights and at not in outside
-            )
+            tiles = dict.fromkeys([buffer for buffer, _ in operands if buffer in weights])
+            wanted = tiles
+            if outside:
+                wanted = dict.fromkeys(
+                    [buffer for at, (buffer, _) in enumerate(operands) if buffer in weights and at not in outside]
+                )
             for buffer in wanted:
-                if buffer not in self.now:
+                if buffer not in now:
                     self._bring(buffer, wanted, row)
-            for operand, (buffer, _) in zip(template.operands, operands):
+            for size, (buffer, _) in zip(sizes[number], operands):
                 if buffer in wanted:
-                    self.used[buffer] = self.used.get(buffer, 0) + operand.nbytes
+                    used[buffer] += size
             if outside:
                 self._on_slices(number, operands, outside, wanted, row)
             else:
                 self.now_at.append(len(self.ids))
                 self.ids.append(number)
-                self.operands.append([(self.now.get(buffer, buffer), offset) for buffer, offset in operands])
-            fills = program.templates[number].opcode == "memset"
+                self.operands.append([(now.get(buffer, buffer), offset) for buffer, offset in operands])
+            fills = template.opcode == "memset"
             for (buffer, _), writing in zip(operands, writes[starts[row] : starts[row + 1]]):
                 if writing and buffer in wanted and not from_inputs[buffer]:
                     self.unsaved.add(buffer)
                     self.constant.pop(buffer, None)
-                    if fills and program.templates[number].operands[0].nbytes == self.allocations[buffer].nbytes:
+                    if fills and sizes[number][0] == self.allocations[buffer].nbytes:
                         self.constant[buffer] = number
-            for buffer in {buffer for buffer, _ in operands if buffer in self.weights}:
-                self.uses[buffer].pop()
-                if not self.uses[buffer] and buffer in self.now:
-                    del self.now[buffer]
-                    self.free += self.weights[buffer]
+            for buffer in tiles:
+                rows = self.uses[buffer]
+                rows.pop()
+                if not rows and buffer in now:
+                    del now[buffer]
+                    self.free += weights[buffer]
         counts = np.array([len(operands) for operands in self.operands], np.int64)
         changed = {
             "templates": tuple(self.templates),
             "allocations": tuple(self.allocations),
             "template_ids": np.array(self.ids, np.int32),
             "operand_starts": np.concatenate(([0], np.cumsum(counts))),
-            "operand_data": np.array([pair for operands in self.operands for pair in operands], np.int64),
+            "operand_data": np.fromiter(chain.from_iterable(chain(*self.operands)), np.int64).reshape(-1, 2),
             "edges": tuple(Edge(self.now_at[edge.before], self.now_at[edge.after]) for edge in program.edges),
         }
         return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})

@@ -15,7 +15,6 @@ from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.executor import execute
 from nki_sim.machine import TRN2, Machine
 from nki_sim.program import Edge, Program
-from nki_sim.regions import find_regions
 from nki_sim.schedule import compiled
 from tests.nki_sim.compiler.random_kernels import shared_tiles, source
 from tests.nki_sim.machine.traced_kernels import nisa, nl, tile, traced
@@ -132,14 +131,14 @@ def test_what_the_kernel_writes_in_hbm_is_loaded_every_time() -> None:
 def test_with_explicit_edges_nothing_is_left_out_and_nothing_moves() -> None:
     program = replace(twice(nothing), edges=(Edge(0, 2),))
     assert without_repeated_loads(program, TRN2) is program
-    assert (np.diff(order_of_need(program, find_regions(program))) == 1).all()
+    assert (np.diff(order_of_need(program)) == 1).all()
 
 
 # --- order ----------------------------------------------------------------------------------------
 
 
 def in_order_of_need(program: Program) -> list[int]:
-    return order_of_need(program, find_regions(program)).tolist()
+    return order_of_need(program).tolist()
 
 
 def test_loads_stand_right_before_what_needs_them() -> None:
@@ -204,6 +203,6 @@ def test_loads_of_what_the_kernel_writes_in_hbm_do_not_move() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.2, 0.8]))
 def test_with_loads_left_out_and_moved_the_same_is_computed(seed: int, length: int, whole: float) -> None:
     program = shared_tiles(seed, length, whole)
-    ready, _ = compiled(program, TRN2)
+    ready = compiled(program, TRN2)
     assert len(ready) <= len(program)
     np.testing.assert_array_equal(execute(ready, [source()])[0], execute(program, [source()])[0])

@@ -144,7 +144,7 @@ def kept(fill: str) -> Program:
 def test_only_what_is_nowhere_else_is_saved(fill: str, saved: int, reloaded: int, memsets: int) -> None:
     program, machine = kept(fill), space_for(4)
     assert moved(program, machine) == (saved * TILE, reloaded * TILE)
-    ready, _ = compiled(program, machine)
+    ready = compiled(program, machine)
     assert [ready.templates[n].opcode for n in ready.template_ids.tolist()].count("memset") == memsets
 
 
@@ -234,10 +234,10 @@ def test_what_is_spilled_computes_the_same(seed: int, length: int, whole: float,
     machine = space_for(space, TILE_BYTES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spills, "_mirrors", lambda given: np.zeros(len(given.allocations), np.bool_))
-        ready, _ = compiled(program, machine)
+        ready = compiled(program, machine)
     np.testing.assert_array_equal(execute(ready, [source()])[0], execute(program, [source()])[0])
     assert most_live(ready) <= ISA.quadrants * machine.sbuf_partition_bytes
-    for_input, _ = compiled(program, machine)
+    for_input = compiled(program, machine)
     kinds = [[repr(p.templates[n].attrs) for n in p.template_ids.tolist()] for p in (ready, for_input)]
     reloads = [each.count(repr(Spill(True))) for each in kinds]
     saves = [each.count(repr(Spill(False))) for each in kinds]
