@@ -17,7 +17,18 @@ from nki_sim.program import Loop, Operand, Program, Template
 
 
 def may_read_unwritten(program: Program) -> bool:
-    """Of one core. Memory that it shares with another is left to whoever runs both."""
+    """Of all its cores. What one of them writes to memory that they share counts as written, whoever is first."""
+    cores = (program, *program.peers)
+    if len(cores) == 1:
+        return _may(program, ())
+    shared = [[a.id for a in each.allocations if a.region is MemoryRegion.shared_hbm] for each in cores]
+    held = [set(_held(each)) | set(each.operand_data[each.writes, 0].tolist()) for each in cores]
+    places = [at for at in range(len(shared[0])) if any(mine[at] in has for mine, has in zip(shared, held))]
+    return any(_may(each, [mine[at] for at in places]) for each, mine in zip(cores, shared))
+
+
+def _may(program: Program, elsewhere: Sequence[int]) -> bool:
+    """One core. `elsewhere`: buffers that another may have written."""
     if not len(program):
         return False
     reads = program.of_operands([[_reads(t, o) for o in t.operands] for t in program.templates]).astype(np.bool_)
@@ -33,7 +44,7 @@ def may_read_unwritten(program: Program) -> bool:
     for first, chosen in ((first_read, reads), (first_fill, fills)):
         first[buffers[chosen][::-1]] = rows[chosen][::-1]
     suspected = (first_read < len(program)) & (first_read <= first_fill)
-    suspected[_given(program)] = False
+    suspected[[*_held(program), *elsewhere]] = False
     known: set[tuple[object, ...]] = set()
     for events in _by_buffer(np.flatnonzero(suspected[buffers] & (reads | writes)), buffers):
         at = rows[events]
@@ -80,13 +91,10 @@ def _dense_bytes(operand: Operand) -> int:
     return run * operand.dtype.itemsize
 
 
-def _given(program: Program) -> list[int]:
-    """Buffers that hold something before the first instruction, or are set by loops, or by another core."""
-    numbers = [ref.allocation for ref in program.inputs] + list(program.constants)
-    numbers += [loop.counter for loop in program.loops]
-    if program.peers:
-        numbers += [a.id for a in program.allocations if a.region is MemoryRegion.shared_hbm]
-    return numbers
+def _held(program: Program) -> list[int]:
+    """Buffers that hold something before the first instruction, or are set by loops."""
+    inputs = [ref.allocation for ref in program.inputs]
+    return [*inputs, *program.constants, *[loop.counter for loop in program.loops]]
 
 
 def _by_buffer(operands: np.ndarray, buffers: np.ndarray) -> Sequence[np.ndarray]:
@@ -110,6 +118,7 @@ def _reads_first(program: Program, events: np.ndarray, reads: np.ndarray, uncert
         touched.append((row, bool(reads[event]), operand, int(program.operand_data[event, 1])))
     unit = min(operand.dtype.itemsize for _, _, operand, _ in touched)
     surely = np.zeros(nbytes // unit, np.bool_)
+    left = surely.size
     written: dict[Loop | None, np.ndarray] = {None: surely}
     for row, group in groupby(touched, lambda each: each[0]):
         here = list(group)
@@ -120,15 +129,20 @@ def _reads_first(program: Program, events: np.ndarray, reads: np.ndarray, uncert
         for _, reading, operand, offset in here:
             if not reading:
                 mask = written.setdefault(around[-1] if around else None, np.zeros_like(surely))
-                _view(mask, operand, offset, unit)[...] = True
-        if surely.all():
+                view = _view(mask, operand, offset, unit)
+                left -= int(np.count_nonzero(~view)) if mask is surely else 0
+                view[...] = True
+        if left <= 0:  # an access that walks over an element twice has been counted twice
+            left = surely.size - int(np.count_nonzero(surely))
+        if not left:
             return False
     return False
 
 
 def _all_of(masks: Sequence[np.ndarray], operand: Operand, offset: int, unit: int) -> bool:
+    """Asked while not all of the buffer is written: nothing is known of places that only the device knows."""
     if operand.indirection is not None:
-        return bool(np.logical_or.reduce(masks).all())
+        return False
     return bool(np.logical_or.reduce([_view(mask, operand, offset, unit) for mask in masks]).all())
 
 

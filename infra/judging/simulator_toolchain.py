@@ -137,7 +137,7 @@ class Simulated:
 
     @cached_property
     def may_read_unwritten(self) -> bool:
-        return any(may_read_unwritten(each) for each in iterate(self.program))
+        return may_read_unwritten(self.program)
 
     @cached_property
     def measurement(self) -> profile.Measurement:

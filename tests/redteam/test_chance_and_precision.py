@@ -13,6 +13,7 @@ from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
+from tests.redteam.test_simulated_time import TWO_CORES
 
 ONE = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
 TWO = replace(
@@ -51,6 +52,9 @@ BY_CHANCE = {
     "a mask but for its last element": at_full_shape(
         tile("mask", "int32"), "nisa.memset(dst=mask[:, 0:511], value=1)", "nisa.memset(dst=mask[0:96, :], value=1)",
         *ZEROS, *CHOSEN,
+    ),
+    "a mask of which one column is written again and again": at_full_shape(
+        tile("mask", "int32"), "nisa.memset(dst=mask.ap([[STEP, 128], [0, STEP]]), value=1)", *ZEROS, *CHOSEN,
     ),
     "a mask written in a loop of no passes": at_full_shape(tile("mask", "int32"), NO_PASS, *ZEROS, *CHOSEN),
     "a comparison with what nothing wrote": at_full_shape(
@@ -169,6 +173,29 @@ def judged(target: LocalTarget, source: str, task: Task) -> Evaluation:
 def test_what_depends_on_memory_that_nothing_wrote_is_refused(target: LocalTarget, name: str) -> None:
     result = judged(target, BY_CHANCE[name], TWO if "rows > 128" in BY_CHANCE[name] else ONE)
     assert isinstance(result, REFUSED) and "memory that nothing wrote" in explain(result), explain(result)
+
+
+SHARED = TWO_CORES.replace(
+    "    nisa.dma_copy(dst=out[mine, :], src=a)",
+    """    scratch = nl.ndarray((128, 512), dtype=nl.int32, buffer=nl.shared_hbm)
+    WRITTEN
+    mask = nl.ndarray((64, 512), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=mask, src=scratch[mine, :])
+    nisa.memset(dst=b, value=0.0)
+    nisa.tensor_copy_predicated(dst=b, src=a, predicate=mask)
+    nisa.dma_copy(dst=out[mine, :], src=b)""",
+)
+FILLED = """ones = nl.ndarray((64, 512), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1)
+    nisa.dma_copy(dst=scratch[slice(64 - nl.program_id(0) * 64, 128 - nl.program_id(0) * 64), :], src=ones)
+    nisa.core_barrier(data=scratch, cores=(0, 1))"""
+
+
+def test_memory_that_two_cores_share_is_written_by_one_of_them(target: LocalTarget) -> None:
+    result = judged(target, SHARED.replace("WRITTEN", ""), ONE)
+    assert isinstance(result, REFUSED) and "memory that nothing wrote" in explain(result), explain(result)
+    result = judged(target, SHARED.replace("WRITTEN", FILLED), ONE)
+    assert isinstance(result, Measured), explain(result)
 
 
 @pytest.mark.parametrize("name", NOT_BY_CHANCE)
