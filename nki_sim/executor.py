@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Sequence
+from enum import Enum
 from math import inf
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from nki_sim.errors import NkiError, NkiValidationError, OutOfBounds, TooLong
 from nki_sim.isa import numerics
-from nki_sim.memory import MemoryRegion, Storage
+from nki_sim.memory import Allocation, MemoryRegion, Storage
 from nki_sim.opcodes import OPCODES, Opcode
 from nki_sim.passes import MOST_DECIDED_ROWS, Nested, PassCounter, Passes, must_be_counted, nested, together
 from nki_sim.program import Bound, OperandView, Program, Template, TensorRef
@@ -162,6 +163,13 @@ def execute(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     return execute_counting(program, inputs)[0]
 
 
+class Unwritten(Enum):
+    """What memory holds that nothing wrote."""
+
+    poison = "NaN, and 4 for integers, so that it shows"
+    zeros = "zeros, as an accident may have it"
+
+
 class _Budget:
     """What is left of an execution: instructions, where registers decide how many there are, and time."""
 
@@ -190,19 +198,24 @@ class _Budget:
 
 
 def execute_counting(
-    program: Program, inputs: Sequence[np.ndarray], last_core_first: bool = False, limit_s: float = inf
+    program: Program,
+    inputs: Sequence[np.ndarray],
+    last_core_first: bool = False,
+    limit_s: float = inf,
+    unwritten: Unwritten = Unwritten.poison,
 ) -> tuple[list[np.ndarray], Passes]:
     """`execute`, and how often each device loop ran: what `profile.measure` needs where a register decides it.
 
     Between their meetings one core runs after the other; on the device nobody says which is first, so a program whose
-    outputs change with `last_core_first` has a race. Raises TooLong after `limit_s`, and where loops whose bounds are
+    outputs change with `last_core_first` has a race; nor what never-written memory holds, so one whose outputs change
+    with `unwritten` computes by chance. Raises TooLong after `limit_s`, and where loops whose bounds are
     registers do not end.
     """
     if len(inputs) != len(program.inputs):
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
     budget = _Budget(program, limit_s)
-    cores = [_Core(program, number, budget) for number, program in enumerate((program, *program.peers))]
-    shared = _share([core.program for core in cores])
+    cores = [_Core(each, number, budget, unwritten) for number, each in enumerate((program, *program.peers))]
+    shared = [cores[0].new(a) for a in program.allocations if a.region is MemoryRegion.shared_hbm]
     for core in cores:
         core.bind(inputs, shared)
     streams = [core.run() for core in cores]
@@ -268,20 +281,21 @@ def meet(waiting: dict[int, Exchange], cores: int) -> None:
         exchange.received[...] = value.reshape(exchange.received.shape)
 
 
-def _share(programs: Sequence[Program]) -> list[Storage]:
-    """One storage per shared_hbm buffer, in the order of allocation."""
-    return [Storage(a) for a in programs[0].allocations if a.region is MemoryRegion.shared_hbm]
-
-
 class _Core:
     """One core's run of its program."""
 
-    def __init__(self, program: Program, number: int, budget: _Budget) -> None:
+    def __init__(self, program: Program, number: int, budget: _Budget, unwritten: Unwritten) -> None:
         self.program = program
         self.number = number
         self._budget = budget
+        self._unwritten = unwritten
         self.storages: list[Storage | None] = [None] * len(program.allocations)
         self.counter = PassCounter(program)
+
+    def new(self, allocation: Allocation) -> Storage:
+        if self._unwritten is Unwritten.poison:
+            return Storage(allocation)
+        return Storage(allocation, np.zeros(allocation.nbytes, np.uint8))
 
     def bind(self, inputs: Sequence[np.ndarray], shared: list[Storage]) -> None:
         program = self.program
@@ -361,7 +375,7 @@ class _Core:
             for buffer in numbers:
                 storage = storages[buffer]
                 if storage is None:
-                    storage = storages[buffer] = Storage(self.program.allocations[buffer])
+                    storage = storages[buffer] = self.new(self.program.allocations[buffer])
                 held.append(storage)
             opcode, template = opcodes[number], templates[number]
             if opcode.meets is None:
@@ -375,7 +389,7 @@ class _Core:
     def _set(self, register: int, value: int) -> None:
         storage = self.storages[register]
         if storage is None:
-            storage = self.storages[register] = Storage(self.program.allocations[register])
+            storage = self.storages[register] = self.new(self.program.allocations[register])
         storage.writable(True).view(np.int32)[0] = value
 
     def _bound(self, bound: Bound) -> int:
@@ -388,7 +402,7 @@ class _Core:
 
     def read(self, ref: TensorRef) -> np.ndarray:
         """An output; not copied where this run made its buffer, which may be gigabytes, and it is all of that."""
-        storage = self.storages[ref.allocation] or Storage(self.program.allocations[ref.allocation])
+        storage = self.storages[ref.allocation] or self.new(self.program.allocations[ref.allocation])
         item = ref.dtype.itemsize
         shape = [n for _, n in ref.pattern]
         strides = [s * item for s, _ in ref.pattern]

@@ -129,8 +129,8 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     shown = program if shortened is None else shortened.program
     regions = find_regions(shown)
     waits = find_waits(shown, machine, regions)
-    for edge in shown.edges:
-        waits.ends[edge.after] = (*waits.ends.get(edge.after, ()), edge.before)
+    for after, befores in _edges_by_end(shown).items():
+        waits.ends[after] = (*waits.ends.get(after, ()), *befores)
     fetched = _fetched_operands(shown, costs, regions)
     held = dict(zip(meeting_rows(shown).tolist(), meetings))
     best = _run(shown, machine, costs, regions, waits, fetched, held, bound_ns)
@@ -165,6 +165,14 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
         scale if shortened is not None else 1.0,
         error,
     )
+
+
+def _edges_by_end(program: Program) -> dict[int, dict[int, None]]:
+    """By instruction, those that it waits for by an explicit edge; each once, in their order."""
+    found: dict[int, dict[int, None]] = {}
+    for edge in program.edges:
+        found.setdefault(edge.after, {})[edge.before] = None
+    return found
 
 
 def compiled(program: Program, machine: Machine) -> Program:

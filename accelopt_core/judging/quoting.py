@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from accelopt_core.candidate import parsed
 from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured
 from ka_extensions.plain_text import one_line, printable
 
+_LINE_END = re.compile(r"\r\n|\r|\n")
+"""Python's own: a form feed, for one, ends no line of a program."""
 _LONGEST_STATEMENT = 200
 _LONGEST_MESSAGE = 4_000
 """Characters: the most that a model is shown of one failure."""
@@ -35,7 +38,7 @@ def quoting(result: Evaluation, source: str) -> Evaluation:
 
 def _statements(source: str) -> dict[int, str]:
     """By line: the simple statement it belongs to, in one line; where there is none, the line itself."""
-    lines = source.splitlines()
+    lines = _LINE_END.split(source)
     found = {number: one_line(line, _LONGEST_STATEMENT) for number, line in enumerate(lines, 1)}
     try:
         tree = parsed(source)

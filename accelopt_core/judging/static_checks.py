@@ -147,9 +147,10 @@ _OUTSIDE = {
 def outside_access(source: KernelSource) -> Found:
     """Builtins that reach beyond the kernel, called or passed on; a local of that name is somebody's own."""
     own = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in ast.walk(source.tree) if isinstance(node, ast.arg)} | set(source.functions)
+    own |= {node.arg for node in ast.walk(source.tree) if isinstance(node, ast.arg)}
+    own |= {*source.functions, *source.imports}
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Name) and node.id in _OUTSIDE and node.id not in own | set(source.imports):
+        if isinstance(node, ast.Name) and node.id in _OUTSIDE and node.id not in own:
             yield node, f"{node.id}() {_OUTSIDE[node.id]}: a kernel sees its arguments and nothing else"
 
 

@@ -46,7 +46,7 @@ from nki_sim.calibration import Calibration, calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
-from nki_sim.executor import execute_counting, held_bytes
+from nki_sim.executor import Unwritten, execute_counting, held_bytes
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.passes import MOST_ROWS, Passes, executed_rows, must_be_counted
@@ -60,6 +60,7 @@ from nki_sim.proofs.proof import NotProvable
 from nki_sim.run import iterate
 from nki_sim.schedule import resource_bound
 from nki_sim.unroll import unrolled
+from nki_sim.unwritten import may_read_unwritten
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,14 @@ seeds needs a fiftieth."""
 PRICING_S = 600.0
 """For the timeline of one program; the longest of the shipped seeds takes a hundredth."""
 
+PROVING_S = 120.0
+"""For one property of one program; those of the shipped seeds take a tenth. No verdict needs a proof."""
+
 DECIDED_RUN_S = 60.0
 """For one execution of a program whose loops run as often as registers say: nobody can tell beforehand."""
 
-PROVING_S = 60.0
-"""For all proofs of one kind, of one program: ten times what the model's own limits let the largest take."""
+_LAST_LINE = 1_000_000
+"""Of a kernel's file."""
 
 DISK_LIMIT = 1 << 30
 """Bytes a candidate may leave in its work folder where the folder is not in memory (infra.isolation.namespaces)."""
@@ -105,23 +109,35 @@ class Simulated:
         self.counts = must_be_counted(program)
 
     def run(self, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
-        """Outputs. Raises NkiError for what the instructions do not allow, and where two cores race."""
+        """Outputs. Raises NkiError for what the instructions do not allow, and where they are a matter of chance."""
         limit_s = min(timeout_s, DECIDED_RUN_S) if self.counts else timeout_s
         outputs, passes = execute_counting(self.program, tensors, limit_s=limit_s)
         if self.program.peers:
             others, _ = execute_counting(self.program, tensors, last_core_first=True, limit_s=limit_s)
-            for number, (one, other) in enumerate(zip(outputs, others)):
-                if one.tobytes() != other.tobytes():
-                    raise NkiValidationError(
-                        f"two cores race: output {number} depends on which of them is first; put nisa.core_barrier "
-                        "between what one writes and the other uses"
-                    )
+            number = _changed(outputs, others)
+            if number is not None:
+                raise NkiValidationError(
+                    f"two cores race: output {number} depends on which of them is first; put nisa.core_barrier "
+                    "between what one writes and the other uses"
+                )
+        if self.may_read_unwritten and not any(map(_has_nan, outputs)):  # where it has, that shows it already
+            others, _ = execute_counting(self.program, tensors, limit_s=limit_s, unwritten=Unwritten.zeros)
+            number = _changed(outputs, others)
+            if number is not None:
+                raise NkiValidationError(
+                    f"output {number} depends on memory that nothing wrote: on the device that holds anything; write "
+                    "all of a tile before it is read, masks and counters too"
+                )
         if self.counts:
             most = passes if self.passes is None else self.passes.most(passes)
             if most != self.passes:
                 self.passes = most
                 self.__dict__.pop("measurement", None)
         return outputs
+
+    @cached_property
+    def may_read_unwritten(self) -> bool:
+        return may_read_unwritten(self.program)
 
     @cached_property
     def measurement(self) -> profile.Measurement:
@@ -283,10 +299,11 @@ class SimulatorToolchain:
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
     ) -> tuple[Proof, ...]:
         inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
-        bound = _in_time(lambda: error_bound(artifact.program, tensors, tolerance))
+        in_bounds = _in_time(lambda: error_bound(artifact.program, tensors, tolerance), lambda late: late)
+        bound = _proof(Property.ERROR_BOUND, in_bounds)
         if original is None:
-            covers = _in_time(lambda: covered(artifact.program, inputs, seed))
-            return _proof(Property.COVERAGE, covers), _proof(Property.ERROR_BOUND, bound)
+            alone = _in_time(lambda: covered(artifact.program, inputs, seed), lambda late: late)
+            return _proof(Property.COVERAGE, alone), bound
         compiled = original
 
         def program() -> Program:
@@ -295,15 +312,9 @@ class SimulatorToolchain:
             except CandidateFault as fault:
                 raise NotProvable(f"it does not compile at this shape: {fault}") from None
 
-        before = Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute()))))
-        found = _in_time(lambda: prove(artifact.program, before))
-        if isinstance(found, proof.Proof):
-            found = Proofs(found, found)
-        return (
-            _proof(Property.COVERAGE, found.coverage),
-            _proof(Property.EQUIVALENCE, found.equivalence),
-            _proof(Property.ERROR_BOUND, bound),
-        )
+        other = Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute()))))
+        found = _in_time(lambda: prove(artifact.program, other), lambda late: Proofs(late, late))
+        return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
 
     def cores(self, artifact: Simulated) -> int:
         return 1 + len(artifact.program.peers)
@@ -349,13 +360,23 @@ class SimulatorToolchain:
         self._scratch.close()
 
 
-def _in_time(compute: Callable[[], Known]) -> Known | proof.Proof:
-    """What is computed, or that it takes too long to be."""
+def _changed(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int | None:
+    """The number of the first output that is not the same bits."""
+    pairs = enumerate(zip(one, other))
+    return next((number for number, (mine, theirs) in pairs if mine.tobytes() != theirs.tobytes()), None)
+
+
+def _has_nan(array: np.ndarray) -> bool:
+    return bool((array != array).any())
+
+
+def _in_time(prove: Callable[[], Known], otherwise: Callable[[proof.Proof], Known]) -> Known:
+    """What is proved; `otherwise` of a proof that says so, where that would take too long."""
     try:
-        with within(PROVING_S, lambda: NotProvable(f"it takes more than {PROVING_S:.0f} s")):
-            return compute()
-    except NotProvable as reason:
-        return proof.Proof(proof.Finding.NOT_PROVABLE, str(reason))
+        with within(PROVING_S, lambda: NotProvable(f"it takes more than {PROVING_S:g} s")):
+            return prove()
+    except NotProvable as late:
+        return otherwise(proof.Proof(proof.Finding.NOT_PROVABLE, str(late)))
 
 
 def _proof(property: Property, found: proof.Proof) -> Proof:
@@ -484,7 +505,8 @@ def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:
     try:
         said = json.loads(failure)
         line = said["line"]
-        return CompileError(str(said["message"])[:4000], line if isinstance(line, int) else None)
+        known = type(line) is int and 0 < line <= _LAST_LINE  # whoever wrote it may have been the candidate
+        return CompileError(str(said["message"])[:4000], line if known else None)
     except (ValueError, KeyError, TypeError, RecursionError):
         tail = finished.output.strip().splitlines()[-1:] or ["no output"]
         status = finished.status or 0

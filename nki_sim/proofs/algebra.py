@@ -7,7 +7,9 @@ tanh and their like are made of. The lane modulo q is only carried where a value
 
 Every other function is opaque: a keyed hash of its argument. Order is opaque too, but it is an order: a hash decides
 which of two elements is larger, so that a maximum of maxima is the maximum, max(-x) is -min(x), and |x| is the larger
-of x and -x; integers up to 2^16 keep their own order. Not known of it: that adding or scaling keeps it.
+of x and -x; constants, and integers up to 2^16, keep their own order. What is drawn or computed is further from zero
+than all of them, or with `BOUNDS` drawn anew nearer: whoever compares it with a constant tells the two apart. Not known
+of it: that adding or scaling keeps it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ from nki_sim.proofs.proof import NotProvable
 Array = np.ndarray
 
 ORDER = "the order of values"
+BOUNDS = "where constants lie among values"
 _SMALL = 1 << 16
 """Integers up to this are compared as such."""
+_FAR = 1 << 61
+"""Ranks above those of a number's bits, and of a hash."""
 _INTEGER = 1 << 24
 """Integers up to this are not changed by a conversion to an integer type."""
 _SLOTS = 1 << 22
@@ -64,6 +69,10 @@ class Algebra:
         self._powers = _powers(pow(int(random.integers(2, prime - 2)), 2, prime), self.field)
         self._lowest = self.random(random, ())
         self._keys: dict[str, np.uint64] = {}
+        self._constants: dict[int, float] = {}
+        """By size as an element, centred: which number the positive one is. Of those that are not whole."""
+        self.orders_constants = False
+        """Was the order of a constant asked for, other than 0?"""
         self.arguments: dict[str, Arguments] = {}
         """By opaque function, what it was asked for since this was made."""
         self.line = 0
@@ -86,8 +95,12 @@ class Algebra:
         if abs(value) >= BEYOND:
             return self._lowest if value < 0 else self.negative(self._lowest)
         exact = fraction(value)
+        p = np.asarray(self.field.of(exact.numerator, exact.denominator))
+        if exact.denominator != 1:
+            centred = int(self.field.centred(p))
+            self._constants[abs(centred)] = float(exact) if centred > 0 else -float(exact)
         return Value(
-            np.asarray(self.field.of(exact.numerator, exact.denominator)),
+            p,
             np.asarray(self.exponents.of(exact.numerator, exact.denominator)),
         )
 
@@ -200,13 +213,30 @@ class Algebra:
         size = np.abs(centred)
         hashed = self._hash(ORDER, size.view(np.uint64))
         self._remember(ORDER, hashed)
-        far = (hashed >> np.uint64(2)).view(np.int64) + _SMALL + 1
-        up = (hashed & np.uint64(1)).astype(np.bool_) == (centred > 0)
-        found = np.where(size <= _SMALL, centred, np.where(up, far, -far))
+        known, numbers = self._numbers(size)
+        number = np.abs(numbers).view(np.int32).astype(np.int64)
+        self.orders_constants = self.orders_constants or bool((known & (size > 0)).any())
+        drawn = (hashed >> np.uint64(3)).view(np.int64) + 1
+        near = BOUNDS in self._changed
+        far = np.where(known, number if not near else number + _FAR, drawn if near else drawn + _FAR)
+        up = np.where(known, numbers > 0, (hashed & np.uint64(1)).astype(np.bool_)) == (centred > 0)
+        found = np.where(size == 0, 0, np.where(up, far, -far))
         least = np.iinfo(np.int64).max
         found[x.p == self._lowest.p] = -least
         found[x.p == self.field.negative(self._lowest.p)] = least
         return found
+
+    def _numbers(self, size: Array) -> tuple[Array, Array]:
+        """(which are constants or small integers, which number that is), float32; of elements by their size."""
+        values = size.astype(np.float32)
+        known = size <= _SMALL
+        if self._constants:
+            sizes = np.array(sorted(self._constants), np.int64)
+            at = np.minimum(np.searchsorted(sizes, size), len(sizes) - 1)
+            fractions = sizes[at] == size
+            values = np.where(fractions, np.array([self._constants[n] for n in sizes.tolist()], np.float32)[at], values)
+            known |= fractions
+        return known, values
 
     def largest(self, x: Value, least: bool = False) -> Value:
         """Along the last axis."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from nki_sim.proofs.algebra import Algebra
-from nki_sim.proofs.execution import Execution, FieldRun
+from nki_sim.proofs.execution import ZEROS, Execution, FieldRun
 from nki_sim.proofs.proof import Finding, Proof
 
 
@@ -31,9 +31,10 @@ def coverage(run: FieldRun, found: Execution, seed: int) -> Proof:
     if found.unwritten is None:
         return Proof(Finding.HELD, f"every output element is written{again}, nothing unwritten is read")
     line, buffer = found.unwritten
-    first = _changed(replace(run, memory=run.memory + 1), found, seed)
-    if first is not None:
-        return _refuted(f"{first} on memory that nothing wrote: line {line} reads {buffer}")
+    for memory in (run.memory + 1, ZEROS):
+        first = _changed(replace(run, memory=memory), found, seed)
+        if first is not None:
+            return _refuted(f"{first} on memory that nothing wrote: line {line} reads {buffer}")
     return Proof(
         Finding.HELD,
         f"every output element is written{again}; line {line} reads memory that nothing wrote, and no output depends "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nki_sim.program import Program
-from nki_sim.proofs.algebra import Algebra, Arguments
+from nki_sim.proofs.algebra import BOUNDS, ORDER, Algebra, Arguments
 from nki_sim.proofs.coverage import coverage, differences, place
 from nki_sim.proofs.execution import Execution, FieldRun, Input
 from nki_sim.proofs.proof import Finding, NotProvable, Proof
@@ -117,7 +117,8 @@ def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original
         return Proof(Finding.NOT_PROVABLE, f"the outputs are {_said(shapes[0])} and the original's {_said(shapes[1])}")
     differ = differences(outputs, expected.outputs)
     if not any(each.any() for each in differ):
-        return Proof(Finding.HELD, _held(found, algebra))
+        where = _bounded(run, original) if algebra.orders_constants else None
+        return Proof(Finding.HELD, _held(found, algebra)) if where is None else Proof(Finding.NOT_PROVABLE, where)
     number = next(number for number, each in enumerate(differ) if each.any())
     count = sum(int(each.sum()) for each in differ)
     where = f"output {number} at {place(differ[number])}, one of {count:,} elements"
@@ -131,6 +132,18 @@ def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original
         return Proof(Finding.REFUTED, f"not the original's formula: {where}")
     lines = ", ".join(f"{name} ({_line(name, algebra.arguments, arguments)})" for name in between)
     return Proof(Finding.NOT_PROVABLE, f"{where}; what comes to {lines} differs from the original's")
+
+
+def _bounded(run: FieldRun, original: Original) -> str | None:
+    """Where the outputs differ once all values lie below the constants that they are compared with."""
+    near = frozenset((BOUNDS,))
+    algebra = Algebra(original.seed, near)
+    outputs = [value.p for value in run.execute(algebra).outputs]
+    for number, differ in enumerate(differences(outputs, original.behaviour(near).outputs)):
+        if differ.any():
+            line = _line(ORDER, algebra.arguments, {})
+            return f"output {number} at {place(differ)} is another for values below the constants of {line}"
+    return None
 
 
 def _asked_otherwise(one: Arguments | None, other: Arguments | None) -> bool:

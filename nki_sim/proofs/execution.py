@@ -33,6 +33,9 @@ MOST_HELD = 1 << 27
 """Elements of all buffers that a core has at once: 1 GiB a lane."""
 
 
+ZEROS = -1
+"""In place of a drawing of never-written memory: a drawn element is hardly ever 0, and a mask of them always true."""
+
 _MOVES = frozenset(("dma_copy", "dma_transpose", "nc_transpose", "nc_stream_shuffle", "tensor_copy"))
 """Instructions that keep every bit of what they move, where its type stays the same."""
 
@@ -240,6 +243,9 @@ class _Core:
     def reads_unwritten(self, cells: _Cells) -> None:
         if self.unwritten is None:
             self.unwritten = Unwritten(self.algebra.line, cells.allocation.describe())
+        if self._memory == ZEROS:
+            cells.draw(self.algebra.integers(np.zeros(cells.written.shape, np.int64)))
+            return
         generator = np.random.default_rng([self.algebra.seed, 2, self._memory, self.number, cells.allocation.id])
         cells.draw(self._drawn(generator, cells))
 
@@ -379,7 +385,7 @@ class FieldRun:
     program: Program
     inputs: Sequence[Input]
     memory: int = 0
-    """Which drawing never-written memory holds."""
+    """Which drawing never-written memory holds, or `ZEROS`."""
     last_core_first: bool = False
 
     def execute(self, algebra: Arithmetic) -> Execution:

@@ -1,0 +1,223 @@
+"""Kernels whose results are a matter of chance on a device, or of fewer bits than they should have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured, explain
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import ShapePreset, Task
+from infra.targets.local import LocalTarget
+from tests.e2e import kernels
+from tests.redteam.test_simulated_time import TWO_CORES
+
+ONE = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
+TWO = replace(
+    ONE, presets=(ShapePreset("small", ONE.full.values), ShapePreset("full", (*ONE.full.values[:2], ("T", 2))))
+)
+HONEST = kernels.FAST.replace("STEP = 2048", "STEP = 512")
+STORE = "            nisa.dma_copy(dst=out["
+REFUSED = (CompileFailed, Incorrect, Implausible, Crashed)
+
+
+def with_lines(*lines: str) -> str:
+    """Before the sum `c` is stored."""
+    assert STORE in HONEST
+    return HONEST.replace(STORE, "".join(f"            {line}\n" for line in lines) + STORE)
+
+
+def at_full_shape(*lines: str) -> str:
+    return with_lines("if rows > 128:", *[f"    {line}" for line in lines])
+
+
+def tile(name: str, dtype: str, shape: str = "(128, STEP)") -> str:
+    return f"{name} = nl.ndarray({shape}, dtype=nl.{dtype}, buffer=nl.sbuf)"
+
+
+ZEROS = (tile("d", "float32"), "nisa.memset(dst=d, value=0.0)")
+CHOSEN = ("nisa.tensor_copy_predicated(dst=d, src=c, predicate=mask)", "c = d")
+NO_PASS = "nl.fori_loop(0, nisa.register_alloc(0), lambda i: nisa.memset(dst=mask, value=1))"
+
+BY_CHANCE = {
+    "a mask that nothing wrote": at_full_shape(tile("mask", "int32"), *ZEROS, *CHOSEN),
+    "a mask of bytes that nothing wrote": at_full_shape(tile("mask", "uint8"), *ZEROS, *CHOSEN),
+    "a mask that nothing wrote, at the one shape": with_lines(tile("mask", "int32"), *ZEROS, *CHOSEN),
+    "half of a mask": at_full_shape(
+        tile("mask", "int32"), "nisa.memset(dst=mask[:, 0:256], value=1)", *ZEROS, *CHOSEN
+    ),
+    "a mask but for its last element": at_full_shape(
+        tile("mask", "int32"), "nisa.memset(dst=mask[:, 0:511], value=1)", "nisa.memset(dst=mask[0:96, :], value=1)",
+        *ZEROS, *CHOSEN,
+    ),
+    "a mask of which one column is written again and again": at_full_shape(
+        tile("mask", "int32"), "nisa.memset(dst=mask.ap([[STEP, 128], [0, STEP]]), value=1)", *ZEROS, *CHOSEN,
+    ),
+    "a mask written in a loop of no passes": at_full_shape(tile("mask", "int32"), NO_PASS, *ZEROS, *CHOSEN),
+    "a comparison with what nothing wrote": at_full_shape(
+        tile("mask", "float32"), "nisa.tensor_scalar(dst=mask, data=mask, op0=nl.not_equal, operand0=0.0)",
+        "nisa.tensor_tensor(dst=c, data1=c, data2=mask, op=nl.multiply)",
+    ),
+    "the number that the simulator leaves": at_full_shape(
+        tile("four", "int32"), tile("mask", "float32"),
+        "nisa.tensor_scalar(dst=mask, data=four, op0=nl.equal, operand0=4.0)",
+        "nisa.tensor_tensor(dst=c, data1=c, data2=mask, op=nl.multiply)",
+    ),
+    "as many passes as unwritten memory says": with_lines(
+        tile("count", "int32", "(1, 1)"), "r = nisa.register_alloc()", "nisa.register_load(r, count)", *ZEROS,
+        "s = c", "nl.fori_loop(0, r, lambda i: nisa.tensor_copy(dst=d, src=s))", "c = d",
+    ),
+    "HBM that nothing wrote": at_full_shape(
+        "scratch = nl.ndarray((128, STEP), dtype=nl.int32, buffer=nl.private_hbm)", tile("mask", "int32"),
+        "nisa.dma_copy(dst=mask, src=scratch)", *ZEROS, *CHOSEN,
+    ),
+}  # fmt: skip
+
+NOT_BY_CHANCE = {
+    "a mask in two halves": with_lines(
+        tile("mask", "int32"), "nisa.memset(dst=mask[:, 0:256], value=1)", "nisa.memset(dst=mask[:, 256:512], value=1)",
+        *ZEROS, *CHOSEN,
+    ),
+    "a mask written in a loop": with_lines(
+        tile("mask", "int32"), NO_PASS.replace("register_alloc(0)", "register_alloc(2)"), *ZEROS, *CHOSEN
+    ),
+    "a column more than is stored": with_lines(
+        tile("wide", "int32", "(128, STEP + 1)"), tile("out_wide", "int32", "(128, STEP + 1)"),
+        "nisa.tensor_copy(dst=out_wide, src=wide)", "nisa.memset(dst=out_wide[:, 0:STEP], value=1)",
+        "mask = out_wide[:, 0:STEP]", *ZEROS, *CHOSEN,
+    ),
+}  # fmt: skip
+"""What reads memory that may not be written, or is not, and computes nothing from it."""
+
+LOADED = "nisa.dma_copy(dst=a, src=x[t * 128 : (t + 1) * 128, j * STEP : (j + 1) * STEP])"
+HALVES = """halves = x.view(nl.uint16)[t * 128 : (t + 1) * 128, 1::2]
+            nisa.memset(dst=a, value=0.0)
+            nisa.dma_copy(dst=a.view(nl.uint16)[:, 1 : 2 * STEP : 2], src=halves)"""
+BACK = "nisa.tensor_scalar(dst=c, data=c, op0=nl.multiply, operand0=1.0 / 16777216.0)"
+
+
+def through(dtype: str) -> str:
+    return with_lines(tile("h", dtype), "nisa.tensor_copy(dst=h, src=c)", "nisa.tensor_copy(dst=c, src=h)")
+
+
+FEWER_BITS = {
+    "bfloat16 by a transfer": with_lines(
+        tile("h", "bfloat16"), "nisa.dma_copy(dst=h, src=c)", "nisa.tensor_tensor(dst=c, data1=h, data2=b, op=nl.add)"
+    ),
+    "the upper halves alone": HONEST.replace(LOADED, HALVES),
+    "float16 between": through("float16"),
+    "tfloat32 between": through("tfloat32"),
+    "eight bits between": through("float8_e4m3"),
+    "whole numbers between": with_lines(
+        tile("q", "int32"), "nisa.tensor_scalar(dst=q, data=c, op0=nl.multiply, operand0=16777216.0)",
+        "nisa.tensor_copy(dst=c, src=q)", BACK,
+    ),
+    "eight bits of the mantissa masked": with_lines(
+        "nisa.tensor_scalar(dst=c.view(nl.int32), data=c.view(nl.int32), op0=nl.bitwise_and, operand0=-256)"
+    ),
+    "bfloat16 that keeps what is stored": with_lines(
+        tile("h", "bfloat16"), tile("l", "bfloat16"), tile("m", "bfloat16"), "nisa.tensor_copy(dst=h, src=c)",
+        "nisa.tensor_tensor(dst=l, data1=c, data2=h, op=nl.subtract)",
+        "nisa.tensor_tensor(dst=c, data1=c, data2=h, op=nl.subtract)",
+        "nisa.tensor_tensor(dst=m, data1=c, data2=l, op=nl.subtract)",
+        "nisa.tensor_tensor(dst=c, data1=l, data2=m, op=nl.add)",
+        "nisa.tensor_tensor(dst=c, data1=c, data2=h, op=nl.add)",
+    ),
+    "through a logarithm and back": with_lines(
+        "nisa.activation(dst=c, op=nl.exp, data=c)", "nisa.activation(dst=c, op=nl.log, data=c)"
+    ),
+    "a factor off by a hundred-thousandth": with_lines(
+        "nisa.tensor_scalar(dst=c, data=c, op0=nl.multiply, operand0=1.00001)"
+    ),
+    "one element left out": with_lines("nisa.memset(dst=c[0:1, 5:6], value=0.0)"),
+    "divided by itself": with_lines(
+        tile("i", "float32"), "nisa.reciprocal(dst=i, data=a)",
+        "nisa.tensor_tensor(dst=i, data1=i, data2=a, op=nl.multiply)",
+        "nisa.tensor_tensor(dst=c, data1=c, data2=i, op=nl.multiply)",
+    ),
+}  # fmt: skip
+
+
+def steered(threshold: float) -> str:
+    """All is 0 where the input's first number is larger: as a register says, which is loaded from a comparison."""
+    return with_lines(
+        tile("flag", "int32", "(1, 1)"),
+        f"nisa.tensor_scalar(dst=flag, data=a[0:1, 0:1], op0=nl.greater, operand0={threshold})",
+        "r = nisa.register_alloc()",
+        "nisa.register_load(r, flag)",
+        "s = c",
+        "nl.fori_loop(0, r, lambda i: nisa.memset(dst=s, value=0.0))",
+    )
+
+
+UNSEEN = pytest.mark.xfail(strict=True, reason="no input is larger than 200 (docs/judging.md)")
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalTarget]:
+    target = LocalTarget("simulator", "trn2")
+    yield target
+    target.close()
+
+
+def judged(target: LocalTarget, source: str, task: Task) -> Evaluation:
+    assert source != HONEST
+    request = EvaluationRequest(task, Candidate("c", source, "input"), extra_seeds=(7,))
+    return target.evaluate(request, lambda step, detail: None)
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_what_depends_on_memory_that_nothing_wrote_is_refused(target: LocalTarget, name: str) -> None:
+    result = judged(target, BY_CHANCE[name], TWO if "rows > 128" in BY_CHANCE[name] else ONE)
+    assert isinstance(result, REFUSED) and "memory that nothing wrote" in explain(result), explain(result)
+
+
+SHARED = TWO_CORES.replace(
+    "    nisa.dma_copy(dst=out[mine, :], src=a)",
+    """    scratch = nl.ndarray((128, 512), dtype=nl.int32, buffer=nl.shared_hbm)
+    WRITTEN
+    mask = nl.ndarray((64, 512), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=mask, src=scratch[mine, :])
+    nisa.memset(dst=b, value=0.0)
+    nisa.tensor_copy_predicated(dst=b, src=a, predicate=mask)
+    nisa.dma_copy(dst=out[mine, :], src=b)""",
+)
+FILLED = """ones = nl.ndarray((64, 512), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1)
+    nisa.dma_copy(dst=scratch[slice(64 - nl.program_id(0) * 64, 128 - nl.program_id(0) * 64), :], src=ones)
+    nisa.core_barrier(data=scratch, cores=(0, 1))"""
+
+
+def test_memory_that_two_cores_share_is_written_by_one_of_them(target: LocalTarget) -> None:
+    result = judged(target, SHARED.replace("WRITTEN", ""), ONE)
+    assert isinstance(result, REFUSED) and "memory that nothing wrote" in explain(result), explain(result)
+    result = judged(target, SHARED.replace("WRITTEN", FILLED), ONE)
+    assert isinstance(result, Measured), explain(result)
+
+
+@pytest.mark.parametrize("name", NOT_BY_CHANCE)
+def test_what_does_not_depend_on_it_is_accepted(target: LocalTarget, name: str) -> None:
+    result = judged(target, NOT_BY_CHANCE[name], ONE)
+    assert isinstance(result, Measured), explain(result)
+
+
+@pytest.mark.parametrize("name", FEWER_BITS)
+def test_fewer_bits_than_float32_are_refused(target: LocalTarget, name: str) -> None:
+    result = judged(target, FEWER_BITS[name], ONE)
+    assert isinstance(result, (Incorrect, Implausible)), explain(result)
+
+
+@pytest.mark.parametrize("threshold", [3.0, 30.0, pytest.param(450.0, marks=UNSEEN)])
+def test_a_branch_that_inputs_choose_is_taken_by_some(target: LocalTarget, threshold: float) -> None:
+    result = judged(target, steered(threshold), ONE)
+    assert isinstance(result, REFUSED), explain(result)
+
+
+@pytest.mark.parametrize("limit", [100.0, pytest.param(450.0, marks=UNSEEN)])
+def test_a_clamp_within_the_range_of_inputs_is_found(target: LocalTarget, limit: float) -> None:
+    line = f"nisa.tensor_scalar(dst=c, data=c, op0=nl.minimum, operand0={limit})"
+    result = judged(target, with_lines(line), ONE)
+    assert isinstance(result, REFUSED), explain(result)
