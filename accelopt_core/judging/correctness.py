@@ -66,6 +66,8 @@ class Draw:
     distribution: str
     otherwise: tuple[str, ...] = ()
     """Distributions to take, one after the other, where float32 overflows on this one."""
+    twice: bool = False
+    """Executed twice, and a fault where the bits differ."""
 
 
 def count(draws: Sequence[Draw]) -> str:
@@ -202,18 +204,13 @@ class Verifier:
             inputs = self.compiled.reference.inputs(draw.seed, draw.distribution)
             self.toolchain.run(artifact, self._tensors(inputs), self.request.limits.run_timeout_s)
 
-    def same_bits_twice(self) -> None:
-        """Raises Wrong when two executions of one artifact on the same inputs differ in a bit."""
-        seed = self.request.task.seeds[0]
-        tensors = self._tensors(self.compiled.reference.inputs(seed))
-        first, second = (self._run(tensors) for _ in range(2))
-        for number, (one, other) in enumerate(zip(first, second)):
-            if one.tobytes() != other.tobytes():
-                reason = "two executions on the same inputs give different bits"
-                raise Wrong(Incorrect(CheckFailure(seed, self.compiled.preset.name, number, reason)))
+    def verify(self, draws: Sequence[Draw], twice: bool = False) -> Verified:
+        """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails.
 
-    def verify(self, draws: Sequence[Draw]) -> Verified:
-        """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails."""
+        `twice`: the first draw is executed again, and must give the same bits.
+        """
+        if twice:
+            draws = (replace(draws[0], twice=True), *draws[1:])
         worst = 0.0
         left_out: list[str] = []
         at_once = 1 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
@@ -283,8 +280,11 @@ class Verifier:
         """Runs reference and kernel; Failed where the outputs cannot even be set beside the reference's."""
         reference = self.compiled.reference
         inputs = reference.inputs(draw.seed, draw.distribution)
-        expected = self._expected(draw, inputs)
         raw = self._run(self._tensors(inputs))
+        if draw.twice and (other := self._first_other(raw, self._run(self._tensors(inputs)))) is not None:
+            reason = "two executions on the same inputs give different bits"
+            return Failed(Incorrect(CheckFailure(draw.seed, self.compiled.preset.name, other, reason)))
+        expected = self._expected(draw, inputs)
         try:
             outputs = reference.outputs(raw, expected)
         except UnusableOutputs as error:
@@ -294,6 +294,12 @@ class Verifier:
         if len(outputs) != len(expected):
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
         return _Execution(draw, inputs, expected, raw, outputs)
+
+    @staticmethod
+    def _first_other(one: Sequence[np.ndarray], two: Sequence[np.ndarray]) -> int | None:
+        """The number of the first output whose bits differ."""
+        pairs = enumerate(zip(one, two))
+        return next((number for number, (a, b) in pairs if a.tobytes() != b.tobytes()), None)
 
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""

@@ -75,9 +75,7 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
             progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
             compiled = _compile(request, toolchain, preset, task.seeds[0])
             step = Step.RUN
-            verifier = Verifier(request, toolchain, compiled, cache)
-            verifier.same_bits_twice()
-            verified = verifier.verify(draws)
+            verified = Verifier(request, toolchain, compiled, cache).verify(draws, twice=True)
             checks.append(verified.line)
             worst = max(worst, verified.relative_l2)
             if preset is task.presets[0]:
@@ -90,12 +88,10 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
-            verifier = Verifier(request, toolchain, full, cache)
-            if request.final or len(task.presets) == 1:
-                verifier.same_bits_twice()
             draws = draws_at_full_shape(request)
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
-            verified = verifier.verify(draws)
+            twice = request.final or len(task.presets) == 1
+            verified = Verifier(request, toolchain, full, cache).verify(draws, twice)
             checks.append(verified.line)
             worst = max(worst, verified.relative_l2)
         else:

@@ -44,14 +44,24 @@ def side_by_side(
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(workers, context, _begin, (os.getpid(), _address_space() + free // workers))
     try:
-        for future in [pool.submit(_run, case) for case in cases]:
-            yield future.result()
+        for number, future in enumerate([pool.submit(_run, case) for case in cases]):
+            try:
+                result = future.result()
+            except MemoryError:  # its share is too little: from here on one after the other, with all that there is
+                _end(pool)
+                yield from map(check, cases[number:])
+                return
+            yield result
     except BrokenProcessPool:
         raise RunError("a process that ran the kernel died, probably for want of memory") from None
     finally:
-        for process in list((pool._processes or {}).values()):
-            process.kill()
-        pool.shutdown(wait=True, cancel_futures=True)
+        _end(pool)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(wait=True, cancel_futures=True)
 
 
 _check: Callable[[Any], Any]

@@ -30,9 +30,13 @@ BY_HAND = """
 SLIGHTLY_MORE = ACTIVATION.replace("data=tile", "data=tile, scale=1.0000001")
 NEVER_WRITTEN = f"""{ACTIVATION}
             four = nl.ndarray((TILE_M, TILE_N), dtype=nl.int32, buffer=nl.sbuf)
-            nisa.scalar_tensor_tensor(dst=out, data=four, op0=nl.subtract, operand0=4.0, op1=nl.add, operand1=out)
+            gone = nl.ndarray((TILE_M, TILE_N), dtype=nl.int32, buffer=nl.sbuf)
+            nisa.scalar_tensor_tensor(
+                dst=gone, data=four, op0=nl.subtract, operand0=4.0, op1=nl.multiply, operand1=four
+            )
+            nisa.tensor_tensor(dst=out, data1=out, data2=gone, op=nl.add)
 """.strip()
-"""Integers that nothing wrote are 4 in this simulator: no test can tell."""
+"""Integers that nothing wrote are 4 in this simulator, and once more 0: here both come to nothing."""
 
 PROOFS = (
     Proof(Property.COVERAGE, Finding.HELD, "every output element is written"),

@@ -1,0 +1,44 @@
+"""Checks in processes of their own: in order, what they raise, and what becomes of one whose share is too little."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from accelopt_core.judging.side_by_side import WORTH_A_PROCESS_BYTES, side_by_side
+
+HERE = os.getpid()
+
+
+def test_results_come_in_order_from_other_processes() -> None:
+    found = list(side_by_side(lambda case: (case, os.getpid() != HERE), range(5), WORTH_A_PROCESS_BYTES, 2))
+    assert [case for case, _ in found] == list(range(5))
+    assert len(os.sched_getaffinity(0)) < 2 or all(other for _, other in found)
+
+
+def test_what_needs_more_than_its_share_of_memory_is_checked_alone() -> None:
+    def check(case: int) -> tuple[int, bool]:
+        if case == 1 and os.getpid() != HERE:
+            raise MemoryError
+        return case, os.getpid() != HERE
+
+    found = list(side_by_side(check, range(4), WORTH_A_PROCESS_BYTES, 2))
+    assert [case for case, _ in found] == list(range(4))
+    assert not any(other for _, other in found[1:])
+
+
+def test_what_needs_too_much_alone_as_well_is_said() -> None:
+    def check(case: int) -> int:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        list(side_by_side(check, range(3), WORTH_A_PROCESS_BYTES, 2))
+
+
+def test_what_a_check_raises_is_raised_here() -> None:
+    def check(case: int) -> int:
+        raise KeyError(case)
+
+    with pytest.raises(KeyError, match="0"):
+        list(side_by_side(check, range(3), WORTH_A_PROCESS_BYTES, 2))
