@@ -1,7 +1,7 @@
 """The dialect linter: what the NKI compiler rejects although Python (and so the simulator) runs it.
 
 `check_source(source, version)` parses a kernel file, without running it, and returns findings. A rule is
-one function in `syntax_rules` or `name_rules`, registered with the first NKI version it holds for.
+one function in `syntax_rules`, `name_rules` or `tracing_rules`, registered with the NKI versions it holds for.
 """
 
 from nki_sim.lint.checking import check_source
