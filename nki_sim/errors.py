@@ -14,6 +14,10 @@ class NkiValidationError(NkiError):
     """A rule of the hardware or the language is broken: the message names rule, shape and fix."""
 
 
+class DeviceValueMisused(NkiValidationError, TypeError):
+    """Python wants a number that only the device knows: use it as an offset or a loop bound instead."""
+
+
 class OutOfBounds(NkiValidationError, IndexError):
     """An access leaves its tensor: shrink the tail, e.g. `min(tile, size - start)`."""
 

@@ -48,6 +48,19 @@ class Indirection:
     """Valid indices are 0 <= index < extent."""
 
 
+class DeviceNumber:
+    """An integer in a register, which steers addresses: see `nki_sim.isa.scalars`."""
+
+    __slots__ = ("register",)
+
+    def __init__(self, register: NkiTensor) -> None:
+        self.register = register
+
+    def steering(self) -> NkiTensor:
+        """The register, for an offset."""
+        return self.register
+
+
 class NkiTensor:
     """A view of a buffer. Never copies; a new view for every operation."""
 
@@ -292,7 +305,7 @@ class NkiTensor:
             if indirection is not None:
                 raise NkiValidationError(f".ap of {self!r}: the view is already indirect")
             indirect_dim = self._dim(indirect_dim)
-            index: Any = scalar_offset if scalar_offset is not None else vector_offset
+            index: Any = _steering(scalar_offset) if scalar_offset is not None else vector_offset
             stride, extent = self.pattern[indirect_dim]
             if new_dtype.itemsize != self.dtype.itemsize:
                 stride = stride * self.dtype.itemsize // new_dtype.itemsize
@@ -327,6 +340,7 @@ class NkiTensor:
         dim = self._dim(dim)
         stride, size = self.pattern[dim]
         rest = self.pattern[:dim] + self.pattern[dim + 1 :]
+        index = _steering(index)
         if isinstance(index, NkiTensor):
             if self.indirection is not None:
                 raise NkiValidationError(f"select on {self!r}: the view is already indirect")
@@ -496,6 +510,11 @@ class NkiTensor:
             raise NkiValidationError(f"{what} on {self!r}: the partition dimension (0) cannot be changed on chip")
         if dim == 0 and self.indirection is not None and self.indirection.kind == "vector":
             raise NkiValidationError(f"{what} on {self!r}: the indirect dimension (0) cannot be changed")
+
+
+def _steering(index: Any) -> Any:
+    """The register of a scalar; anything else as it is."""
+    return index.steering() if isinstance(index, DeviceNumber) else index
 
 
 class _Stray(NkiTensor):

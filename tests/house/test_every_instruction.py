@@ -30,7 +30,9 @@ from tests.house.structure import ROOT
 EVERY = pytest.mark.parametrize("name", simulated())
 ON_EVERY = pytest.mark.parametrize("machine", MACHINES)
 
-NO_RESULT = {"core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "set_rng_seed"}
+NO_RESULT = {
+    "core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "scalar_load", "set_rng_seed",
+}  # fmt: skip
 """They write no tile."""
 
 UNNAMED = {
@@ -50,6 +52,8 @@ OPAQUE = {
     "register_load": "a register, which is no tile",
     "register_move": "a register, which is no tile",
     "register_store": "a register, which is no tile",
+    "scalar_load": "a scalar, which is no tile",
+    "scalar_store": "a scalar, which is no tile",
     "sequence_bounds": "no transform had a use for it",
     "tensor_scalar_cumulative": "no transform had a use for it",
     "topk": "no transform had a use for it",
@@ -80,7 +84,7 @@ def unlisted() -> set[str]:
         module = importlib.import_module(f"nki_sim.isa.{info.name}")
         for name, each in vars(module).items():
             if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_"):
-                if inspect.signature(each).return_annotation in ("Instruction", "VirtualRegister"):
+                if inspect.signature(each).return_annotation in ("Instruction", "NkiScalar", "VirtualRegister"):
                     found.add(name)
     return found - set(functions())
 

@@ -20,10 +20,12 @@ from nki_sim.dtypes import (
     int8,
     int16,
     int32,
+    int64,
     tfloat32,
     uint8,
     uint16,
     uint32,
+    uint64,
 )
 from nki_sim.errors import NotSupported
 from nki_sim.memory import MemoryRegion
@@ -145,6 +147,7 @@ __all__ = [
     "hbm",
     "int16",
     "int32",
+    "int64",
     "int8",
     "is_hbm",
     "is_on_chip",
@@ -169,6 +172,7 @@ __all__ = [
     "tile_size",
     "uint16",
     "uint32",
+    "uint64",
     "uint8",
     "while_loop",
     "zeros",
