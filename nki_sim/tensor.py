@@ -20,8 +20,7 @@ from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
 from nki_sim.machine import first_with
 from nki_sim.memory import MemoryRegion, Storage, layout
-
-Pattern = tuple[tuple[int, int], ...]
+from nki_sim.patterns import Pattern, infer, merged, split
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,11 @@ class NkiTensor:
     @property
     def name(self) -> str:
         return self.storage.allocation.name
+
+    @property
+    def address(self) -> tuple[int, ...] | None:
+        """Where the kernel placed it (NKI 0.7): (partition, byte in the partition), None where the compiler does."""
+        return self.storage.allocation.address
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -408,7 +412,7 @@ class NkiTensor:
         """One dimension split into several; one size may be -1."""
         dim = self._dim(dim)
         stride, size = self.pattern[dim]
-        sizes = _infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
+        sizes = infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
         if len(sizes) > 1:
             self._keep_partition(dim, "reshape_dim")
         pairs = []
@@ -433,17 +437,17 @@ class NkiTensor:
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """The same elements in row-major order under another shape; never copies."""
         what = f"reshape{tuple(shape)} of {self!r}"
-        sizes = _infer([operator.index(n) for n in shape], self.size, what)
+        sizes = infer([operator.index(n) for n in shape], self.size, what)
         if self.storage.on_chip:
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the partition dimension must stay {self.pattern[0][1]}")
-            free = _split(merged(self.pattern[1:]), sizes[1:], what)
+            free = split(merged(self.pattern[1:]), sizes[1:], what)
             return self._view(self.offset, (self.pattern[0], *free))
         if self.indirection is not None and self.indirection.kind == "vector":
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the indirect dimension must stay {self.pattern[0][1]}")
-            return self._view(self.offset, (self.pattern[0], *_split(merged(self.pattern[1:]), sizes[1:], what)))
-        return self._view(self.offset, _split(merged(self.pattern), sizes, what))
+            return self._view(self.offset, (self.pattern[0], *split(merged(self.pattern[1:]), sizes[1:], what)))
+        return self._view(self.offset, split(merged(self.pattern), sizes, what))
 
     def rearrange(
         self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
@@ -561,58 +565,3 @@ def check_inside(view: NkiTensor) -> None:
                 f"{allocation.describe()}: the first pair must be [{row}, partitions] and the others stay within "
                 f"{row} elements"
             )
-
-
-def _infer(sizes: list[int], total: int, what: str) -> list[int]:
-    if sizes.count(-1) > 1:
-        raise NkiValidationError(f"{what}: only one size may be -1")
-    if -1 in sizes:
-        known = prod(n for n in sizes if n != -1)
-        if known <= 0 or total % known:
-            raise NkiValidationError(f"{what}: {total} elements do not divide by {known}")
-        sizes[sizes.index(-1)] = total // known
-    if prod(sizes) != total or any(n <= 0 for n in sizes):
-        raise NkiValidationError(f"{what}: {prod(sizes)} elements requested, {total} available")
-    return sizes
-
-
-def merged(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The shortest equivalent pattern: neighbours that walk memory as one are one."""
-    out: list[tuple[int, int]] = []
-    for stride, size in pattern:
-        if size == 1:
-            continue
-        if out and out[-1][0] == stride * size:
-            out[-1] = (stride, out[-1][1] * size)
-        else:
-            out.append((stride, size))
-    return out or [(1, 1)]
-
-
-def _split(walk: list[tuple[int, int]], sizes: Sequence[int], what: str) -> list[tuple[int, int]]:
-    """Cut a merged pattern into dimensions of the given sizes; fails where memory is not contiguous."""
-    out: list[tuple[int, int]] = []
-    runs = [list(pair) for pair in walk]
-    for n in reversed(sizes):
-        if n == 1:
-            out.append((1, 1))
-            continue
-        need, stride = n, None
-        while need > 1:
-            if not runs:
-                raise NkiValidationError(f"{what}: sizes do not fit the memory layout")
-            run_stride, run_size = runs[-1]
-            if stride is None:
-                stride = run_stride
-            if run_size <= need:
-                if need % run_size or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
-                need //= run_size
-                runs.pop()
-            else:
-                if run_size % need or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
-                runs[-1] = [run_stride * need, run_size // need]
-                need = 1
-        out.append((stride if stride is not None else 1, n))
-    return list(reversed(out))

@@ -17,17 +17,17 @@ from nki_sim.session import Tracer, current
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
 def sequential_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
 def static_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
