@@ -13,6 +13,7 @@ from functools import lru_cache
 from nki_sim.lint.device_values import Body, DeviceValues, Held
 from nki_sim.lint.findings import LAST_PARSED
 from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.lint.lifetimes import FIRST, LAST
 from nki_sim.lint.name_rules import keywords_of, nki_names
 from nki_sim.lint.rules import Found, rule
 
@@ -29,7 +30,7 @@ def _values(source: KernelSource) -> DeviceValues:
 @rule("0.7", severity="warning")
 def deprecated_ranges(source: KernelSource) -> Found:
     for node, module, name in nki_names(source):
-        if module == "nki.language" and name in ("affine_range", "sequential_range", "static_range"):
+        if LAST.get(f"{module}.{name}") == LAST_PARSED:
             yield node, f"nl.{name} is deprecated: all three are Python's range", "range(...)"
 
 
@@ -403,19 +404,13 @@ def _configs(source: KernelSource, function: ast.AST) -> tuple[str, ...]:
 
 # --- before and after -------------------------------------------------------------------------------
 
-_NEW = {
-    "nki.isa": ("NkiScalar", "scalar_load", "scalar_store"),
-    "nki.language": (
-        "NkiBlockGrid", "NkiGrid", "NkiTileGrid", "alloc_blocks", "alloc_tiles", "blocks", "int64", "tiles", "uint64",
-    ),
-}  # fmt: skip
 _INSTEAD = {"scalar_load": "nisa.register_alloc() and register_load", "scalar_store": "nisa.register_store"}
 
 
 @rule("0.2", until=LAST_PARSED)
 def not_before_0_7(source: KernelSource) -> Found:
     for node, module, name in nki_names(source):
-        if name in _NEW.get(module, ()):
+        if FIRST.get(f"{module}.{name}") == "0.7":
             yield node, f"{module}.{name} exists from NKI 0.7", _INSTEAD.get(name, "slice tensors, with int32")
     for other in ast.walk(source.tree):
         if isinstance(other, ast.Call) and source.is_jit(other):
@@ -426,7 +421,7 @@ def not_before_0_7(source: KernelSource) -> Found:
 @rule("0.2", until="0.5", severity="warning")
 def not_before_0_6(source: KernelSource) -> Found:
     for node, module, name in nki_names(source):
-        if module == "nki.language" and name in ("fori_loop", "while_loop"):
+        if FIRST.get(f"{module}.{name}") == "0.6":
             yield node, f"nl.{name} is documented from NKI 0.6", "nl.dynamic_range, or `while register:`"
 
 

@@ -19,6 +19,7 @@ from nki_sim import profile, program_file
 from nki_sim.cost import OPERATIONS, cost
 from nki_sim.errors import NkiError, NotSupported
 from nki_sim.isa.generations import MODES_SINCE, SINCE
+from nki_sim.lint import VERSIONS
 from nki_sim.machine import ISA, MACHINES, SIMULATED_VERSION
 from nki_sim.nki import isa as nisa
 from nki_sim.opcodes import OPCODES
@@ -195,7 +196,7 @@ def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
 
 @cache
 def api_text(machine: str) -> str:
-    return api_reference("import nki", machine)
+    return api_reference("import nki", machine, VERSIONS[-1:])
 
 
 def check_a_model_reads_of_it(name: str, machine: str) -> None:

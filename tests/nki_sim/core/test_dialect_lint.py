@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nki_sim.lint import RULES, VERSIONS, check_source
+from nki_sim.lint import COMMON, RULES, VERSIONS, check_source, valid_in
 
 GOOD = """
 import nki
@@ -285,6 +285,20 @@ def test_convenience_functions_are_missing_in_0_2_only() -> None:
     source = kernel_with("t = nl.load(a)")
     assert [f.rule for f in check_source(source, "0.2")] == ["no-convenience-functions"]
     assert check_source(source, "0.3") == []
+
+
+VALID = {
+    "everywhere": (GOOD, COMMON),
+    "with device loops of before": (kernel_with("for i in nl.dynamic_range(3):\n    pass"), COMMON[:-1]),
+    "with scalars": (kernel_with("nisa.scalar_load(a)"), ("0.7",)),
+    "with a generator": (kernel_with("yield a"), ("0.7",)),
+    "nowhere": (kernel_with("nisa.nothing(a)"), COMMON),
+}
+
+
+@pytest.mark.parametrize("source, versions", VALID.values(), ids=VALID)
+def test_where_a_kernel_is_valid(source: str, versions: tuple[str, ...]) -> None:
+    assert valid_in(source) == versions
 
 
 def test_every_rule_has_a_case() -> None:
