@@ -357,8 +357,11 @@ def _compares_identity(name: str, classes: dict[str, ast.ClassDef]) -> bool:
 def bracket_launch(source: KernelSource) -> Found:
     names = {function.name for function in source.entries}
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in names:
-            text = ast.unparse(node)
+        launched = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Assign) else None
+        if isinstance(launched, ast.Subscript) and isinstance(launched.value, ast.Name) and launched.value.id in names:
+            if isinstance(launched.slice, (ast.Slice, ast.Tuple)):
+                continue  # of an array that has the name too
+            text = ast.unparse(launched)
             yield node, f"{text}(...) is being deprecated", "set NEURON_LOGICAL_NC_CONFIG, and call it without brackets"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nki_sim
 from nki_sim import dtypes, profile, program_file
 from nki_sim.dtypes import DType
-from nki_sim.errors import DeviceValueMisused, NkiError, NkiValidationError
+from nki_sim.errors import DeviceValueMisused, NkiError, NkiValidationError, OutOfBounds
 from nki_sim.executor import execute, execute_counting
 from nki_sim.machine import MACHINES
 from nki_sim.nki import isa as nisa
@@ -168,6 +168,21 @@ def test_a_loop_with_scalar_bounds_visits_what_range_visits(low: int, count: int
     if visited and width is np.int32:
         wanted[0] = TABLE[visited[-1]]
     np.testing.assert_array_equal(both_ways(kernel, TABLE, bounds, shift), wanted)
+
+
+@pytest.mark.parametrize("place", [ROWS, 1 << 31, 1 << 61, 1 << 62, (1 << 63) - 1, -1, -(1 << 63)])
+def test_a_64_bit_offset_outside_is_found_however_far(place: int) -> None:
+    """The product with the stride would wrap back into the tensor."""
+
+    def kernel(table: Any, number: Any) -> Any:
+        out = nl.ndarray((1, 4), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=table.ap([[4, 1], [1, 4]], scalar_offset=nisa.scalar_load(number)))
+        return out
+
+    table, number = np.zeros((ROWS, 4), np.float32), np.array([[place]], np.int64)
+    program = nki_sim.trace(kernel, table, number)
+    with pytest.raises(OutOfBounds, match=f"index {place} read on the device"):
+        execute(program, [table, number])
 
 
 def test_loops_nest_and_the_inner_ones_bound_is_the_outer_ones_index() -> None:
