@@ -416,6 +416,8 @@ def not_before_0_7(source: KernelSource) -> Found:
         if FIRST.get(f"{module}.{name}") == "0.7":
             yield node, f"{module}.{name} exists from NKI 0.7", _INSTEAD.get(name, "slice tensors, with int32")
     for other in ast.walk(source.tree):
+        if isinstance(other, (ast.Attribute, ast.Name)) and source.dotted(other).startswith("nki.compiler."):
+            yield other, f"{source.dotted(other)} is public from NKI 0.7", "drop it"
         if isinstance(other, ast.Call) and source.is_jit(other):
             for name in sorted({"compile_config", "specialization_config"} & set(keywords_of(other))):
                 yield other, f"nki.jit({name}=...) exists from NKI 0.7", "drop it"

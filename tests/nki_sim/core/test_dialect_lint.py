@@ -296,6 +296,15 @@ VALID = {
 }
 
 
+def test_configurations_came_with_0_7() -> None:
+    source = kernel_with("pass", decorator="@nki.jit(compile_config=CompileConfig())", top=CONFIG)
+    assert [f.message for f in check_source(source, "0.6")] == [
+        "nki.compiler.CompileConfig is public from NKI 0.7",
+        "nki.jit(compile_config=...) exists from NKI 0.7",
+    ]
+    assert check_source(source, "0.7") == []
+
+
 @pytest.mark.parametrize("source, versions", VALID.values(), ids=VALID)
 def test_where_a_kernel_is_valid(source: str, versions: tuple[str, ...]) -> None:
     assert valid_in(source) == versions
