@@ -42,10 +42,10 @@ def tiled_matmul(lhs_t: Any, rhs: Any) -> Any:
     k_size, m_size = lhs_t.shape
     n_size = rhs.shape[1]
     result = nl.ndarray((m_size, n_size), nl.float32, buffer=nl.shared_hbm)
-    for m in nl.affine_range(m_size // 128):
-        for n in nl.affine_range(n_size // 512):
+    for m in range(m_size // 128):
+        for n in range(n_size // 512):
             acc = nl.ndarray((128, 512), nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(k_size // 128):
+            for k in range(k_size // 128):
                 left = nl.ndarray((128, 128), nl.float32, buffer=nl.sbuf)
                 right = nl.ndarray((128, 512), nl.float32, buffer=nl.sbuf)
                 nisa.dma_copy(dst=left, src=lhs_t[k * 128 : (k + 1) * 128, m * 128 : (m + 1) * 128])

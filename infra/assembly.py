@@ -25,7 +25,7 @@ from accelopt_core.loop import events
 from accelopt_core.loop.lane import MOST_LANES
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.machine_facts import machine_facts
-from accelopt_core.model.prompting import PromptSettings, prompts_version
+from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
 from accelopt_core.proposer import Proposer
@@ -43,7 +43,7 @@ from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
-from infra.neuron.routes import installed, machine_of
+from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
 from infra.prediction.predictor import Predictor
 from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
@@ -66,7 +66,8 @@ from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
 from nki_sim import ties
 from nki_sim.calibration import calibrated_machine
-from nki_sim.reference import api_reference, instruction_list
+from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
+from nki_sim.reference import api_reference, instruction_list, nki_text
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _optimize(
     )  # fmt: skip
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
     with ExitStack() as stack:
-        proposer = _proposer(settings, problem.task, provider, info, folder, spending, observer, stack)
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, stack)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -395,7 +396,7 @@ def _provider(settings: config.Settings) -> str:
 
 def _proposer(
     settings: config.Settings,
-    task: Task,
+    problem: Problem,
     provider: str,
     info: TargetInfo,
     folder: RunFolder,
@@ -403,7 +404,7 @@ def _proposer(
     observer: Observers,
     stack: ExitStack,
 ) -> Proposer:
-    predictor = Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
+    predictor = Predictor(problem.task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
     stack.callback(predictor.close)
     if provider == "catalogue":
         return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within)
@@ -458,20 +459,28 @@ def _proposer(
             *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
         ]
         menu = CatalogueMenu(predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
+    versions = nki_versions(info, problem.source)
     return proposer_from_model(
         models,
-        partial(api_reference, machine=info.machine),
+        partial(api_reference, machine=info.machine, versions=versions),
         instruction_list(info.machine),
-        _prompt_settings(settings, info),
+        _prompt_settings(settings, info, versions),
         datetime.date.today,
         menu,
     )
 
 
-def _prompt_settings(settings: config.Settings, info: TargetInfo) -> PromptSettings:
+def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:
+    """What candidates are to be valid in: the device's NKI, or else every one that the user's kernel is valid in."""
+    there = next((f"{a}.{b}" for (a, b), sdk in SDK_OF_NKI.items() if sdk == info.installed.sdk), "")
+    return (there,) if there in VERSIONS else valid_in(source)
+
+
+def _prompt_settings(settings: config.Settings, info: TargetInfo, versions: tuple[str, ...]) -> PromptSettings:
     longest, temperature = settings.model.max_reply_tokens, settings.model.temperature
     core = calibrated_machine(info.machine, info.calibration)
-    told = PromptSettings(machine_facts(core), temperature=temperature)
+    traced = VERSIONS.index(versions[0]) > VERSIONS.index(LAST_PARSED)
+    told = PromptSettings(machine_facts(core), Dialect(nki_text(versions), traced), temperature=temperature)
     return told if longest is None else replace(told, max_tokens={role: longest for role in Role})
 
 

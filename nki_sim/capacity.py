@@ -79,16 +79,17 @@ def peak(program: Program, region: MemoryRegion) -> Peak:
     )
 
 
-def check_capacity(program: Program) -> None:
+def check_capacity(program: Program, may_spill: bool = True) -> None:
     """Raises CapacityExceeded for what the compiler refuses, with what is live there.
 
+    `may_spill`: False where the kernel forbids the allocation that spills (NKI 0.7, nki_alloc_fallback=False).
     Raises NkiValidationError for manual addresses that are mixed with automatic ones or out of range.
     """
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         placed = [a for a in program.allocations if a.region is region and a.address is not None]
         if placed:
             _check_addresses(program, region, placed)
-        elif region is MemoryRegion.psum:
+        elif region is MemoryRegion.psum or not may_spill:
             at = peak(program, region)
             if at.live_bytes > at.limit_bytes:
                 line = program.templates[program.template_ids[at.row]].line

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.dtypes import ALL, DType, int32, uint32
+from nki_sim.dtypes import ALL, DType, int32, int64, uint32, uint64
 from nki_sim.errors import NkiValidationError
 from nki_sim.machine import ISA, SIMULATED_VERSION
 from nki_sim.memory import MemoryRegion
@@ -31,7 +31,9 @@ ON_CHIP = SBUF | PSUM
 HBM = frozenset({MemoryRegion.private_hbm, MemoryRegion.shared_hbm})
 REGISTER = frozenset({MemoryRegion.register})
 
-ANY_DTYPE = frozenset(dtype for dtype in ALL.values() if dtype.since <= SIMULATED_VERSION)
+LONG = frozenset({int64, uint64})
+"""Of scalars (NKI 0.7) and of what moves and fills memory: no compute instruction takes them."""
+ANY_DTYPE = frozenset(dtype for dtype in ALL.values() if dtype.since <= SIMULATED_VERSION) - LONG
 FLOATS = frozenset(dtype for dtype in ANY_DTYPE if dtype.is_float)
 INTEGERS = ANY_DTYPE - FLOATS
 WORDS = frozenset({int32, uint32})
@@ -302,19 +304,28 @@ def _without_indices(template: Template) -> list[Operand]:
         elif operand.indirection is not None or operand.role != f"{steered.role}.index" or operand.access != "r":
             raise _not_an_operand(template, operand)
         else:
-            _check_index(template, operand, vector=steered.indirection[0] == "vector")
+            _check_index(template, operand, steered)
     if template.operands and template.operands[-1].indirection is not None:
         raise NkiValidationError(f"{template.opcode}: {template.operands[-1].role} has no index behind it")
     return own
 
 
-def _check_index(template: Template, index: Operand, vector: bool) -> None:
-    """NKI access patterns: a scalar_offset is a register or in SBUF, a vector_offset is in SBUF."""
+def _check_index(template: Template, index: Operand, steered: Operand) -> None:
+    """NKI access patterns: a scalar_offset is a register or in SBUF, a vector_offset is in SBUF. NKI's page of
+    scalar_load: an int64 scalar is an offset into HBM only."""
+    vector = steered.indirection is not None and steered.indirection[0] == "vector"
     if index.region is not MemoryRegion.sbuf and (index.region is not MemoryRegion.register or vector):
         raise NkiValidationError(
             f"{template.opcode}: {index.role} {list(index.shape)} is in {index.region.value}, an index is read from "
             "SBUF: load it with nisa.dma_copy"
         )
+    if index.dtype == int64 and index.region is MemoryRegion.register:
+        if steered.region.on_chip:
+            raise NkiValidationError(
+                f"{template.opcode}: {steered.role} {list(steered.shape)} is in {steered.region.value}, where an "
+                "offset is an int32 scalar: load it from an int32 tile"
+            )
+        return
     if index.dtype not in INTEGERS:
         raise NkiValidationError(
             f"{template.opcode}: {index.role} {list(index.shape)} is {index.dtype}, not an integer"

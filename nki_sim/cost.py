@@ -124,9 +124,11 @@ def cost(template: Template, machine: Machine) -> Cost:
         return _dma(template, machine)
     if opcode in ("nc_matmul", "nc_matmul_mx") or (opcode == "nc_transpose" and template.engine is Engine.tensor):
         return _tensor(template, machine)
-    if opcode.startswith("register_") or opcode in ("tensor_load", "tensor_store"):
+    if opcode.startswith("register_") or opcode in ("scalar_load", "scalar_store", "tensor_load", "tensor_store"):
         engine = template.engine.name if template.engine is not Engine.unknown else "sync"
         return Cost(engine, machine.register_access_ns, 0.0, _traffic(template))
+    if opcode == "scalar_arithmetic":
+        return Cost(template.engine.name, machine.scalar_arithmetic_ns, 0.0, Traffic())
     if opcode == "core_barrier":  # it blocks the engine that executes it, and no other (nki.isa, core_barrier)
         return Cost(template.engine.name, machine.barrier_ns, 0.0, Traffic())
     return _elementwise(template, machine)

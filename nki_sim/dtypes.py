@@ -43,6 +43,8 @@ int32 = DType("int32", np.int32, False)
 uint8 = DType("uint8", np.uint8, False)
 uint16 = DType("uint16", np.uint16, False)
 uint32 = DType("uint32", np.uint32, False)
+int64 = DType("int64", np.int64, False)
+uint64 = DType("uint64", np.uint64, False)
 float16 = DType("float16", np.float16, True)
 float32 = DType("float32", np.float32, True)
 bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, True)
@@ -66,6 +68,8 @@ ALL: dict[str, DType] = {
         uint8,
         uint16,
         uint32,
+        int64,
+        uint64,
         float16,
         float32,
         bfloat16,

@@ -14,6 +14,22 @@ class NkiValidationError(NkiError):
     """A rule of the hardware or the language is broken: the message names rule, shape and fix."""
 
 
+class DeviceValueMisused(NkiValidationError, TypeError):
+    """Python wants a number that only the device knows: use it as an offset or a loop bound instead."""
+
+
+class WrongType(NkiValidationError, TypeError):
+    """An argument of tiles or blocks is of another kind: pass what the message names."""
+
+
+class WrongValue(NkiValidationError, ValueError):
+    """An argument of tiles or blocks is of the right kind, and cannot be so: pass what the message names."""
+
+
+class AllocationRefused(NkiValidationError, AssertionError):
+    """The memory of a grid cannot be had: use smaller tiles, or another buffer."""
+
+
 class OutOfBounds(NkiValidationError, IndexError):
     """An access leaves its tensor: shrink the tail, e.g. `min(tile, size - start)`."""
 

@@ -130,7 +130,8 @@ def _steer(template: Template, at: int, storage: Storage, offset: int, index: np
     numbers = index.astype(np.int64).reshape(len(index), -1).T.reshape(-1)  # down the columns, as the DMA reads them
     if kind == "scalar":
         good = np.full((1,) * len(view.shape), numbers[0] >= 0)
-        moved = where + numbers[0] * stride
+        far = int(numbers[0]) * stride  # of a 64-bit scalar, beyond what an array holds
+        moved = where + max(-flat.size, min(far, flat.size))
         row = template.operands[at].partition_elements
         if row and dim:  # a place within the partitions, which it does not leave
             good = good & (moved // row == where // row)

@@ -232,6 +232,8 @@ class Machine:
 
     # the rest
     register_access_ns: float
+    scalar_arithmetic_ns: float
+    """One addition, subtraction or product of the sequencer."""
     barrier_ns: float
     profiler_ns: float
     """What the total time of a profile holds besides the kernel's own; in no simulated latency."""
@@ -498,6 +500,7 @@ _TRN2_OWN: Table = {
     "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
     "profiler_transfer_ns": (90.0, "C001-C003 (profiled) 0.74 us, Q067-Q090 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
+    "scalar_arithmetic_ns": (640.0, "not published; no more than a register access", "prior"),
     "barrier_ns": (1300.0, "like a DMA semaphore", "prior"),
     "launch_ns": (
         10_560.0,

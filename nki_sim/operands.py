@@ -8,8 +8,8 @@ from __future__ import annotations
 from nki_sim.contracts import Contract, check_contract
 from nki_sim.errors import NkiValidationError
 from nki_sim.machine import ISA
+from nki_sim.patterns import merged
 from nki_sim.program import Engine, Operand, Template
-from nki_sim.tensor import merged
 
 
 def check_operands(template: Template, contract: Contract) -> None:

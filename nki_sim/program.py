@@ -19,7 +19,7 @@ import numpy as np
 
 from nki_sim.dtypes import DType
 from nki_sim.memory import Allocation, MemoryRegion
-from nki_sim.tensor import Pattern
+from nki_sim.patterns import Pattern
 
 
 class Engine(Enum):

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from nki_sim.isa.generations import MODES_SINCE, SINCE
-from nki_sim.lint import LATEST, VERSIONS, check_source
+from nki_sim.lint import COMMON, VERSIONS, check_source
 from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.lint.lifetimes import current_in
 from nki_sim.lint.name_rules import signature_text
 from nki_sim.machine import SIMULATED_VERSION, Machine
 from nki_sim.machine import machine as known_machine
@@ -40,27 +41,35 @@ _COMMON = (
 )
 """The instructions that most public kernels are made of; always described in full."""
 
-_NEVER_PLANNED = ("core_", "get_", "rand_", "register_", "rng", "sendrecv", "sequence_", "set_rng_")
-"""Other cores, random numbers and registers: nothing that makes a kernel of one core faster."""
+_NEVER_PLANNED = (
+    "core_", "get_", "rand_", "register_", "rng", "scalar_load", "scalar_store", "sendrecv", "sequence_", "set_rng_",
+)  # fmt: skip
+"""Other cores, random numbers, registers and scalars: nothing that makes a kernel of one core faster."""
 
 _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
 
 
-def api_reference(kernel_source: str, machine: str, nki_version: str = LATEST) -> str:
+def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = COMMON) -> str:
     """Markdown for one kernel: the calls it makes and the common ones in full, one line for each of the rest.
 
-    `machine`: a key of `nki_sim.machine.MACHINES`. Raises KeyError for an unknown one, and ValueError for an NKI
-    version that the linter does not know.
+    `machine`: a key of `nki_sim.machine.MACHINES`. `versions`: of NKI; what one of them lacks or deprecates is left
+    out, unless the kernel uses it. Raises KeyError for an unknown machine, and ValueError for an NKI version that the
+    linter does not know.
     """
     core = known_machine(machine)
-    if nki_version not in VERSIONS:
-        raise ValueError(f"NKI version {nki_version!r}: one of {', '.join(VERSIONS)}")
+    for version in versions:
+        if version not in VERSIONS:
+            raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
     used = _used_names(kernel_source)
-    functions = _isa_functions(core)
+    functions = {
+        name: function
+        for name, function in _isa_functions(core).items()
+        if f"nki.isa.{name}" in used or current_in(f"nki.isa.{name}", versions)
+    }
     full = [name for name in functions if name in _COMMON or f"nki.isa.{name}" in used]
     rest = [name for name in functions if name not in full]
     parts = [
-        f"# NKI {nki_version}: what this kernel may call",
+        f"# {nki_text(versions)}: what this kernel may call",
         "`import nki, nki.isa as nisa, nki.language as nl`. `nisa` instructions write their `dst` and return nothing; "
         "`nl` functions return a new tile. Names that are not in here do not exist.",
         "## Sizes",
@@ -72,20 +81,28 @@ def api_reference(kernel_source: str, machine: str, nki_version: str = LATEST) -
         "## nisa enums",
         _enum_members(core),
         "## nl",
-        _language(used, core),
+        _language(used, core, versions),
         "## Views of a tensor (no data moves)",
         "\n".join(
             f"- `t.{name}{_signature(getattr(NkiTensor, name))}` {_first_line(getattr(NkiTensor, name), core)}".rstrip()
             for name in _METHODS
         ),
     ]
-    findings = check_source(kernel_source, nki_version)
+    findings = sorted(
+        {finding for version in versions for finding in check_source(kernel_source, version)},
+        key=lambda finding: (finding.line, finding.message),
+    )
     if findings:
         parts += [
             "## What this kernel already breaks",
             "\n".join(f"- line {f.line}: {f.message}; {f.hint}" for f in findings),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def nki_text(versions: Sequence[str]) -> str:
+    """`NKI 0.7`, or `NKI 0.3 to 0.7`."""
+    return f"NKI {versions[0]}" + (f" to {versions[-1]}" if len(versions) > 1 else "")
 
 
 def instruction_list(machine: str) -> str:
@@ -171,8 +188,12 @@ def _dtypes(names: list[str], core: Machine) -> list[str]:
     return lines + ([f"- dtypes that are not simulated: {', '.join(beyond)}"] if beyond else [])
 
 
-def _language(used: set[str], core: Machine) -> str:
-    names = [name for name in dir(language) if not name.startswith("_")]
+def _language(used: set[str], core: Machine, versions: Sequence[str]) -> str:
+    names = [
+        name
+        for name in dir(language)
+        if not name.startswith("_") and (f"nki.language.{name}" in used or current_in(f"nki.language.{name}", versions))
+    ]
     dtypes = [name for name in names if isinstance(getattr(language, name, None), language.DType)]
     buffers = [name for name in names if isinstance(getattr(language, name, None), language.MemoryRegion)]
     lines = [

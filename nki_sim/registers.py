@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nki_sim.dtypes import int32
-from nki_sim.errors import NkiValidationError
+from nki_sim.errors import DeviceValueMisused
 from nki_sim.memory import MemoryRegion
 from nki_sim.session import Tracer
 from nki_sim.tensor import NkiTensor
@@ -21,9 +21,9 @@ class VirtualRegister(NkiTensor):
         self._runs = runs
 
     def value(self) -> int:
-        """The content, while a kernel runs with numbers. Raises NkiValidationError while it is only traced."""
+        """The content, while a kernel runs with numbers. Raises DeviceValueMisused while it is only traced."""
         if not self._runs:
-            raise NkiValidationError(
+            raise DeviceValueMisused(
                 "a register's value is not known while tracing: loop with nl.fori_loop or nl.while_loop instead of "
                 "Python's if and while"
             )

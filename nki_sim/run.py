@@ -34,6 +34,7 @@ def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: 
     programs = []
     for core in range(cores or 1):
         tracer = Tracer(machine or target_machine(), numbers=False, core=core, cores=cores)
+        tracer.configuration = _configuration(kernel)
         result, inputs = _call(tracer, function, arguments, keywords, schedule)
         outputs = _outputs(tracer, result, inputs)
         code = getattr(function, "__code__", None)
@@ -45,7 +46,7 @@ def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: 
             code.co_filename if code is not None else "",
         )
         check_array_tiles(program)
-        check_capacity(program)
+        check_capacity(program, may_spill=_may_spill(kernel))
         programs.append(program)
     first = programs[0]
     return first if len(programs) == 1 else _with_peers(first, programs[1:])
@@ -69,6 +70,8 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
         shared = SharedMemory(cores) if cores is not None and cores > 1 else None
         on = machine or target_machine()
         tracers = [Tracer(on, True, core, cores, shared, meeting) for core in range(cores or 1)]
+        for tracer in tracers:
+            tracer.configuration = _configuration(kernel)
         results: list[Any] = [None] * len(tracers)
         if meeting is None:
             results[0] = _call(tracers[0], function, arguments, keywords, schedule)
@@ -78,7 +81,7 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
             _outputs(tracer, result, inputs)
             program = tracer.program("kernel", [], [], False, "")
             check_array_tiles(program)
-            check_capacity(program)
+            check_capacity(program, may_spill=_may_spill(kernel))
             changed = tracer.written()
             for tensor, original in inputs:
                 if tensor.storage.allocation.id in changed:
@@ -112,6 +115,16 @@ def _parts(kernel: Any) -> tuple[Callable[..., Any], int | None, Sequence[tuple[
     cores: int | None = getattr(kernel, "cores", None)
     schedule: Sequence[tuple[str, Any]] = getattr(kernel, "schedule", ())
     return getattr(kernel, "__wrapped__", kernel), cores, schedule  # functools.wraps sets __wrapped__
+
+
+def _configuration(kernel: Any) -> tuple[Any, Any]:
+    return getattr(kernel, "compile_config", None), getattr(kernel, "specialization_config", None)
+
+
+def _may_spill(kernel: Any) -> bool:
+    """Unless it is configured without the compiler's own allocation, which spills (nki.compiler.CompileConfig)."""
+    configured, _ = _configuration(kernel)
+    return bool(getattr(configured, "nki_alloc_fallback", True))
 
 
 Inputs = list[tuple[NkiTensor, Any]]

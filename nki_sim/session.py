@@ -101,6 +101,8 @@ class Tracer:
         """Size of the launch grid; None when the kernel was called without one."""
         self.shared = shared
         self.meeting = meeting
+        self.configuration: tuple[Any, Any] = (None, None)
+        """compile_config and specialization_config of the kernel that runs (nki_sim.nki.compiler)."""
         self.allocations: list[Allocation] = []
         self.constants: dict[int, np.ndarray] = {}
         self.cache: dict[Any, NkiTensor] = {}

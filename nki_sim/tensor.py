@@ -20,8 +20,7 @@ from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported, OutOfBounds
 from nki_sim.machine import first_with
 from nki_sim.memory import MemoryRegion, Storage, layout
-
-Pattern = tuple[tuple[int, int], ...]
+from nki_sim.patterns import Pattern, infer, merged, split
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,19 @@ class Indirection:
     dim: int
     extent: int
     """Valid indices are 0 <= index < extent."""
+
+
+class DeviceNumber:
+    """An integer in a register, which steers addresses: see `nki_sim.isa.scalars`."""
+
+    __slots__ = ("register",)
+
+    def __init__(self, register: NkiTensor) -> None:
+        self.register = register
+
+    def steering(self) -> NkiTensor:
+        """The register, for an offset."""
+        return self.register
 
 
 class NkiTensor:
@@ -87,6 +99,11 @@ class NkiTensor:
     @property
     def name(self) -> str:
         return self.storage.allocation.name
+
+    @property
+    def address(self) -> tuple[int, ...] | None:
+        """Where the kernel placed it (NKI 0.7): (partition, byte in the partition), None where the compiler does."""
+        return self.storage.allocation.address
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -292,7 +309,7 @@ class NkiTensor:
             if indirection is not None:
                 raise NkiValidationError(f".ap of {self!r}: the view is already indirect")
             indirect_dim = self._dim(indirect_dim)
-            index: Any = scalar_offset if scalar_offset is not None else vector_offset
+            index: Any = _steering(scalar_offset) if scalar_offset is not None else vector_offset
             stride, extent = self.pattern[indirect_dim]
             if new_dtype.itemsize != self.dtype.itemsize:
                 stride = stride * self.dtype.itemsize // new_dtype.itemsize
@@ -327,6 +344,7 @@ class NkiTensor:
         dim = self._dim(dim)
         stride, size = self.pattern[dim]
         rest = self.pattern[:dim] + self.pattern[dim + 1 :]
+        index = _steering(index)
         if isinstance(index, NkiTensor):
             if self.indirection is not None:
                 raise NkiValidationError(f"select on {self!r}: the view is already indirect")
@@ -394,7 +412,7 @@ class NkiTensor:
         """One dimension split into several; one size may be -1."""
         dim = self._dim(dim)
         stride, size = self.pattern[dim]
-        sizes = _infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
+        sizes = infer(list(shape), size, f"reshape_dim({dim}, {tuple(shape)}) of {self!r}")
         if len(sizes) > 1:
             self._keep_partition(dim, "reshape_dim")
         pairs = []
@@ -419,17 +437,17 @@ class NkiTensor:
     def reshape(self, shape: Sequence[int]) -> NkiTensor:
         """The same elements in row-major order under another shape; never copies."""
         what = f"reshape{tuple(shape)} of {self!r}"
-        sizes = _infer([operator.index(n) for n in shape], self.size, what)
+        sizes = infer([operator.index(n) for n in shape], self.size, what)
         if self.storage.on_chip:
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the partition dimension must stay {self.pattern[0][1]}")
-            free = _split(merged(self.pattern[1:]), sizes[1:], what)
+            free = split(merged(self.pattern[1:]), sizes[1:], what)
             return self._view(self.offset, (self.pattern[0], *free))
         if self.indirection is not None and self.indirection.kind == "vector":
             if sizes[0] != self.pattern[0][1]:
                 raise NkiValidationError(f"{what}: the indirect dimension must stay {self.pattern[0][1]}")
-            return self._view(self.offset, (self.pattern[0], *_split(merged(self.pattern[1:]), sizes[1:], what)))
-        return self._view(self.offset, _split(merged(self.pattern), sizes, what))
+            return self._view(self.offset, (self.pattern[0], *split(merged(self.pattern[1:]), sizes[1:], what)))
+        return self._view(self.offset, split(merged(self.pattern), sizes, what))
 
     def rearrange(
         self, src_pattern: Sequence[Any], dst_pattern: Sequence[Any], fixed_sizes: dict[str, int] | None = None
@@ -498,6 +516,11 @@ class NkiTensor:
             raise NkiValidationError(f"{what} on {self!r}: the indirect dimension (0) cannot be changed")
 
 
+def _steering(index: Any) -> Any:
+    """The register of a scalar; anything else as it is."""
+    return index.steering() if isinstance(index, DeviceNumber) else index
+
+
 class _Stray(NkiTensor):
     """An access pattern that leaves its buffer: an error once an instruction uses it."""
 
@@ -542,58 +565,3 @@ def check_inside(view: NkiTensor) -> None:
                 f"{allocation.describe()}: the first pair must be [{row}, partitions] and the others stay within "
                 f"{row} elements"
             )
-
-
-def _infer(sizes: list[int], total: int, what: str) -> list[int]:
-    if sizes.count(-1) > 1:
-        raise NkiValidationError(f"{what}: only one size may be -1")
-    if -1 in sizes:
-        known = prod(n for n in sizes if n != -1)
-        if known <= 0 or total % known:
-            raise NkiValidationError(f"{what}: {total} elements do not divide by {known}")
-        sizes[sizes.index(-1)] = total // known
-    if prod(sizes) != total or any(n <= 0 for n in sizes):
-        raise NkiValidationError(f"{what}: {prod(sizes)} elements requested, {total} available")
-    return sizes
-
-
-def merged(pattern: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The shortest equivalent pattern: neighbours that walk memory as one are one."""
-    out: list[tuple[int, int]] = []
-    for stride, size in pattern:
-        if size == 1:
-            continue
-        if out and out[-1][0] == stride * size:
-            out[-1] = (stride, out[-1][1] * size)
-        else:
-            out.append((stride, size))
-    return out or [(1, 1)]
-
-
-def _split(walk: list[tuple[int, int]], sizes: Sequence[int], what: str) -> list[tuple[int, int]]:
-    """Cut a merged pattern into dimensions of the given sizes; fails where memory is not contiguous."""
-    out: list[tuple[int, int]] = []
-    runs = [list(pair) for pair in walk]
-    for n in reversed(sizes):
-        if n == 1:
-            out.append((1, 1))
-            continue
-        need, stride = n, None
-        while need > 1:
-            if not runs:
-                raise NkiValidationError(f"{what}: sizes do not fit the memory layout")
-            run_stride, run_size = runs[-1]
-            if stride is None:
-                stride = run_stride
-            if run_size <= need:
-                if need % run_size or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
-                need //= run_size
-                runs.pop()
-            else:
-                if run_size % need or (need != n and run_stride != stride * (n // need)):
-                    raise NkiValidationError(f"{what}: the memory layout {walk} is not contiguous across dimensions")
-                runs[-1] = [run_stride * need, run_size // need]
-                need = 1
-        out.append((stride if stride is not None else 1, n))
-    return list(reversed(out))

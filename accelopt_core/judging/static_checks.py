@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from accelopt_core.candidate import parsed
-from nki_sim.lint import check_source
+from nki_sim.lint import LAST_PARSED, LATEST, check_source
 from nki_sim.lint.kernel_source import KernelSource
 
 
@@ -69,12 +69,21 @@ def _is_main(node: ast.stmt) -> bool:
 
 
 def dialect(source: str) -> list[Finding]:
-    """What the newest NKI compiler rejects although the simulator may run it. For a note: users have older SDKs."""
+    """What the newest NKI compiler rejects, or the last that read a part of Python, although the simulator may run it.
+
+    For a note: which of them the user has is not known here.
+    """
     try:
-        findings = check_source(source)
+        traced, read = ([f for f in check_source(source, v) if f.severity == "error"] for v in (LATEST, LAST_PARSED))
     except (RecursionError, MemoryError):
         return []
-    return [Finding(f.rule, f.line, f"{f.message}; {f.hint}") for f in findings if f.severity == "error"]
+    notes = []
+    for found in dict.fromkeys([*traced, *read]):
+        where = (
+            f", up to NKI {LAST_PARSED}" if found not in traced else f", from NKI {LATEST}" if found not in read else ""
+        )
+        notes.append(Finding(found.rule, found.line, f"{found.message}; {found.hint}{where}"))
+    return notes
 
 
 def lines_with_code(source: str) -> frozenset[int]:

@@ -70,9 +70,21 @@ LESS_AND_LESS: tuple[Detail, ...] = (
 
 
 @dataclass(frozen=True)
+class Dialect:
+    """What a kernel may be written in."""
+
+    versions: str = "NKI 0.3 to 0.7"
+    """All of them."""
+    any_python: bool = False
+    """Do they run the kernel as Python, instead of reading a part of it?"""
+
+
+@dataclass(frozen=True)
 class PromptSettings:
     machine: MachineFacts
     """That the target times on: all that prompts say of hardware is of it."""
+    dialect: Dialect = Dialect()
+    """That the target compiles, or that the user's kernel is in."""
     longest: int = LONGEST_PROMPT
     """Characters."""
     max_tokens: dict[Role, int] = field(

@@ -25,8 +25,10 @@ CHILD = Path(__file__).with_name("neff_worker.py")
 
 DOCTOR = "run `orchestrator.py doctor`"
 
-SDK_OF_NKI = {(0, 2): "2.27 or 2.28", (0, 3): "2.29", (0, 4): "2.30", (0, 5): "2.31", (0, 6): "2.32"}
-"""NKI release notes (aws-neuron-sdk, release-notes/components/nki.rst)."""
+SDK_OF_NKI = {
+    (0, 2): "2.27 or 2.28", (0, 3): "2.29", (0, 4): "2.30", (0, 5): "2.31", (0, 6): "2.32", (0, 7): "2.33",
+}  # fmt: skip
+"""NKI release notes (aws-neuron-sdk, release-notes/components/nki.rst); 0.7: NKI's migration page of SDK 2.33.1."""
 
 
 @dataclass(frozen=True)

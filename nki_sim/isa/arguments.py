@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.errors import NkiValidationError
+from nki_sim.grids import NkiGrid
 from nki_sim.session import Instruction
 from nki_sim.tensor import NkiTensor
 
@@ -75,6 +76,8 @@ def _unwanted(annotation: str, value: Any) -> str | None:
 def _describe(value: Any) -> str:
     if isinstance(value, Instruction):
         return "the result of an instruction, which is no tensor: instructions write into their dst"
+    if isinstance(value, NkiGrid):
+        return f"a grid, {value!r}: append .data"
     if value is None:
         return "None: instructions and nl.store return nothing, allocate the tensor with nl.ndarray first"
     if isinstance(value, np.ndarray):

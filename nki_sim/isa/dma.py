@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki_sim.contracts import HBM, SBUF, integer, listed, one_of, reads, several, writes
+from nki_sim.contracts import ANY_DTYPE, HBM, LONG, SBUF, integer, listed, one_of, reads, several, writes
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
 from nki_sim.isa.constants import dge_mode as _dge_mode
@@ -99,6 +99,11 @@ def _check_copy(template: Template) -> None:
             f"dma_copy moves {src.elements} elements of src {list(src.shape)} into {dst.elements} of "
             f"dst {list(dst.shape)}: the counts must match; clip both slices the same way"
         )
+    if dst.dtype != src.dtype and (dst.dtype in LONG or src.dtype in LONG):
+        raise NkiValidationError(
+            f"dma_copy cannot cast {src.dtype} to {dst.dtype}: 64-bit integers are moved as they are (a cast goes "
+            "through float32)"
+        )
     if attrs.dge_mode is _dge_mode.hwdge and dst.dtype != src.dtype:
         raise NkiValidationError(
             f"dma_copy with dge_mode.hwdge cannot cast {src.dtype} to {dst.dtype}: leave dge_mode unset or cast on chip"
@@ -119,8 +124,8 @@ def _compute_copy(arrays: Sequence[np.ndarray], attrs: Any) -> None:
 
 _DMA_COPY = define(
     "dma_copy",
-    writes("dst", HBM | SBUF),
-    reads("src", HBM | SBUF),
+    writes("dst", HBM | SBUF, ANY_DTYPE | LONG),
+    reads("src", HBM | SBUF, ANY_DTYPE | LONG),
     check=_check_copy,
     compute=_compute_copy,
     attrs_type=DmaCopy,

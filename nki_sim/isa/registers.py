@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nki_sim.contracts import HBM, REGISTER, SBUF, WORDS, integer, reads, writes
+from nki_sim.dtypes import int32
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import rules
+from nki_sim.isa.scalars import NkiScalar
 from nki_sim.memory import MemoryRegion
 from nki_sim.opcodes import Opcode, define
 from nki_sim.program import Engine, Template
@@ -86,9 +88,10 @@ def register_alloc(x: int | None = None) -> VirtualRegister:
 
 
 def register_move(dst: VirtualRegister, src: Any, name: str | None = None) -> Instruction:
-    """dst = src, an integer constant or another register."""
+    """dst = src, an integer constant, another register, or an int32 scalar (the index of a device loop)."""
     _need_register(dst, "register_move", "dst")
-    if isinstance(src, VirtualRegister):
+    if isinstance(src, (NkiScalar, VirtualRegister)):
+        src = _register_of(src, "register_move")
         return current().emit(_COPY, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
     try:
         value = operator.index(src)
@@ -103,10 +106,19 @@ def register_load(dst: VirtualRegister, src: NkiTensor, name: str | None = None)
     return current().emit(_LOAD, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
 
 
-def register_store(dst: NkiTensor, src: VirtualRegister, name: str | None = None) -> Instruction:
-    """The one 32-bit integer in dst, a tensor in SBUF or HBM, = src."""
-    _need_register(src, "register_store", "src")
+def register_store(dst: NkiTensor, src: Any, name: str | None = None) -> Instruction:
+    """The one 32-bit integer in dst, a tensor in SBUF or HBM, = src, a register or the index of a device loop."""
+    src = _register_of(src, "register_store")
     return current().emit(_STORE, Engine.sync, ("dst", "src"), "wr", (dst, src), name=name)
+
+
+def _register_of(value: Any, what: str) -> NkiTensor:
+    """A register, or that of an int32 scalar: up to NKI 0.6 a loop's index was a register, and kernels move it."""
+    if isinstance(value, NkiScalar) and value.dtype == int32:
+        return value.steering()
+    _need_register(value, what, "src")
+    register: NkiTensor = value
+    return register
 
 
 def _need_register(value: Any, what: str, role: str) -> None:

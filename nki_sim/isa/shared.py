@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from nki_sim import dtypes
-from nki_sim.contracts import NUMBER, ON_CHIP, one_of, or_none, reads, writes
+from nki_sim.contracts import ANY_DTYPE, LONG, NUMBER, ON_CHIP, one_of, or_none, reads, writes
 from nki_sim.dtypes import DType, as_dtype
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa import numerics, ops, rules
@@ -94,7 +94,7 @@ def _compute_memset(arrays: Sequence[np.ndarray], attrs: Memset) -> None:
 
 _MEMSET = define(
     "memset",
-    writes("dst", ON_CHIP),
+    writes("dst", ON_CHIP, ANY_DTYPE | LONG),
     check=_check_memset,
     compute=_compute_memset,
     attrs_type=Memset,

@@ -1,11 +1,11 @@
 """The dialect linter: what the NKI compiler rejects although Python (and so the simulator) runs it.
 
 `check_source(source, version)` parses a kernel file, without running it, and returns findings. A rule is
-one function in `syntax_rules` or `name_rules`, registered with the first NKI version it holds for.
+one function in `syntax_rules`, `name_rules` or `tracing_rules`, registered with the NKI versions it holds for.
 """
 
-from nki_sim.lint.checking import check_source
-from nki_sim.lint.findings import LATEST, VERSIONS, Finding
+from nki_sim.lint.checking import check_source, valid_in
+from nki_sim.lint.findings import COMMON, LAST_PARSED, LATEST, VERSIONS, Finding
 from nki_sim.lint.rules import RULES
 
-__all__ = ["LATEST", "RULES", "VERSIONS", "Finding", "check_source"]
+__all__ = ["COMMON", "LAST_PARSED", "LATEST", "RULES", "VERSIONS", "Finding", "check_source", "valid_in"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from nki_sim.lint import name_rules, syntax_rules  # noqa: F401  # importing them fills RULES
-from nki_sim.lint.findings import LATEST, VERSIONS, Finding
+from nki_sim.lint import name_rules, syntax_rules, tracing_rules  # noqa: F401  # importing them fills RULES
+from nki_sim.lint.findings import COMMON, LATEST, VERSIONS, Finding
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import RULES
 
@@ -27,3 +27,11 @@ def check_source(source: str, version: str = LATEST) -> list[Finding]:
         for node, message, hint in each.check(kernel)
     }
     return sorted(found, key=lambda f: (f.line, f.rule, f.message))
+
+
+def valid_in(source: str) -> tuple[str, ...]:
+    """The versions of `COMMON` in which the file has no error; all of them where it has one in each."""
+    found = tuple(
+        version for version in COMMON if not any(each.severity == "error" for each in check_source(source, version))
+    )
+    return found or COMMON

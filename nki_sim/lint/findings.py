@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6")
-"""NKI versions; SDK 2.27/2.28 is 0.2, and each SDK release after it one more, up to 2.32 with 0.6."""
+VERSIONS = ("0.2", "0.3", "0.4", "0.5", "0.6", "0.7")
+"""NKI versions; SDK 2.27/2.28 is 0.2, and each SDK release after it one more, up to 2.33 with 0.7."""
+LAST_PARSED = "0.6"
+"""The last one that reads a part of Python; from 0.7 a kernel is run as Python and its calls are recorded."""
 LATEST = VERSIONS[-1]
+COMMON = VERSIONS[1:]
+"""What a kernel is to be valid in where nobody says what compiles it; 0.2 lacks too much."""
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,16 @@ from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import Found, rule
 
 
-def _keywords(call: ast.Call) -> dict[str, ast.expr]:
+def keywords_of(call: ast.Call) -> dict[str, ast.expr]:
+    """Arguments given by name."""
     return {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
 
 
-def _nki_names(source: KernelSource) -> list[tuple[ast.Attribute, str, str]]:
-    """(node, module, name) of every nki.isa and nki.language attribute in kernel code."""
-    found = []
+def nki_names(source: KernelSource) -> list[tuple[ast.expr, str, str]]:
+    """(node, module, name) of every name of nki.isa and nki.language in kernel code."""
+    found: list[tuple[ast.expr, str, str]] = []
     for node in source.in_kernels():
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, (ast.Attribute, ast.Name)):
             module, _, name = source.dotted(node).rpartition(".")
             if module in ("nki.isa", "nki.language"):
                 found.append((node, module, name))
@@ -47,7 +48,7 @@ def old_namespace(source: KernelSource) -> Found:
 @rule("0.3")
 def platform_target(source: KernelSource) -> Found:
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and source.is_jit(node) and "platform_target" in _keywords(node):
+        if isinstance(node, ast.Call) and source.is_jit(node) and "platform_target" in keywords_of(node):
             yield (
                 node,
                 "nki.jit(platform_target=...) was removed",
@@ -58,7 +59,7 @@ def platform_target(source: KernelSource) -> Found:
 @rule("0.3", severity="warning")
 def jit_mode(source: KernelSource) -> Found:
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and source.is_jit(node) and "mode" in _keywords(node):
+        if isinstance(node, ast.Call) and source.is_jit(node) and "mode" in keywords_of(node):
             yield node, "nki.jit(mode=...) is ignored", "drop it; simulate with nki.simulate(kernel)(...)"
 
 
@@ -95,7 +96,7 @@ for _version in ("0.2", "0.3", "0.4"):
 
 @rule("0.2", until="0.2")
 def no_convenience_functions(source: KernelSource) -> Found:
-    for node, module, name in _nki_names(source):
+    for node, module, name in nki_names(source):
         if module == "nki.language" and name in ("load", "store", "copy", "matmul", "softmax", "transpose"):
             yield node, f"nl.{name} does not exist in NKI 0.2", "call nki.isa instructions (dma_copy, nc_matmul, ...)"
 
@@ -111,7 +112,7 @@ _REMOVED_KEYWORDS: dict[tuple[str, str], tuple[str, str]] = {
 @rule("0.3")
 def removed_keyword(source: KernelSource) -> Found:
     for call, name in source.calls():
-        for keyword in _keywords(call):
+        for keyword in keywords_of(call):
             _, hint = _REMOVED_KEYWORDS.get((name, keyword), ("", ""))
             if hint:
                 yield call, f"{name} has no argument {keyword}= any more", hint
@@ -120,7 +121,7 @@ def removed_keyword(source: KernelSource) -> Found:
 @rule("0.2")
 def mask_keyword(source: KernelSource) -> Found:
     for call, name in source.calls():
-        if name.startswith("nki.") and "mask" in _keywords(call):
+        if name.startswith("nki.") and "mask" in keywords_of(call):
             yield (
                 call,
                 f"{name}(mask=...): masks are gone since NKI 0.2",
@@ -132,7 +133,7 @@ def mask_keyword(source: KernelSource) -> Found:
 def unknown_name(source: KernelSource) -> Found:
     from nki_sim.nki import isa, language  # the simulator's own tables; importing them costs time
 
-    for node, module, name in _nki_names(source):
+    for node, module, name in nki_names(source):
         space: Any = isa if module == "nki.isa" else language
         if f"{module}.{name}" in _REMOVED or name in dir(space):
             continue
@@ -156,7 +157,7 @@ def call_signature(source: KernelSource) -> Found:
             continue
         if any(keyword.arg is None for keyword in call.keywords):
             continue
-        keywords = {k: None for k in _keywords(call) if (name, k) not in _REMOVED_KEYWORDS and k != "mask"}
+        keywords = {k: None for k in keywords_of(call) if (name, k) not in _REMOVED_KEYWORDS and k != "mask"}
         signature = inspect.signature(function)
         try:
             signature.bind(*[None] * len(call.args), **keywords)
@@ -181,7 +182,7 @@ def raw_enum(source: KernelSource) -> Found:
     for call, name in source.calls():
         if not name.startswith("nki."):
             continue
-        for keyword, value in _keywords(call).items():
+        for keyword, value in keywords_of(call).items():
             if keyword in wanted and isinstance(value, ast.Constant) and isinstance(value.value, (int, str)):
                 yield call, f"{keyword}={value.value!r}: numbers and strings are no enums", f"write {wanted[keyword]}"
 
@@ -200,7 +201,7 @@ def output_memory(source: KernelSource) -> Found:
                 and isinstance(node.targets[0], ast.Name)
             ):
                 if source.dotted(node.value.func) == "nki.language.ndarray":
-                    keywords = _keywords(node.value)
+                    keywords = keywords_of(node.value)
                     positional = node.value.args[2] if len(node.value.args) > 2 else None
                     buffer = keywords.get("buffer", positional)
                     if buffer is not None:
@@ -228,17 +229,10 @@ def deprecated_sizes(source: KernelSource) -> Found:
                 yield node, f"nl.tile_size.{node.attr} is deprecated", f"nl.tile_size.{replaced[node.attr]}"
 
 
-@rule("0.6", severity="warning")
-def deprecated_device_loops(source: KernelSource) -> Found:
-    for node, module, name in _nki_names(source):
-        if module == "nki.language" and name == "dynamic_range":
-            yield node, "nl.dynamic_range is deprecated", "nl.fori_loop(lower, upper, body)"
-
-
 @rule("0.4")
 def not_on_hardware(source: KernelSource) -> Found:
     for call, name in source.calls():
         if name in ("nki.language.divide", "nki.language.fmod", "nki.language.mod"):
             yield call, f"{name} has no instruction", "nisa.reciprocal, then multiply"
-        if name == "nki.language.matmul" and "transpose_x" not in _keywords(call) and len(call.args) < 3:
+        if name == "nki.language.matmul" and "transpose_x" not in keywords_of(call) and len(call.args) < 3:
             yield call, "nl.matmul needs transpose_x=True on hardware", "keep x as [K, M] and pass transpose_x=True"

@@ -1,9 +1,13 @@
-"""Rules about Python's syntax: the compiler reads a subset of it (NKI language guide, update guides)."""
+"""Rules about Python's syntax: up to NKI 0.6 the compiler reads a part of it (NKI language guide, update guides).
+
+From 0.7 it runs the kernel, and what CPython runs is legal; what then remains is in `tracing_rules`.
+"""
 
 from __future__ import annotations
 
 import ast
 
+from nki_sim.lint.findings import LAST_PARSED
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import Found, rule
 
@@ -12,7 +16,7 @@ def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-@rule("0.3")
+@rule("0.3", until=LAST_PARSED)
 def identity_comparison(source: KernelSource) -> Found:
     """`is` compares Python objects, which do not exist while compiling."""
     for node in source.in_kernels():
@@ -21,7 +25,7 @@ def identity_comparison(source: KernelSource) -> Found:
                 yield node, "`is` / `is not` are not supported in kernels", "compare with == / !="
 
 
-@rule("0.3", severity="warning")
+@rule("0.3", until=LAST_PARSED, severity="warning")
 def identity_comparison_with_none(source: KernelSource) -> Found:
     """Named as unsupported by the 0.3 update guide, though the public kernel library still writes it."""
     for node in source.in_kernels():
@@ -30,7 +34,7 @@ def identity_comparison_with_none(source: KernelSource) -> Found:
                 yield node, "`is None` is documented as unsupported in kernels", "write == None / != None"
 
 
-@rule("0.3")
+@rule("0.3", until=LAST_PARSED)
 def keyword_only_arguments(source: KernelSource) -> Found:
     for function in source.entries:
         if function.args.kwonlyargs:
@@ -41,7 +45,7 @@ def keyword_only_arguments(source: KernelSource) -> Found:
             )
 
 
-@rule("0.3")
+@rule("0.3", until=LAST_PARSED)
 def list_arguments(source: KernelSource) -> Found:
     for function in source.entries:
         arguments = function.args
@@ -55,7 +59,7 @@ def list_arguments(source: KernelSource) -> Found:
                 yield argument, f"argument {argument.arg} of {function.name} is a list", "use a tuple"
 
 
-@rule("0.2")
+@rule("0.2", until=LAST_PARSED)
 def variable_arguments(source: KernelSource) -> Found:
     for function in source.entries:
         for argument in (function.args.vararg, function.args.kwarg):
@@ -63,7 +67,7 @@ def variable_arguments(source: KernelSource) -> Found:
                 yield function, f"{function.name} takes *{argument.arg}", "name every argument"
 
 
-@rule("0.6", severity="warning")
+@rule("0.6", until=LAST_PARSED, severity="warning")
 def nested_jit(source: KernelSource) -> Found:
     jitted = {f.name for f in source.entries if any(source.is_jit(d) for d in f.decorator_list)}
     for function in source.entries:
@@ -91,7 +95,7 @@ _FORBIDDEN: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
 )
 
 
-@rule("0.2")
+@rule("0.2", until=LAST_PARSED)
 def unsupported_statement(source: KernelSource) -> Found:
     for node in source.in_kernels():
         for kinds, what, hint in _FORBIDDEN:
@@ -99,14 +103,30 @@ def unsupported_statement(source: KernelSource) -> Found:
                 yield node, f"{what}: not in the subset of Python that kernels are compiled from", hint
 
 
-@rule("0.2")
+@rule("0.2", until=LAST_PARSED, severity="warning")
+def lambda_expression(source: KernelSource) -> Found:
+    """Rejected by some releases; of others nothing is known."""
+    for node in source.in_kernels():
+        if isinstance(node, ast.Lambda):
+            yield node, "lambda is not in the documented part of Python", "def, with a name"
+
+
+@rule("0.2", until=LAST_PARSED, severity="warning")
+def dictionary_key(source: KernelSource) -> Found:
+    for node in source.in_kernels():
+        for key in node.keys if isinstance(node, ast.Dict) else []:
+            if isinstance(key, ast.Tuple) or (isinstance(key, ast.Constant) and not isinstance(key.value, str)):
+                yield node, "keys of a dictionary are documented as strings only", "a list, or strings as keys"
+
+
+@rule("0.2", until=LAST_PARSED)
 def tuple_loop_target(source: KernelSource) -> Found:
     for node in source.in_kernels():
         if isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
             yield node, "a for loop with several targets (`expecting simple variable`)", "loop over range(n) and index"
 
 
-@rule("0.2")
+@rule("0.2", until=LAST_PARSED)
 def with_statement(source: KernelSource) -> Found:
     for node in source.in_kernels():
         if isinstance(node, ast.With):
@@ -123,6 +143,8 @@ def tensor_assignment(source: KernelSource) -> Found:
     for node in source.in_kernels():
         targets = node.targets if isinstance(node, ast.Assign) else []
         for target in targets:
+            if isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.ListComp, ast.Tuple)):
+                continue  # a list of the kernel's own
             if isinstance(target, ast.Subscript) and isinstance(target.slice, (ast.Slice, ast.Tuple)):
                 parts = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
                 if any(isinstance(part, ast.Slice) for part in parts):
@@ -133,15 +155,23 @@ def tensor_assignment(source: KernelSource) -> Found:
                     )
 
 
-@rule("0.2")
+@rule("0.2", until=LAST_PARSED)
 def class_without_nki_object(source: KernelSource) -> Found:
     """Instances made in kernels must derive from NKIObject (or be enums)."""
     used = {
         node.func.id for node in source.in_kernels() if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    for node in source.tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in used:
-            bases = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
-            local = {c.name for c in source.tree.body if isinstance(c, ast.ClassDef)}
-            if not any(base in ("NKIObject", "Enum", "IntEnum") or base in local for base in bases):
-                yield node, f"class {node.name} is used in a kernel", f"class {node.name}(nl.NKIObject)"
+    classes = {node.name: node for node in source.tree.body if isinstance(node, ast.ClassDef)}
+    for name, node in classes.items():
+        if name in used and not _derives(node, classes):
+            yield node, f"class {name} is used in a kernel", f"class {name}(nl.NKIObject)"
+
+
+def _derives(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """From NKIObject or an enumeration, through classes of the file too."""
+    bases = [base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "") for base in node.bases]
+    return any(
+        base in ("NKIObject", "Enum", "IntEnum") or (base in classes and _derives(classes[base], classes))
+        for base in bases
+        if base != node.name
+    )

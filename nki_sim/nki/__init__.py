@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nki_sim.errors import NotSupported
-from nki_sim.nki import collectives, dtype, isa, language, simulator, tensor, typing
+from nki_sim.nki import collectives, compiler, dtype, isa, language, simulator, tensor, typing
 from nki_sim.nki.kernel import Kernel, cpu_simulate, jit, simulate
 from nki_sim.nki.language.objects import NKIObject
 
@@ -20,7 +20,7 @@ _GONE = {
 
 def __getattr__(name: str) -> Any:
     if name in _GONE:
-        raise NotSupported(f"nki.{name} is not in NKI 0.6: {_GONE[name]}")
+        raise NotSupported(f"nki.{name} is not in NKI from 0.2 on: {_GONE[name]}")
     raise NotSupported(f"module nki has no attribute {name!r}")
 
 
@@ -28,6 +28,7 @@ __all__ = [
     "Kernel",
     "NKIObject",
     "collectives",
+    "compiler",
     "cpu_simulate",
     "dtype",
     "isa",

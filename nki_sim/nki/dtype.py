@@ -15,10 +15,12 @@ from nki_sim.dtypes import (
     int8,
     int16,
     int32,
+    int64,
     tfloat32,
     uint8,
     uint16,
     uint32,
+    uint64,
 )
 
 __all__ = [
@@ -35,9 +37,11 @@ __all__ = [
     "float8_e8m0fnu",
     "int16",
     "int32",
+    "int64",
     "int8",
     "tfloat32",
     "uint16",
     "uint32",
+    "uint64",
     "uint8",
 ]

@@ -146,6 +146,9 @@ class _Row:
     def shape(self, role: str) -> tuple[int, ...]:
         return self._accesses[role].operand.shape
 
+    def narrow(self, role: str) -> bool:
+        return self._accesses[role].operand.dtype.itemsize <= 4
+
     def read(self, role: str) -> Value:
         access = self._accesses[role]
         cells = access.cells

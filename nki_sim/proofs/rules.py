@@ -37,6 +37,10 @@ class Row(Protocol):
 
     def shape(self, role: str) -> tuple[int, ...]: ...
 
+    def narrow(self, role: str) -> bool:
+        """Has it elements of at most 32 bits?"""
+        ...
+
     def read(self, role: str) -> Value: ...
 
     def flags(self) -> np.ndarray | None:
@@ -142,6 +146,21 @@ def _dma_compute(row: Row) -> None:
 
 def _register_set(row: Row) -> None:
     row.write("dst", row.algebra.integers(np.full(row.shape("dst"), row.attrs.value)))
+
+
+def _scalar_store(row: Row) -> None:
+    row.write("dst", _like_dst(row, "value"))
+
+
+def _scalar_arithmetic(row: Row) -> None:
+    """On the integers themselves: it wraps, and a field does not."""
+    left = row.algebra.small_integers(row.read("left"))
+    right = None if row.attrs.operand is not None else row.algebra.small_integers(row.read("right"))
+    dtype = np.int32 if row.narrow("dst") else np.int64
+    result = np.zeros(left.shape, dtype)
+    given = [result, left.astype(dtype), *([] if right is None else [right.astype(dtype)])]
+    OPCODES["scalar_arithmetic"].compute(given, row.attrs)
+    row.write("dst", row.algebra.integers(result.astype(np.int64)))
 
 
 # --- elementwise ----------------------------------------------------------------------------------
@@ -392,6 +411,9 @@ RULES: dict[str, Rule] = {
     "register_load": _copy,
     "register_set": _register_set,
     "register_store": _copy,
+    "scalar_arithmetic": _scalar_arithmetic,
+    "scalar_load": _copy,
+    "scalar_store": _scalar_store,
     "scalar_tensor_tensor": _scalar_tensor_tensor,
     "select_reduce": _select_reduce,
     "tensor_copy": _copy,

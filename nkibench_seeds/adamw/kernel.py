@@ -25,10 +25,10 @@ def kernel(theta, g, m, v):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=theta.dtype, buffer=nl.shared_hbm)
 
-    for i in nl.affine_range((M + TILE_M - 1) // TILE_M):
+    for i in range((M + TILE_M - 1) // TILE_M):
         i0 = i * TILE_M
         rows = min(TILE_M, M - i0)
-        for j in nl.affine_range(N // TILE_N):
+        for j in range(N // TILE_N):
             theta_tile = nl.ndarray((rows, TILE_N), dtype=theta.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=theta_tile, src=theta[i0 : i0 + rows, j * TILE_N : (j + 1) * TILE_N])
             g_tile = nl.ndarray((rows, TILE_N), dtype=g.dtype, buffer=nl.sbuf)

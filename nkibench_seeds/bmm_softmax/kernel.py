@@ -24,10 +24,10 @@ def kernel(lhs, rhs):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((B, M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for b in nl.affine_range(B):
-        for m in nl.affine_range(M // TILE_M):
+    for b in range(B):
+        for m in range(M // TILE_M):
             scores = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)
-            for n in nl.affine_range(N // TILE_N):
+            for n in range(N // TILE_N):
                 lhs_tile = nl.ndarray((TILE_M, K), dtype=lhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=lhs_tile, src=lhs[b, m * TILE_M : (m + 1) * TILE_M, 0:K])
                 turned = nl.ndarray((K, TILE_M), dtype=lhs.dtype, buffer=nl.psum)

@@ -26,10 +26,10 @@ def kernel(q, k, v):
     assert N % TILE_Q == 0, "N must be a multiple of TILE_Q"
     result = nl.ndarray((B, QH, N, D), dtype=q.dtype, buffer=nl.shared_hbm)
 
-    for b in nl.affine_range(B):
-        for h in nl.affine_range(QH):
+    for b in range(B):
+        for h in range(QH):
             kv = h // (QH // KH)
-            for i in nl.affine_range(N // TILE_Q):
+            for i in range(N // TILE_Q):
                 q_tile = nl.ndarray((TILE_Q, D), dtype=q.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=q_tile, src=q[b, i * TILE_Q : (i + 1) * TILE_Q, h, 0:D])
                 q_turned = nl.ndarray((D, TILE_Q), dtype=q.dtype, buffer=nl.psum)
@@ -38,9 +38,9 @@ def kernel(q, k, v):
                 nisa.tensor_scalar(dst=q_t, data=q_turned, op0=nl.multiply, operand0=1.0 / D**0.5)
 
                 scores = nl.ndarray((TILE_Q, N), dtype=nl.float32, buffer=nl.sbuf)
-                for s in nl.affine_range(N // TILE_S):
+                for s in range(N // TILE_S):
                     k_t = nl.ndarray((D, TILE_S), dtype=k.dtype, buffer=nl.sbuf)
-                    for r in nl.affine_range(TILE_S // 128):
+                    for r in range(TILE_S // 128):
                         k_tile = nl.ndarray((128, D), dtype=k.dtype, buffer=nl.sbuf)
                         at = s * TILE_S + r * 128
                         nisa.dma_copy(dst=k_tile, src=k[b, at : at + 128, kv, 0:D])
@@ -61,7 +61,7 @@ def kernel(q, k, v):
                 nisa.reciprocal(dst=inverse, data=total)
 
                 acc = nl.ndarray((TILE_Q, D), dtype=nl.float32, buffer=nl.psum)
-                for j in nl.affine_range(N // TILE_V):
+                for j in range(N // TILE_V):
                     weights_turned = nl.ndarray((TILE_V, TILE_Q), dtype=nl.float32, buffer=nl.psum)
                     nisa.nc_transpose(dst=weights_turned, data=weights[:, j * TILE_V : (j + 1) * TILE_V])
                     weights_t = nl.ndarray((TILE_V, TILE_Q), dtype=nl.float32, buffer=nl.sbuf)

@@ -27,12 +27,12 @@ def kernel(delta, u, a, b, c):
     ones = nl.ndarray((1, TILE_C), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
 
-    for i in nl.affine_range(C // TILE_C):
+    for i in range(C // TILE_C):
         a_tile = nl.ndarray((TILE_C, S), dtype=a.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=a_tile, src=a[i * TILE_C : (i + 1) * TILE_C, 0:S])
         state = nl.ndarray((TILE_C, S), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=state, value=0.0)
-        for t in nl.sequential_range(M // TILE_T):
+        for t in range(M // TILE_T):
             delta_tile = nl.ndarray((TILE_C, TILE_T), dtype=delta.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=delta_tile, src=delta[i * TILE_C : (i + 1) * TILE_C, t * TILE_T : (t + 1) * TILE_T])
             u_tile = nl.ndarray((TILE_C, TILE_T), dtype=u.dtype, buffer=nl.sbuf)
@@ -42,7 +42,7 @@ def kernel(delta, u, a, b, c):
             out = nl.ndarray((TILE_C, TILE_T), dtype=result.dtype, buffer=nl.sbuf)
             nisa.memset(dst=out, value=0.0)
 
-            for s in nl.sequential_range(S):
+            for s in range(S):
                 decay = nl.ndarray((TILE_C, TILE_T), dtype=nl.float32, buffer=nl.sbuf)
                 nisa.activation(dst=decay, op=nl.exp, data=delta_tile, scale=a_tile[:, s : s + 1])
                 b_row = nl.ndarray((1, TILE_T), dtype=b.dtype, buffer=nl.sbuf)

@@ -25,10 +25,10 @@ def kernel(lhs, rhs):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
-        for n in nl.affine_range(N // TILE_N):
+    for m in range(M // TILE_M):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 lhs_tile = nl.ndarray((TILE_M, TILE_K), dtype=lhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=lhs_tile, src=lhs[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.psum)

@@ -30,18 +30,18 @@ def kernel(x, w, eps, z, g):
     gain_row = nl.ndarray((1, N), dtype=g.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=gain_row, src=g.reshape((1, N)))
     gain = nl.ndarray((TILE_M, N), dtype=g.dtype, buffer=nl.sbuf)
-    for c in nl.affine_range(N // TILE_N):
+    for c in range(N // TILE_N):
         spread = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=spread, stationary=ones, moving=gain_row[:, c * TILE_N : (c + 1) * TILE_N])
         nisa.tensor_copy(dst=gain[:, c * TILE_N : (c + 1) * TILE_N], src=spread)
     epsilon = nl.ndarray((TILE_M, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=epsilon, value=eps)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         y = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 x_tile = nl.ndarray((TILE_M, TILE_K), dtype=x.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=x_tile, src=x[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=x.dtype, buffer=nl.psum)

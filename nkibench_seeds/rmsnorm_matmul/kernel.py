@@ -25,7 +25,7 @@ def kernel(x, w):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=x.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         x_tile = nl.ndarray((TILE_M, K), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=x_tile, src=x[m * TILE_M : (m + 1) * TILE_M, 0:K])
         squares = nl.ndarray((TILE_M, K), dtype=nl.float32, buffer=nl.sbuf)
@@ -37,9 +37,9 @@ def kernel(x, w):
         normed = nl.ndarray((TILE_M, K), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_scalar(dst=normed, data=x_tile, op0=nl.multiply, operand0=inverse_rms)
 
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.psum)
                 nisa.nc_transpose(dst=turned, data=normed[:, k * TILE_K : (k + 1) * TILE_K])
                 normed_t = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.sbuf)

@@ -20,7 +20,7 @@ def kernel(x, cos, sin):
     assert T % TILE_T == 0, "T must be a multiple of TILE_T"
     result = nl.ndarray((D, T), dtype=x.dtype, buffer=nl.shared_hbm)
 
-    for t in nl.affine_range(T // TILE_T):
+    for t in range(T // TILE_T):
         low = nl.ndarray((half, TILE_T), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=low, src=x[0:half, t * TILE_T : (t + 1) * TILE_T])
         high = nl.ndarray((half, TILE_T), dtype=x.dtype, buffer=nl.sbuf)

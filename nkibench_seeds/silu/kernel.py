@@ -17,8 +17,8 @@ def kernel(x):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=x.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
-        for n in nl.affine_range(N // TILE_N):
+    for m in range(M // TILE_M):
+        for n in range(N // TILE_N):
             tile = nl.ndarray((TILE_M, TILE_N), dtype=x.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=tile, src=x[m * TILE_M : (m + 1) * TILE_M, n * TILE_N : (n + 1) * TILE_N])
             out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)

@@ -24,12 +24,12 @@ def kernel(x, w_up, w_down, w_gate):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, K), dtype=x.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         hidden = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             up = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
             gate = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 x_tile = nl.ndarray((TILE_M, TILE_K), dtype=x.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=x_tile, src=x[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=x.dtype, buffer=nl.psum)
@@ -46,9 +46,9 @@ def kernel(x, w_up, w_down, w_gate):
             nisa.activation(dst=opened, op=nl.silu, data=gate)
             nisa.tensor_tensor(dst=hidden[:, n * TILE_N : (n + 1) * TILE_N], data1=opened, data2=up, op=nl.multiply)
 
-        for d in nl.affine_range(K // TILE_N):
+        for d in range(K // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for j in nl.affine_range(N // TILE_K):
+            for j in range(N // TILE_K):
                 hidden_turned = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.psum)
                 nisa.nc_transpose(dst=hidden_turned, data=hidden[:, j * TILE_K : (j + 1) * TILE_K])
                 hidden_t = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.sbuf)

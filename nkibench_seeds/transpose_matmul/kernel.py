@@ -24,12 +24,12 @@ def kernel(lhs, rhs):
     assert K % TILE_K == 0, "K must be a multiple of TILE_K"
     result = nl.ndarray((M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
-        for n in nl.affine_range((N + TILE_N - 1) // TILE_N):
+    for m in range(M // TILE_M):
+        for n in range((N + TILE_N - 1) // TILE_N):
             n0 = n * TILE_N
             width = min(TILE_N, N - n0)
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 lhs_tile = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=lhs_tile, src=lhs[k * TILE_K : (k + 1) * TILE_K, m * TILE_M : (m + 1) * TILE_M])
                 rhs_tile = nl.ndarray((TILE_K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)

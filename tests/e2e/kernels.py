@@ -34,8 +34,8 @@ STEP = 256
 def kernel(x, y):
     rows, n = x.shape
     out = nl.ndarray((rows, n), dtype=x.dtype, buffer=nl.shared_hbm)
-    for t in nl.affine_range(rows // 128):
-        for j in nl.affine_range(n // STEP):
+    for t in range(rows // 128):
+        for j in range(n // STEP):
             a = nl.ndarray((128, STEP), dtype=x.dtype, buffer=nl.sbuf)
             b = nl.ndarray((128, STEP), dtype=x.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=a, src=x[t * 128 : (t + 1) * 128, j * STEP : (j + 1) * STEP])

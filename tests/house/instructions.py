@@ -158,6 +158,8 @@ CALLS: dict[str, Call] = {
     "register_load": lambda t: nisa.register_load(nisa.register_alloc(), t.seed),
     "register_move": lambda t: nisa.register_move(nisa.register_alloc(), nisa.register_alloc(3)),
     "register_store": lambda t: nisa.register_store(t.out(1, 1, dtype=nl.int32), nisa.register_alloc(3)),
+    "scalar_load": lambda t: nisa.scalar_load(t.seed),
+    "scalar_store": lambda t: nisa.scalar_store(t.out(1, 1, dtype=nl.int32), 3 - nisa.scalar_load(t.seed) * 2),
 }  # fmt: skip
 
 

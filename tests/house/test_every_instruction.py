@@ -19,6 +19,7 @@ from nki_sim import profile, program_file
 from nki_sim.cost import OPERATIONS, cost
 from nki_sim.errors import NkiError, NotSupported
 from nki_sim.isa.generations import MODES_SINCE, SINCE
+from nki_sim.lint import VERSIONS
 from nki_sim.machine import ISA, MACHINES, SIMULATED_VERSION
 from nki_sim.nki import isa as nisa
 from nki_sim.opcodes import OPCODES
@@ -30,7 +31,9 @@ from tests.house.structure import ROOT
 EVERY = pytest.mark.parametrize("name", simulated())
 ON_EVERY = pytest.mark.parametrize("machine", MACHINES)
 
-NO_RESULT = {"core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "set_rng_seed"}
+NO_RESULT = {
+    "core_barrier", "rand_set_state", "register_alloc", "register_load", "register_move", "scalar_load", "set_rng_seed",
+}  # fmt: skip
 """They write no tile."""
 
 UNNAMED = {
@@ -50,6 +53,8 @@ OPAQUE = {
     "register_load": "a register, which is no tile",
     "register_move": "a register, which is no tile",
     "register_store": "a register, which is no tile",
+    "scalar_load": "a scalar, which is no tile",
+    "scalar_store": "a scalar, which is no tile",
     "sequence_bounds": "no transform had a use for it",
     "tensor_scalar_cumulative": "no transform had a use for it",
     "topk": "no transform had a use for it",
@@ -80,7 +85,7 @@ def unlisted() -> set[str]:
         module = importlib.import_module(f"nki_sim.isa.{info.name}")
         for name, each in vars(module).items():
             if inspect.isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_"):
-                if inspect.signature(each).return_annotation in ("Instruction", "VirtualRegister"):
+                if inspect.signature(each).return_annotation in ("Instruction", "NkiScalar", "VirtualRegister"):
                     found.add(name)
     return found - set(functions())
 
@@ -191,7 +196,7 @@ def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
 
 @cache
 def api_text(machine: str) -> str:
-    return api_reference("import nki", machine)
+    return api_reference("import nki", machine, VERSIONS[-1:])
 
 
 def check_a_model_reads_of_it(name: str, machine: str) -> None:

@@ -18,6 +18,7 @@ from accelopt_core.model.planner import planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
     Detail,
+    Dialect,
     brief,
     engine_times,
     numbered,
@@ -77,8 +78,22 @@ def test_a_name_that_nobody_gave_is_an_error() -> None:
 
 @pytest.mark.parametrize("template", SYSTEMS)
 def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
-    text = render(template, machine=replace(TRN2, name="Imaginium9"))
+    text = render(template, machine=replace(TRN2, name="Imaginium9"), dialect=Dialect())
     assert "Imaginium9" in text and "{{" not in text and "{%" not in text
+
+
+@pytest.mark.parametrize(("dialect", "there", "not_there"), [
+    (Dialect(), ["valid in NKI 0.3 to 0.7.", "a part of Python", "`for` over plain `range`", "lambda or comprehension"],
+     ["any Python"]),
+    (Dialect("NKI 0.7", any_python=True), ["valid in NKI 0.7. It runs", "any Python", "over plain `range`"],
+     ["a part of Python", "lambda or comprehension"]),
+])  # fmt: skip
+def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(
+    dialect: Dialect, there: list[str], not_there: list[str]
+) -> None:
+    text = render("executor_system.j2", machine=TRN2, dialect=dialect)
+    assert [part for part in there if part not in text] == []
+    assert [part for part in not_there if part in text] == []
 
 
 def test_the_shared_text_teaches_the_machine_in_its_own_numbers() -> None:

@@ -137,14 +137,14 @@ def two_cores(x):
     made = nl.ndarray((M, N), dtype=x.dtype, buffer=nl.shared_hbm)
     core = nl.program_id(0)
     mine, other = core * half, (1 - core) * half
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         tile = nl.ndarray((TILE_M, half), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile, src=x[m * TILE_M : (m + 1) * TILE_M, mine : mine + half])
         out = nl.ndarray((TILE_M, half), dtype=x.dtype, buffer=nl.sbuf)
         nisa.activation(dst=out, op=nl.silu, data=tile)
         nisa.dma_copy(dst=made[m * TILE_M : (m + 1) * TILE_M, mine : mine + half], src=out)
     nisa.core_barrier(data=made, cores=(0, 1))
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         kept = nl.ndarray((TILE_M, half), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=kept, src=made[m * TILE_M : (m + 1) * TILE_M, other : other + half])
         nisa.dma_copy(dst=result[m * TILE_M : (m + 1) * TILE_M, other : other + half], src=kept)

@@ -12,7 +12,7 @@ import nki_sim
 from accelopt_core.task import PrecisionPolicy, Work
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import SEEDS, TaskNotFound, find_task, load_seed, seed_index, task_from_files
-from nki_sim.lint import check_source
+from nki_sim.lint import VERSIONS, check_source
 
 nki_sim.install()
 NAMES = [seed.name for seed in seed_index()]
@@ -72,7 +72,7 @@ def test_a_seed_computes_what_its_reference_says(name, number):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("version", ["0.3", "0.4", "0.5", "0.6"])
+@pytest.mark.parametrize("version", VERSIONS[1:])
 def test_a_seed_is_clean_in_every_supported_dialect(name, version):
     assert list(check_source(load_seed(name).kernel_source, version)) == []
 

@@ -23,6 +23,7 @@ from nki_sim.isa.gpsimd import affine_select, iota, tensor_partition_reduce
 from nki_sim.isa.prng import dropout, rand_get_state, rand_set_state, rng, set_rng_seed
 from nki_sim.isa.registers import register_alloc, register_load, register_move, register_store
 from nki_sim.isa.scalar_engine import activation, activation_reduce
+from nki_sim.isa.scalars import NkiScalar, scalar_load, scalar_store
 from nki_sim.isa.scan import tensor_scalar_cumulative, tensor_tensor_scan
 from nki_sim.isa.search import max8, nc_find_index8, nc_match_replace8, nonzero_with_count, sequence_bounds, topk
 from nki_sim.isa.select import range_select, select_reduce, tensor_copy_predicated
@@ -61,6 +62,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "NkiInstruction",
+    "NkiScalar",
     "NkiValidationError",
     "VirtualRegister",
     "constants",
@@ -71,6 +73,8 @@ __all__ = [
     "register_move",
     "register_store",
     "scalar_engine",
+    "scalar_load",
+    "scalar_store",
     "sendrecv",
     "sync_engine",
     "tensor_engine",

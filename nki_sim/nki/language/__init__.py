@@ -20,12 +20,15 @@ from nki_sim.dtypes import (
     int8,
     int16,
     int32,
+    int64,
     tfloat32,
     uint8,
     uint16,
     uint32,
+    uint64,
 )
 from nki_sim.errors import NotSupported
+from nki_sim.grids import NkiBlockGrid, NkiGrid, NkiTileGrid, alloc_blocks, alloc_tiles, blocks, tiles
 from nki_sim.memory import MemoryRegion
 from nki_sim.nki.language import ops
 from nki_sim.nki.language.creation import (
@@ -110,7 +113,7 @@ def __getattr__(name: str) -> Any:
             return function
         raise NotSupported(f"nl.{name} is not simulated: use the nki.isa instructions it stands for")
     if name in _GONE:
-        raise NotSupported(f"nl.{name} is not in NKI 0.6: {_GONE[name]}")
+        raise NotSupported(f"nl.{name} is not in NKI from 0.2 on: {_GONE[name]}")
     raise NotSupported(f"module nki.language has no attribute {name!r}")
 
 
@@ -123,9 +126,15 @@ __all__ = [
     "DynamicSlice",
     "MemoryRegion",
     "NKIObject",
+    "NkiBlockGrid",
+    "NkiGrid",
     "NkiTensor",
+    "NkiTileGrid",
     "affine_range",
+    "alloc_blocks",
+    "alloc_tiles",
     "bfloat16",
+    "blocks",
     "bool_",
     "device_print",
     "ds",
@@ -145,6 +154,7 @@ __all__ = [
     "hbm",
     "int16",
     "int32",
+    "int64",
     "int8",
     "is_hbm",
     "is_on_chip",
@@ -167,8 +177,10 @@ __all__ = [
     "static_range",
     "tfloat32",
     "tile_size",
+    "tiles",
     "uint16",
     "uint32",
+    "uint64",
     "uint8",
     "while_loop",
     "zeros",

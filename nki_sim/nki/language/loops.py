@@ -1,4 +1,4 @@
-"""Loops: static ones are Python's, device loops run on registers."""
+"""Loops: static ones are Python's, device loops run on registers and scalars."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from nki_sim.dtypes import int32
 from nki_sim.errors import NkiValidationError
+from nki_sim.isa.scalars import NkiScalar, usable
 from nki_sim.program import Bound, Loop
 from nki_sim.registers import VirtualRegister, new_register
 from nki_sim.session import Tracer, current
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
 def sequential_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
 def static_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Python's range: the loop is unrolled when the kernel is compiled."""
+    """Python's range: the loop is unrolled when the kernel is compiled. Deprecated in NKI 0.7: write range."""
     return _range(start, stop, step)
 
 
@@ -40,23 +42,31 @@ def _range(start: Any, stop: Any, step: Any) -> range:
     return range(low) if high is None else range(low, high, by)
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], None], step: int = 1) -> None:
-    """A loop on the device: body_fun(i) for i in range(lower, upper, step); bounds may be registers.
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any], None], step: int = 1) -> None:
+    """A loop on the device: body_fun(i) for i in range(lower, upper, step), traced once.
 
-    `i` is a register, read through `.ap(scalar_offset=i)` or `.select(dim, i)`. `step` is a positive constant.
+    A bound is an int, an int32 NkiScalar or a register; `step` a positive constant. `i` is an NkiScalar, or a register
+    where a bound is one (NKI 0.7; up to 0.6 always): an offset, through `.ap(scalar_offset=i)` or `.select(dim, i)`.
+    Tensors made in the body are not visible outside. Raises NkiValidationError for an int64 scalar as a bound.
     """
     tracer = current()
     by = _positive_step(step)
+    low, high = _bound(lower), _bound(upper)
+    scalar = not any(isinstance(bound, VirtualRegister) for bound in (lower, upper))
     if tracer.numbers:
         for value in range(_value(lower), _value(upper), by):
-            body_fun(new_register(tracer, value))
+            body_fun(_index(new_register(tracer, value), scalar))
         return
-    with _recorded(tracer, "for", _bound(lower), _bound(upper), by) as loop:
-        body_fun(loop.counter)
+    with _recorded(tracer, "for", low, high, by) as loop:
+        body_fun(_index(loop.counter, scalar))
+
+
+def _index(counter: VirtualRegister, scalar: bool) -> Any:
+    return NkiScalar(counter) if scalar else counter
 
 
 def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
-    """The older form of fori_loop: `for i in nl.dynamic_range(n)`."""
+    """The form of fori_loop up to NKI 0.6, removed in 0.7: `for i in nl.dynamic_range(n)`; `i` is a register."""
     lower, upper = (0, start) if stop is None else (start, stop)
     tracer = current()
     by = _positive_step(step)
@@ -113,10 +123,24 @@ def _positive_step(step: Any) -> int:
 
 
 def _value(bound: Any) -> int:
+    """Of a bound, while the kernel runs with numbers."""
+    if isinstance(bound, NkiScalar):
+        return VirtualRegister(bound.register, runs=True).value()
     return bound.value() if isinstance(bound, VirtualRegister) else operator.index(bound)
 
 
 def _bound(bound: Any) -> Bound:
+    if isinstance(bound, NkiScalar):
+        usable(bound, "fori_loop")
+        if bound.dtype != int32:
+            raise NkiValidationError("fori_loop: an int64 scalar cannot be a bound: load it from an int32 tile")
+        return Bound(register=bound.register.storage.allocation.id)
     if isinstance(bound, VirtualRegister):
         return Bound(register=bound.storage.allocation.id)
-    return Bound(operator.index(bound))
+    try:
+        number = operator.index(bound)
+    except TypeError:
+        raise NkiValidationError(f"fori_loop: a bound is an int, a scalar or a register, not {bound!r}") from None
+    if not -(1 << 31) <= number < 1 << 31:
+        raise NkiValidationError(f"fori_loop: a bound has 32 bits, which {number} does not fit")
+    return Bound(number)

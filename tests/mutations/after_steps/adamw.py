@@ -25,11 +25,11 @@ def kernel(theta, g, m, v):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=theta.dtype, buffer=nl.shared_hbm)
 
-    for i in nl.affine_range((M + TILE_M - 1) // TILE_M):
+    for i in range((M + TILE_M - 1) // TILE_M):
         i0 = i * TILE_M
         rows = min(TILE_M, M - i0)
         assert (N // TILE_N) % 2 == 0, "2 iterations over j at a time must come out even"
-        for j_wide in nl.affine_range((N // TILE_N) // 2):
+        for j_wide in range((N // TILE_N) // 2):
             theta_tile_wide = nl.ndarray((rows, 2 * TILE_N), dtype=theta.dtype, buffer=nl.sbuf)
             nisa.dma_copy(
                 dst=theta_tile_wide,
@@ -47,7 +47,7 @@ def kernel(theta, g, m, v):
             nisa.dma_copy(
                 dst=v_tile_wide, src=v[i0 : i0 + rows, (2 * j_wide) * TILE_N : (2 * j_wide) * TILE_N + 2 * TILE_N]
             )
-            for j2 in nl.affine_range(2):
+            for j2 in range(2):
                 j = 2 * j_wide + j2
                 # First moment: BETA1 * m + (1 - BETA1) * g
                 g_part = nl.ndarray((rows, TILE_N), dtype=nl.float32, buffer=nl.sbuf)

@@ -31,7 +31,7 @@ def kernel(x, w, eps, z, g):
     gain_row = nl.ndarray((1, K), dtype=g.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=gain_row, src=g.reshape((1, K)))
     gain = nl.ndarray((TILE_M, K), dtype=g.dtype, buffer=nl.sbuf)
-    for c in nl.affine_range(K // TILE_N):
+    for c in range(K // TILE_N):
         spread = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=spread, stationary=ones, moving=gain_row[:, c * TILE_N : (c + 1) * TILE_N])
         nisa.tensor_copy(dst=gain[:, c * TILE_N : (c + 1) * TILE_N], src=spread, engine=nisa.engine.scalar)
@@ -40,15 +40,15 @@ def kernel(x, w, eps, z, g):
 
     # Once: the same for every m.
     w_tiles = []
-    for n in nl.affine_range(N // TILE_N):
+    for n in range(N // TILE_N):
         w_tiles_n = []
-        for k in nl.affine_range(K // TILE_K):
+        for k in range(K // TILE_K):
             w_tile = nl.ndarray((TILE_K, TILE_N), dtype=w.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=w_tile, src=w[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N])
             w_tiles_n.append(w_tile)
         w_tiles.append(w_tiles_n)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         x_tile = nl.ndarray((TILE_M, K), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=x_tile, src=x[m * TILE_M : (m + 1) * TILE_M, 0:K])
         z_tile = nl.ndarray((TILE_M, K), dtype=z.dtype, buffer=nl.sbuf)
@@ -76,16 +76,16 @@ def kernel(x, w, eps, z, g):
 
         # Once: the same for every n.
         scaled_t_tiles = []
-        for k in nl.affine_range(K // TILE_K):
+        for k in range(K // TILE_K):
             turned = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.psum)
             nisa.nc_transpose(dst=turned, data=scaled[:, k * TILE_K : (k + 1) * TILE_K])
             scaled_t = nl.ndarray((TILE_K, TILE_M), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_copy(dst=scaled_t, src=turned)
             scaled_t_tiles.append(scaled_t)
 
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 nisa.nc_matmul(dst=acc, stationary=scaled_t_tiles[k], moving=w_tiles[n][k])
             out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
             nisa.tensor_copy(dst=out, src=acc)

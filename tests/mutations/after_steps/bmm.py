@@ -24,8 +24,8 @@ def kernel(lhs, rhs):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((B, M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for b in nl.affine_range(B):
-        for m in nl.affine_range(M // TILE_M):
+    for b in range(B):
+        for m in range(M // TILE_M):
             # Once: the same for every n.
             lhs_t = nl.ndarray((K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
             lhs_t_rows = nl.ndarray((TILE_M, K), dtype=lhs.dtype, buffer=nl.sbuf)
@@ -34,7 +34,7 @@ def kernel(lhs, rhs):
             nisa.nc_transpose(dst=lhs_t_turned, data=lhs_t_rows)
             nisa.tensor_copy(dst=lhs_t, src=lhs_t_turned)
 
-            for n in nl.affine_range(N // TILE_N):
+            for n in range(N // TILE_N):
                 rhs_tile = nl.ndarray((K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=rhs_tile, src=rhs[b, 0:K, n * TILE_N : (n + 1) * TILE_N])
                 acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)

@@ -24,14 +24,14 @@ def kernel(lhs, rhs):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((B, M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for b in nl.affine_range(B):
-        for m in nl.affine_range(M // TILE_M):
+    for b in range(B):
+        for m in range(M // TILE_M):
             scores = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)
             # Once: the same for every n.
             lhs_t = nl.ndarray((K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
             nisa.dma_transpose(dst=lhs_t, src=lhs[b, m * TILE_M : (m + 1) * TILE_M, 0:K])
 
-            for n in nl.affine_range(N // TILE_N):
+            for n in range(N // TILE_N):
                 rhs_tile = nl.ndarray((K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=rhs_tile, src=rhs[b, 0:K, n * TILE_N : (n + 1) * TILE_N])
                 acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)

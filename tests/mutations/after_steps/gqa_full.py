@@ -26,14 +26,14 @@ def kernel(q, k, v):
     assert N % TILE_Q == 0, "N must be a multiple of TILE_Q"
     result = nl.ndarray((B, QH, N, D), dtype=q.dtype, buffer=nl.shared_hbm)
 
-    for b in nl.affine_range(B):
-        for h in nl.affine_range(QH):
+    for b in range(B):
+        for h in range(QH):
             kv = h // (QH // KH)
             # Once: the same for every i.
             k_tiles = []
-            for s in nl.affine_range(N // TILE_S):
+            for s in range(N // TILE_S):
                 k_tiles_s = []
-                for r in nl.affine_range(TILE_S // 128):
+                for r in range(TILE_S // 128):
                     k_tile = nl.ndarray((128, D), dtype=k.dtype, buffer=nl.sbuf)
                     at = s * TILE_S + r * 128
                     nisa.dma_copy(dst=k_tile, src=k[b, at : at + 128, kv, 0:D])
@@ -42,15 +42,15 @@ def kernel(q, k, v):
 
             # Once: the same for every i.
             k_t_tiles = []
-            for s in nl.affine_range(N // TILE_S):
+            for s in range(N // TILE_S):
                 k_t = nl.ndarray((D, TILE_S), dtype=k.dtype, buffer=nl.sbuf)
-                for r in nl.affine_range(TILE_S // 128):
+                for r in range(TILE_S // 128):
                     k_turned = nl.ndarray((D, 128), dtype=k.dtype, buffer=nl.psum)
                     nisa.nc_transpose(dst=k_turned, data=k_tiles[s][r])
                     nisa.tensor_copy(dst=k_t[:, r * 128 : (r + 1) * 128], src=k_turned, engine=nisa.engine.scalar)
                 k_t_tiles.append(k_t)
 
-            for i in nl.affine_range(N // TILE_Q):
+            for i in range(N // TILE_Q):
                 q_tile = nl.ndarray((TILE_Q, D), dtype=q.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=q_tile, src=q[b, i * TILE_Q : (i + 1) * TILE_Q, h, 0:D])
                 q_turned = nl.ndarray((D, TILE_Q), dtype=q.dtype, buffer=nl.psum)
@@ -59,7 +59,7 @@ def kernel(q, k, v):
                 nisa.tensor_scalar(dst=q_t, data=q_turned, op0=nl.multiply, operand0=1.0 / D**0.5)
 
                 scores = nl.ndarray((TILE_Q, N), dtype=nl.float32, buffer=nl.sbuf)
-                for s in nl.affine_range(N // TILE_S):
+                for s in range(N // TILE_S):
                     product = nl.ndarray((TILE_Q, TILE_S), dtype=nl.float32, buffer=nl.psum)
                     nisa.nc_matmul(dst=product, stationary=q_t, moving=k_t_tiles[s])
                     nisa.tensor_copy(dst=scores[:, s * TILE_S : (s + 1) * TILE_S], src=product)
@@ -74,7 +74,7 @@ def kernel(q, k, v):
                 nisa.reciprocal(dst=inverse, data=total)
 
                 acc = nl.ndarray((TILE_Q, D), dtype=nl.float32, buffer=nl.psum)
-                for j in nl.affine_range(N // TILE_V):
+                for j in range(N // TILE_V):
                     weights_turned = nl.ndarray((TILE_V, TILE_Q), dtype=nl.float32, buffer=nl.psum)
                     nisa.nc_transpose(dst=weights_turned, data=weights[:, j * TILE_V : (j + 1) * TILE_V])
                     weights_t = nl.ndarray((TILE_V, TILE_Q), dtype=nl.float32, buffer=nl.sbuf)

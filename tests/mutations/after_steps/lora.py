@@ -29,15 +29,15 @@ def kernel(x, w, a, b):
 
     # Once: the same for every m.
     a_tiles = []
-    for j in nl.affine_range(K // TILE_K):
+    for j in range(K // TILE_K):
         a_tile = nl.ndarray((TILE_K, R), dtype=a.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=a_tile, src=a[j * TILE_K : (j + 1) * TILE_K, 0:R])
         a_tiles.append(a_tile)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         # The image comes out turned, [R, TILE_M], when a is the stationary operand.
         image_acc = nl.ndarray((R, TILE_M), dtype=nl.float32, buffer=nl.psum)
-        for j in nl.affine_range(K // TILE_K):
+        for j in range(K // TILE_K):
             xa_tile = nl.ndarray((TILE_M, TILE_K), dtype=x.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=xa_tile, src=x[m * TILE_M : (m + 1) * TILE_M, j * TILE_K : (j + 1) * TILE_K])
             xa_turned = nl.ndarray((TILE_K, TILE_M), dtype=x.dtype, buffer=nl.psum)
@@ -48,9 +48,9 @@ def kernel(x, w, a, b):
         image = nl.ndarray((R, TILE_M), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=image, src=image_acc)
 
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 x_tile = nl.ndarray((TILE_M, TILE_K), dtype=x.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=x_tile, src=x[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
                 turned = nl.ndarray((TILE_K, TILE_M), dtype=x.dtype, buffer=nl.psum)

@@ -25,10 +25,10 @@ def kernel(lhs, rhs):
     assert N % TILE_N == 0, "N must be a multiple of TILE_N"
     result = nl.ndarray((M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
-    for m in nl.affine_range(M // TILE_M):
+    for m in range(M // TILE_M):
         # Once: the same for every n.
         lhs_t_tiles = []
-        for k in nl.affine_range(K // TILE_K):
+        for k in range(K // TILE_K):
             lhs_t = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
             lhs_t_rows = nl.ndarray((TILE_M, TILE_K), dtype=lhs.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=lhs_t_rows, src=lhs[m * TILE_M : (m + 1) * TILE_M, k * TILE_K : (k + 1) * TILE_K])
@@ -37,9 +37,9 @@ def kernel(lhs, rhs):
             nisa.tensor_copy(dst=lhs_t, src=lhs_t_turned)
             lhs_t_tiles.append(lhs_t)
 
-        for n in nl.affine_range(N // TILE_N):
+        for n in range(N // TILE_N):
             acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 rhs_tile = nl.ndarray((TILE_K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=rhs_tile, src=rhs[k * TILE_K : (k + 1) * TILE_K, n * TILE_N : (n + 1) * TILE_N])
                 nisa.nc_matmul(dst=acc, stationary=lhs_t_tiles[k], moving=rhs_tile)

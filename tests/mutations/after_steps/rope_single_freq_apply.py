@@ -21,7 +21,7 @@ def kernel(x, cos, sin):
     result = nl.ndarray((D, T), dtype=x.dtype, buffer=nl.shared_hbm)
 
     assert (T // TILE_T) % 2 == 0, "two tiles at a time: their number must be even"
-    for t in nl.affine_range((T // TILE_T) // 2):
+    for t in range((T // TILE_T) // 2):
         low = nl.ndarray((2 * half, TILE_T), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=low[0:half, 0:TILE_T], src=x[0:half, (2 * t) * TILE_T : ((2 * t) + 1) * TILE_T])
         nisa.dma_copy(

@@ -25,34 +25,34 @@ def kernel(lhs, rhs):
     result = nl.ndarray((M, N), dtype=lhs.dtype, buffer=nl.shared_hbm)
 
     assert (M // TILE_M) % 2 == 0, "2 iterations over m at a time must come out even"
-    for m_block in nl.affine_range((M // TILE_M) // 2):
+    for m_block in range((M // TILE_M) // 2):
         # Once: the same for every n.
         lhs_tiles_by_m = []
-        for j in nl.affine_range(2):
+        for j in range(2):
             m = 2 * m_block + j
             lhs_tiles = []
             lhs_tiles_by_m.append(lhs_tiles)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 lhs_tile = nl.ndarray((TILE_K, TILE_M), dtype=lhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=lhs_tile, src=lhs[k * TILE_K : (k + 1) * TILE_K, m * TILE_M : (m + 1) * TILE_M])
                 lhs_tiles.append(lhs_tile)
 
-        for n in nl.affine_range((N + TILE_N - 1) // TILE_N):
+        for n in range((N + TILE_N - 1) // TILE_N):
             n0 = n * TILE_N
             width = min(TILE_N, N - n0)
             acc_by_m = []
-            for j in nl.affine_range(2):
+            for j in range(2):
                 acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
                 acc_by_m.append(acc)
-            for k in nl.affine_range(K // TILE_K):
+            for k in range(K // TILE_K):
                 rhs_tile = nl.ndarray((TILE_K, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
                 nisa.dma_copy(dst=rhs_tile[:, 0:width], src=rhs[k * TILE_K : (k + 1) * TILE_K, n0 : n0 + width])
-                for j in nl.affine_range(2):
+                for j in range(2):
                     nisa.nc_matmul(
                         dst=acc_by_m[j][:, 0:width], stationary=lhs_tiles_by_m[j][k], moving=rhs_tile[:, 0:width]
                     )
 
-            for j in nl.affine_range(2):
+            for j in range(2):
                 m2 = 2 * m_block + j
                 out = nl.ndarray((TILE_M, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
                 nisa.tensor_copy(dst=out[:, 0:width], src=acc_by_m[j][:, 0:width], engine=nisa.engine.scalar)

@@ -54,9 +54,27 @@ def test_it_fits_a_prompt() -> None:
     assert len(api_reference(KERNEL, "trn2")) < 24_000
 
 
+def test_names_are_those_of_the_versions_it_is_for() -> None:
+    common, newest, oldest = (
+        api_reference("import nki", "trn2", *versions) for versions in ((), (("0.7",),), (("0.2", "0.3"),))
+    )
+    assert "# NKI 0.3 to 0.7: " in common and "# NKI 0.7: " in newest
+    for name in ("nl.tiles(", "nisa.scalar_load(", "nl.fori_loop(", "int64"):
+        assert name in newest and name not in common and name not in oldest
+    assert "affine_range" not in common + newest and "dynamic_range" not in common + newest
+    assert "affine_range(" in oldest and "dynamic_range(" in oldest
+
+
+def test_what_the_kernel_uses_is_there_in_any_version() -> None:
+    used = KERNEL + "    for i in nl.affine_range(2):\n        nl.tiles(a, tile_shape=(1, 1))\n"
+    text = api_reference(used, "trn2")
+    assert "`nl.affine_range(" in text and "`nl.tiles(" in text
+    assert "nl.affine_range is deprecated" in text and "nki.language.tiles exists from NKI 0.7" in text
+
+
 def test_an_unknown_version_is_an_error() -> None:
     with pytest.raises(ValueError, match="0.6"):
-        api_reference(KERNEL, "trn2", "9.9")
+        api_reference(KERNEL, "trn2", ("9.9",))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nki_sim.lint import RULES, VERSIONS, check_source
+from nki_sim.lint import COMMON, RULES, VERSIONS, check_source, valid_in
 
 GOOD = """
 import nki
@@ -22,7 +22,7 @@ def load(src):
 def kernel(a, b=None, scale=1.0, shape=(1, 2)):
     out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
     tiles = [load(a[i * 128 : (i + 1) * 128, :]) for i in range(2)]
-    for i in nl.affine_range(2):
+    for i in range(2):
         if b == None:
             nisa.activation(dst=tiles[i], op=nl.exp, data=tiles[i], scale=scale)
         with nl.no_reorder():
@@ -44,51 +44,270 @@ def kernel_with(statement: str, signature: str = "a", decorator: str = "@nki.jit
     )
 
 
-CASES = {
-    # rule: (first version, source)
-    "identity-comparison": ("0.3", kernel_with("if a is True:\n    pass")),
-    "identity-comparison-with-none": ("0.3", kernel_with("if a is None:\n    pass")),
-    "keyword-only-arguments": ("0.3", kernel_with("pass", "a, *, flag=True")),
-    "list-arguments": ("0.3", kernel_with("pass", "a, stride=[1, 1]")),
-    "variable-arguments": ("0.2", kernel_with("pass", "*tensors")),
-    "nested-jit": ("0.6", kernel_with("inner(a)", top="@nki.jit\ndef inner(a):\n    return a\n")),
-    "unsupported-statement": ("0.2", kernel_with("try:\n    x = 1\nfinally:\n    x = 2")),
-    "tuple-loop-target": ("0.2", kernel_with("for i, t in enumerate(a):\n    pass")),
-    "with-statement": ("0.2", kernel_with("with open('x') as f:\n    pass")),
-    "tensor-assignment": ("0.2", kernel_with("a[0:128, 0:512] = a")),
-    "class-without-nki-object": ("0.2", kernel_with("c = Config(1)", top="class Config:\n    pass\n")),
-    "old-namespace": ("0.2", kernel_with("pass", top="import neuronxcc.nki.isa")),
-    "platform-target": ("0.3", kernel_with("pass", decorator='@nki.jit(platform_target="trn2")')),
-    "jit-mode": ("0.3", kernel_with("pass", decorator='@nki.jit(mode="trace")')),
-    "removed-in-0.2": ("0.2", kernel_with("i = nl.arange(128)")),
-    "removed-in-0.3": ("0.3", kernel_with("t = nl.ndarray((nl.par_dim(128), 512), dtype=nl.float32)")),
-    "removed-in-0.4": ("0.4", kernel_with("nisa.tensor_copy_dynamic_src(dst=a, src=a, offset=a)")),
-    "removed-keyword": ("0.3", kernel_with("nisa.tensor_copy(dst=a, src=a, dtype=nl.float32)")),
-    "mask-keyword": ("0.2", kernel_with("nisa.tensor_copy(dst=a, src=a, mask=a)")),
-    "unknown-name": ("0.3", kernel_with("nisa.rsqrt(dst=a, data=a)")),
-    "call-signature": ("0.3", kernel_with("nisa.tensor_copy(src=a)")),
-    "raw-enum": ("0.3", kernel_with("nisa.dma_copy(dst=a, src=a, dge_mode=2)")),
-    "output-memory": ("0.3", kernel_with("o = nl.ndarray((1, 1), nl.float32, buffer=nl.hbm)\nreturn o")),
-    "deprecated-sizes": ("0.4", kernel_with("n = nl.tile_size.psum_fmax")),
-    "deprecated-device-loops": ("0.6", kernel_with("for i in nl.dynamic_range(3):\n    pass")),
-    "not-on-hardware": ("0.4", kernel_with("nl.divide(a, a)")),
+LATEST = VERSIONS[-1]
+PARSED = "0.6"
+"""The last version that reads a part of Python only."""
+
+INNER = "@nki.jit\ndef inner(a):\n    return a\n"
+PLAIN = "class Config:\n    pass\n"
+REGISTER = "r = nisa.register_alloc()\n"
+SCALAR = "n = nl.ndarray((1, 1), nl.int32)\ns = nisa.scalar_load(n)\n"
+WIDE = "n = nl.ndarray((1, 1), nl.int64)\ns = nisa.scalar_load(n)\n"
+CONFIG = "from nki.compiler import CompileConfig\n"
+
+Case = tuple[str, str, str, str]
+
+CASES: dict[str, Case] = {
+    # rule: (first version, last version, source that breaks it, the same kernel as it should be)
+    "identity-comparison": (
+        "0.3", PARSED, kernel_with("if a is True:\n    pass"), kernel_with("if a == True:\n    pass"),
+    ),
+    "lambda-expression": (
+        "0.2", PARSED, kernel_with("f = lambda: 1"), kernel_with("def f():\n    return 1"),
+    ),
+    "dictionary-key": ("0.2", PARSED, kernel_with("d = {1: a}"), kernel_with("d = {'one': a}")),
+    "identity-comparison-with-none": (
+        "0.3", PARSED, kernel_with("if a is None:\n    pass"), kernel_with("if a == None:\n    pass"),
+    ),
+    "keyword-only-arguments": (
+        "0.3", PARSED, kernel_with("pass", "a, *, flag=True"), kernel_with("pass", "a, flag=True"),
+    ),
+    "list-arguments": ("0.3", PARSED, kernel_with("pass", "a, stride=[1, 1]"), kernel_with("pass", "a, stride=(1, 1)")),
+    "variable-arguments": ("0.2", PARSED, kernel_with("pass", "*tensors"), kernel_with("pass", "a, b")),
+    "nested-jit": ("0.6", PARSED, kernel_with("inner(a)", top=INNER), kernel_with("inner(a)", top=INNER[9:])),
+    "unsupported-statement": (
+        "0.2", PARSED, kernel_with("try:\n    x = 1\nfinally:\n    x = 2"), kernel_with("assert a.shape[0] == 128"),
+    ),
+    "tuple-loop-target": (
+        "0.2", PARSED, kernel_with("for i, t in enumerate(a):\n    pass"), kernel_with("for i in range(2):\n    pass"),
+    ),
+    "with-statement": (
+        "0.2", PARSED, kernel_with("with open('x') as f:\n    pass"), kernel_with("with nl.no_reorder():\n    pass"),
+    ),
+    "class-without-nki-object": (
+        "0.2", PARSED, kernel_with("c = Config(1)", top=PLAIN),
+        kernel_with("c = Config(1)", top="class Config(nl.NKIObject):\n    pass\n"),
+    ),
+    "tensor-assignment": (
+        "0.2", LATEST, kernel_with("a[0:128, 0:512] = a"), kernel_with("tiles = [a, a]\ntiles[0:1] = [a, a]"),
+    ),
+    "old-namespace": (
+        "0.2", LATEST, kernel_with("pass", top="import neuronxcc.nki.isa"),
+        kernel_with("pass", top="import neuronxcc.nki.typing as nt"),
+    ),
+    "platform-target": (
+        "0.3", LATEST, kernel_with("pass", decorator='@nki.jit(platform_target="trn2")'), kernel_with("pass"),
+    ),
+    "jit-mode": ("0.3", LATEST, kernel_with("pass", decorator='@nki.jit(mode="trace")'), kernel_with("pass")),
+    "removed-in-0.2": ("0.2", LATEST, kernel_with("i = nl.arange(128)"), kernel_with("i = nl.ds(0, 128)")),
+    "removed-in-0.3": (
+        "0.3", LATEST, kernel_with("t = nl.ndarray((nl.par_dim(128), 512), dtype=nl.float32)"),
+        kernel_with("t = nl.ndarray((128, 512), dtype=nl.float32)"),
+    ),
+    "removed-in-0.4": (
+        "0.4", LATEST, kernel_with("nisa.tensor_copy_dynamic_src(dst=a, src=a, offset=a)"),
+        kernel_with("nisa.tensor_copy(dst=a, src=a.ap([[1, 1]], scalar_offset=a))"),
+    ),
+    "removed-keyword": (
+        "0.3", LATEST, kernel_with("nisa.tensor_copy(dst=a, src=a, dtype=nl.float32)"),
+        kernel_with("nisa.tensor_copy(dst=a, src=a)"),
+    ),
+    "mask-keyword": (
+        "0.2", LATEST, kernel_with("nisa.tensor_copy(dst=a, src=a, mask=a)"),
+        kernel_with("nisa.tensor_copy(dst=a, src=a)"),
+    ),
+    "unknown-name": (
+        "0.3", LATEST, kernel_with("nisa.rsqrt(dst=a, data=a)"),
+        kernel_with("nisa.activation(dst=a, op=nl.rsqrt, data=a)"),
+    ),
+    "call-signature": (
+        "0.3", LATEST, kernel_with("nisa.tensor_copy(src=a)"), kernel_with("nisa.tensor_copy(src=a, dst=a)"),
+    ),
+    "raw-enum": (
+        "0.3", LATEST, kernel_with("nisa.dma_copy(dst=a, src=a, dge_mode=2)"),
+        kernel_with("nisa.dma_copy(dst=a, src=a, dge_mode=nisa.dge_mode.swdge)"),
+    ),
+    "output-memory": (
+        "0.3", LATEST, kernel_with("o = nl.ndarray((1, 1), nl.float32, buffer=nl.hbm)\nreturn o"),
+        kernel_with("o = nl.ndarray((1, 1), nl.float32, buffer=nl.shared_hbm)\nreturn o"),
+    ),
+    "deprecated-sizes": (
+        "0.4", LATEST, kernel_with("n = nl.tile_size.psum_fmax"), kernel_with("n = nl.tile_size.psum_bank_fmax"),
+    ),
+    "not-on-hardware": ("0.4", LATEST, kernel_with("nl.divide(a, a)"), kernel_with("nl.multiply(a, a)")),
+    # NKI 0.7
+    "removed-device-loops": (
+        "0.7", LATEST, kernel_with("for i in nl.dynamic_range(3):\n    pass"),
+        kernel_with("def body(i):\n    pass\nnl.fori_loop(0, 3, body)"),
+    ),
+    "deprecated-device-loops": (
+        "0.6", PARSED, kernel_with(REGISTER + "while r:\n    nisa.register_load(r, a)"),
+        kernel_with(REGISTER + "def body(c):\n    return r\nnl.while_loop(r, body)"),
+    ),
+    "device-loop-result": (
+        "0.7", LATEST,
+        kernel_with("for i in nl.dynamic_range(3):\n    t = nl.load(a)\nnl.store(a, t)"),
+        kernel_with("t = nl.load(a)\ndef body(i):\n    nisa.tensor_copy(dst=t, src=a)\nnl.fori_loop(0, 3, body)"),
+    ),
+    "device-value-in-python": (
+        "0.7", LATEST, kernel_with(REGISTER + "if r:\n    pass"),
+        kernel_with(REGISTER + "if r is None:\n    pass\nnisa.tensor_copy(dst=a, src=a.ap([[1, 1]], scalar_offset=r))"),
+    ),
+    "deprecated-ranges": (
+        "0.7", LATEST, kernel_with("for i in nl.sequential_range(2):\n    pass"),
+        kernel_with("for i in range(2):\n    pass"),
+    ),
+    "experimental-while-loop": (
+        "0.7", LATEST, kernel_with(REGISTER + "nki.experimental.while_loop(r, a)"),
+        kernel_with(REGISTER + "nl.while_loop(r, a)"),
+    ),
+    "counter-is-no-register": (
+        "0.7", LATEST, kernel_with("def body(i: nisa.VirtualRegister):\n    pass\nnl.fori_loop(0, 3, body)"),
+        kernel_with(REGISTER + "def body(i: nisa.VirtualRegister):\n    pass\nnl.fori_loop(0, r, body)"),
+    ),
+    "wide-loop-bound": (
+        "0.7", LATEST, kernel_with(WIDE + "def body(i):\n    pass\nnl.fori_loop(0, s + 1, body)"),
+        kernel_with(SCALAR + "def body(i):\n    pass\nnl.fori_loop(0, s + 1, body)"),
+    ),
+    "scalar-comparison": ("0.7", LATEST, kernel_with(SCALAR + "c = s < 3"), kernel_with(SCALAR + "c = s + 3")),
+    "wide-scalar-comparison": ("0.7", LATEST, kernel_with(WIDE + "c = s < 3"), kernel_with(SCALAR + "c = s < 3")),
+    "unlisted-scalar-operator": ("0.7", LATEST, kernel_with(SCALAR + "c = s // 3"), kernel_with(SCALAR + "c = -s * 3")),
+    "mixed-scalars": (
+        "0.7", LATEST,
+        kernel_with(SCALAR + WIDE.replace("n ", "m ").replace("s ", "w ").replace("(n", "(m") + "c = s + w"),
+        kernel_with(SCALAR + "c = s + s"),
+    ),
+    "stored-constant": (
+        "0.7", LATEST, kernel_with("nisa.scalar_store(a, -5)"), kernel_with(SCALAR + "nisa.scalar_store(n, s)"),
+    ),
+    "wide-offset-on-chip": (
+        "0.7", LATEST, kernel_with(WIDE + "b = nl.ndarray((1, 8), nl.float32)\nc = b.select(1, s)"),
+        kernel_with(WIDE + "c = a.select(1, s)"),
+    ),
+    "wide-operand": (
+        "0.7", LATEST, kernel_with("n = nl.ndarray((1, 1), nl.int64)\nnisa.tensor_copy(dst=n, src=n)"),
+        kernel_with("n = nl.ndarray((1, 1), nl.int64)\nnisa.memset(n, value=0)"),
+    ),
+    "grid-operand": (
+        "0.7", LATEST, kernel_with("g = nl.tiles(a, tile_shape=(128, 512))\nnisa.dma_copy(dst=a, src=g[0, 1])"),
+        kernel_with("g = nl.tiles(a, tile_shape=(128, 512))\nnisa.dma_copy(dst=a, src=g[0, 1].data)"),
+    ),
+    "compared-instances": (
+        "0.7", LATEST, kernel_with("c = Config()\nd = c == a", top=PLAIN),
+        kernel_with("c = Config()\nd = c == a", top="@dataclass\n" + PLAIN),
+    ),
+    "bracket-launch": ("0.7", LATEST, kernel_with("pass") + "kernel[2](1)\n", kernel_with("pass") + "kernel(1)\n"),
+    "entry-signature": ("0.7", LATEST, kernel_with("pass", "a, *, flag=True"), kernel_with("pass", "a, flag=True")),
+    "nested-jit-config": (
+        "0.7", LATEST,
+        kernel_with("inner(a)", top=CONFIG + INNER.replace("jit", "jit(compile_config=CompileConfig())")),
+        kernel_with("inner(a)", top=INNER),
+    ),
+    "not-before-0-7": ("0.2", PARSED, kernel_with("g = nl.tiles(a)"), kernel_with("g = a[0:128, 0:512]")),
+    "not-before-0-6": (
+        "0.2", "0.5", kernel_with("def body(i):\n    pass\nnl.fori_loop(0, 3, body)"),
+        kernel_with("for i in range(3):\n    pass"),
+    ),
+    "old-front-end": (
+        "0.7", LATEST, kernel_with("pass") + "import os\nos.environ['NKI_COMPILER_FRONTEND'] = 'parser'\n",
+        kernel_with("pass"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("rule", CASES)
+def test_a_broken_rule_is_found_in_its_versions_and_a_kept_one_in_none(rule: str, version: str) -> None:
+    since, until, broken, kept = CASES[rule]
+    found = [finding for finding in check_source(broken, version) if finding.rule == rule]
+    assert bool(found) == (VERSIONS.index(since) <= VERSIONS.index(version) <= VERSIONS.index(until))
+    for finding in found:
+        assert finding.hint and 1 <= finding.line <= broken.count("\n") + 1
+    assert [finding for finding in check_source(kept, version) if finding.rule == rule] == []
+
+
+TRACED = {
+    "generator": "def parts(n):\n    yield n\nfor n in parts(3):\n    pass",
+    "comprehensions": "d = {(i, j): i for i, j in zip([1], [2])}",
+    "closure": "scale = 2\ndef twice():\n    return scale\nf = lambda: twice()",
+    "try, raise, with, import, walrus, is": (
+        "import math\ntry:\n    raise ValueError\nexcept ValueError:\n    pass\nif (n := 3) is not None:\n    del n"
+    ),
+    "a nested kernel": "inner(a)",
+    "any class": "c = Derived(a)",
+}
+CLASSES = "class Base:\n    pass\nclass Derived(Base):\n    pass\n"
+
+
+@pytest.mark.parametrize("statement", TRACED.values(), ids=TRACED)
+def test_from_0_7_a_kernel_may_be_any_python(statement: str) -> None:
+    source = kernel_with(statement, top=INNER + CLASSES)
+    assert check_source(source, "0.7") == []
+    assert check_source(source, "0.6") != []
+
+
+USES = {
+    "in if": "if r:\n    pass",
+    "in a comparison": "if r > 3 and a.shape:\n    pass",
+    "in not": "x = 1 if not r else 2",
+    "in int": "n = int(r)",
+    "in range": "for i in range(r):\n    pass",
+    "as an index": "t = [a, a][r]",
+    "in a slice": "t = a[r : r + 128]",
+    "in assert": "assert r",
+    "in while": "while r != 0:\n    pass",
 }
 
 
-@pytest.mark.parametrize("rule, case", CASES.items(), ids=CASES.keys())
-def test_a_broken_rule_is_found_from_its_version_on(rule: str, case: tuple[str, str]) -> None:
-    since, source = case
-    for version in VERSIONS:
-        found = [finding for finding in check_source(source, version) if finding.rule == rule]
-        assert bool(found) == (VERSIONS.index(version) >= VERSIONS.index(since)), version
-        for finding in found:
-            assert finding.hint and 1 <= finding.line <= source.count("\n") + 1
+@pytest.mark.parametrize("statement", USES.values(), ids=USES)
+@pytest.mark.parametrize("made", [REGISTER, SCALAR.replace("s =", "r =")], ids=["register", "scalar"])
+def test_a_value_of_the_device_is_found_wherever_python_wants_it(statement: str, made: str) -> None:
+    assert "device-value-in-python" in [f.rule for f in check_source(kernel_with(made + statement), "0.7")]
+
+
+def test_the_index_of_a_device_loop_has_no_value_either() -> None:
+    source = kernel_with(
+        "def body(i):\n    if i == 0:\n        pass\nnl.fori_loop(0, 3, body)\nfor i in range(3):\n    a[i]"
+    )
+    assert [(f.rule, f.line) for f in check_source(source, "0.7") if f.severity == "error"] == [
+        ("device-value-in-python", 8)
+    ]
+
+
+def test_a_name_that_is_sometimes_a_number_is_left_alone() -> None:
+    assert (
+        check_source(kernel_with("r = 3\nif a.shape[0] > 1:\n    r = nisa.register_alloc()\nif r:\n    pass"), "0.7")
+        == []
+    )
 
 
 def test_convenience_functions_are_missing_in_0_2_only() -> None:
     source = kernel_with("t = nl.load(a)")
     assert [f.rule for f in check_source(source, "0.2")] == ["no-convenience-functions"]
     assert check_source(source, "0.3") == []
+
+
+VALID = {
+    "everywhere": (GOOD, COMMON),
+    "with device loops of before": (kernel_with("for i in nl.dynamic_range(3):\n    pass"), COMMON[:-1]),
+    "with scalars": (kernel_with("nisa.scalar_load(a)"), ("0.7",)),
+    "with a generator": (kernel_with("yield a"), ("0.7",)),
+    "nowhere": (kernel_with("nisa.nothing(a)"), COMMON),
+}
+
+
+def test_configurations_came_with_0_7() -> None:
+    source = kernel_with("pass", decorator="@nki.jit(compile_config=CompileConfig())", top=CONFIG)
+    assert [f.message for f in check_source(source, "0.6")] == [
+        "nki.compiler.CompileConfig is public from NKI 0.7",
+        "nki.jit(compile_config=...) exists from NKI 0.7",
+    ]
+    assert check_source(source, "0.7") == []
+
+
+@pytest.mark.parametrize("source, versions", VALID.values(), ids=VALID)
+def test_where_a_kernel_is_valid(source: str, versions: tuple[str, ...]) -> None:
+    assert valid_in(source) == versions
 
 
 def test_every_rule_has_a_case() -> None:

@@ -49,6 +49,21 @@ def doubled_by_a_device_loop(table: Any, numbers: Any) -> Any:
     return out
 
 
+def doubled_by_scalars(table: Any, numbers: Any) -> Any:
+    """From the last row to the first: bounds and offsets are computed on the device."""
+    out = nl.zeros((ROWS, WIDTH), nl.float32, buffer=nl.shared_hbm)
+    count = nisa.scalar_load(numbers[0:1, 0:1])
+
+    def body(i: Any) -> None:
+        tile = nl.ndarray((1, WIDTH), nl.float32)
+        nisa.dma_copy(dst=tile, src=row(table, count - i))
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+        nisa.dma_copy(dst=row(out, -(i - count)), src=tile)
+
+    nl.fori_loop(1, count * 2 - count + 1, body)
+    return out
+
+
 def doubled_at_once(table: Any, numbers: Any) -> Any:
     out = nl.ndarray((ROWS, WIDTH), nl.float32, buffer=nl.shared_hbm)
     tile = nl.load(table)
@@ -70,6 +85,13 @@ def test_a_device_loop_does_what_one_instruction_does():
     proofs = proved(doubled_by_a_device_loop, doubled_at_once, [ROWS] * ROWS)
 
     assert (proofs.coverage.finding, proofs.equivalence.finding) == (Finding.HELD, Finding.HELD)
+
+
+def test_address_arithmetic_is_followed_too():
+    there, one_short = (proved(doubled_by_scalars, doubled_at_once, [n] * ROWS) for n in (ROWS, ROWS - 1))
+
+    assert (there.coverage.finding, there.equivalence.finding) == (Finding.HELD, Finding.HELD)
+    assert one_short.equivalence.finding is Finding.REFUTED
 
 
 def test_a_loop_that_stops_one_row_short_is_refuted():

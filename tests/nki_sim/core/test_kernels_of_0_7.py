@@ -1,0 +1,228 @@
+"""Kernels as NKI 0.7's pages teach them: scalars, device loops, tiles, blocks, plain Python. Written anew.
+
+Each is a file of its own, as a user has it: `check --nki 0.7` finds nothing, and it gives NumPy's result when it runs
+as Python and when its program is executed.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nki_sim
+from nki_sim.executor import execute
+from nki_sim.lint import check_source, valid_in
+
+nki_sim.install()
+
+HEAD = "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n\n"
+
+ROW_BY_NUMBER = """
+@nki.jit
+def kernel(table, number):
+    '''The row 2 n + 1, where n is known on the device only.'''
+    rows, width = table.shape
+    out = nl.ndarray((1, width), table.dtype, buffer=nl.shared_hbm)
+    n = nisa.scalar_load(number)
+    row = table.ap([[width, 1], [1, width]], scalar_offset=2 * n + 1, indirect_dim=0)
+    nisa.dma_copy(dst=out, src=row)
+    return out
+"""
+
+POLYNOMIAL = """
+@nki.jit
+def kernel(number):
+    '''3 x^2 - 5 x + 7 at the width of x.'''
+    out = nl.ndarray((1, 1), number.dtype, buffer=nl.shared_hbm)
+    x = nisa.scalar_load(number)
+    nisa.scalar_store(out, 3 * x * x - 5 * x + 7)
+    return out
+"""
+
+SUM_OF_ROWS = """
+@nki.jit
+def kernel(table, count):
+    '''The sum of the first rows, as many as the device is told.'''
+    rows, width = table.shape
+    out = nl.ndarray((1, width), table.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((1, width), table.dtype)
+    nisa.memset(total, value=0.0)
+
+    def add_row(i):
+        row = nl.ndarray((1, width), table.dtype)
+        nisa.dma_copy(dst=row, src=table.select(0, i).reshape((1, width)))
+        nisa.tensor_tensor(dst=total, data1=total, data2=row, op=nl.add)
+
+    nl.fori_loop(0, nisa.scalar_load(count), add_row)
+    nisa.dma_copy(dst=out, src=total)
+    return out
+"""
+
+EVERY_THIRD = """
+@nki.jit
+def kernel(table, count):
+    '''Every third row, to its place counted from the end.'''
+    rows, width = table.shape
+    out = nl.zeros(table.shape, table.dtype, buffer=nl.shared_hbm)
+
+    def move(i):
+        tile = nl.ndarray((1, width), table.dtype)
+        nisa.dma_copy(dst=tile, src=table.ap([[width, 1], [1, width]], scalar_offset=i))
+        nisa.dma_copy(dst=out.ap([[width, 1], [1, width]], scalar_offset=-i + (rows - 1)), src=tile)
+
+    nl.fori_loop(0, rows, move, step=3)
+    return out
+"""
+
+COUNTDOWN = """
+@nki.jit
+def kernel(table, count):
+    '''A loop whose end the device decides: double until the counter is zero.'''
+    out = nl.ndarray(table.shape, table.dtype, buffer=nl.shared_hbm)
+    value, left = nl.load(table), nl.load(count)
+    more = nisa.register_alloc()
+    nisa.register_load(more, left)
+
+    def step(condition):
+        nisa.tensor_scalar(dst=value, data=value, op0=nl.multiply, operand0=2.0)
+        nisa.tensor_scalar(dst=left, data=left, op0=nl.subtract, operand0=1)
+        nisa.register_load(more, left)
+        return more
+
+    nl.while_loop(more, step)
+    nisa.dma_copy(dst=out, src=value)
+    return out
+"""
+
+ADD_IN_TILES = """
+TILE = (128, 512)
+
+
+@nki.jit
+def kernel(a, b):
+    '''Sizes that tiles do not divide need no min().'''
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    left, right, result = (nl.tiles(t, tile_shape=TILE) for t in (a, b, out))
+    rows, columns = result.shape
+    for i in range(rows):
+        for j in range(columns):
+            x, y = nl.load(left[i, j].data), nl.load(right[i, j].data)
+            nisa.tensor_tensor(dst=x, data1=x, data2=y, op=nl.add)
+            nisa.dma_copy(dst=result[i, j].data, src=x)
+    return out
+"""
+
+ROW_SUMS_IN_BLOCKS = """
+@nki.jit
+def kernel(a):
+    '''One transfer for each block of a row of tiles, then the tiles of the block one by one.'''
+    out = nl.ndarray((a.shape[0], 1), a.dtype, buffer=nl.shared_hbm)
+    sums = nl.tiles(out, tile_shape=(64, 1))
+    source = nl.blocks(a, tile_shape=(64, 32), block_shape=(1, 4))
+    held = nl.alloc_blocks(
+        tile_shape=(64, 32), block_shape=(1, 4), element_shape=a.shape, buffer=nl.sbuf, dtype=a.dtype
+    )
+    for i in range(source.shape[0]):
+        total = nl.zeros(sums[i, 0].element_shape, a.dtype)
+        for j in range(source.shape[1]):
+            block = held[i, j]
+            assert block.is_data_representable
+            nisa.dma_copy(dst=block.data, src=source[i, j].data)
+            tiles = nl.tiles(block)
+            for k in range(tiles.shape[1]):
+                part = nl.ndarray(total.shape, a.dtype)
+                nisa.tensor_reduce(dst=part, op=nl.add, data=tiles[0, k].data, axis=1)
+                nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)
+        nisa.dma_copy(dst=sums[i, 0].data, src=total)
+    return out
+"""
+
+PLAIN_PYTHON = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scaling:
+    factor: float = 2.0
+
+
+class Halving(Scaling):
+    def __init__(self):
+        super().__init__(0.5)
+
+
+def tiles_of(rows, size=128):
+    for start in range(0, rows, size):
+        yield start, min(size, rows - start)
+
+
+@nki.jit
+def scaled(tile, scaling):
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=scaling.factor)
+
+
+@nki.jit
+def kernel(a):
+    '''Generators, classes, comprehensions, a nested kernel: what runs as Python is a kernel.'''
+    out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+    steps = {(kind.__name__,): kind() for kind in (Scaling, Halving, Halving)}
+    for start, count in tiles_of(a.shape[0]):
+        tile = nl.load(a[start : start + count, :])
+        for scaling in steps.values():
+            scaled(tile, scaling)
+        nisa.dma_copy(dst=out[start : start + count, :], src=tile)
+    return out
+"""
+
+RNG = np.random.default_rng(7)
+TABLE = RNG.integers(-9, 9, (11, 6)).astype(np.float32)
+WIDE_A, WIDE_B = (RNG.integers(-9, 9, (200, 700)).astype(np.float32) for _ in range(2))
+NARROW = RNG.integers(-9, 9, (150, 300)).astype(np.float32)
+
+
+def number(value: int, dtype: type[Any] = np.int32) -> np.ndarray:
+    return np.array([[value]], dtype)
+
+
+def reversed_thirds() -> np.ndarray:
+    found = np.zeros_like(TABLE)
+    found[::-1][::3] = TABLE[::3]
+    return found
+
+
+EXAMPLES: dict[str, tuple[str, list[np.ndarray], np.ndarray]] = {
+    "a row by its number": (ROW_BY_NUMBER, [TABLE, number(4)], TABLE[9:10]),
+    "a row by a 64-bit number": (ROW_BY_NUMBER, [TABLE, number(2, np.int64)], TABLE[5:6]),
+    "a polynomial": (POLYNOMIAL, [number(-40)], number(3 * 1600 + 200 + 7)),
+    "a polynomial of 64 bits": (
+        POLYNOMIAL, [number(1 << 30, np.int64)], number(3 * (1 << 60) - 5 * (1 << 30) + 7, np.int64),
+    ),
+    "a sum of so many rows": (SUM_OF_ROWS, [TABLE, number(7)], TABLE[:7].sum(0, keepdims=True)),
+    "a sum of no rows": (SUM_OF_ROWS, [TABLE, number(0)], np.zeros((1, 6), np.float32)),
+    "every third row": (EVERY_THIRD, [TABLE, number(0)], reversed_thirds()),
+    "until it is zero": (COUNTDOWN, [TABLE, number(5)], TABLE * 32),
+    "a sum in tiles": (ADD_IN_TILES, [WIDE_A, WIDE_B], WIDE_A + WIDE_B),
+    "row sums in blocks": (ROW_SUMS_IN_BLOCKS, [NARROW], NARROW.sum(1, keepdims=True)),
+    "plain Python": (PLAIN_PYTHON, [WIDE_A], WIDE_A),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text, arrays, wanted", EXAMPLES.values(), ids=EXAMPLES)
+def test_it_is_valid_and_right(text: str, arrays: list[np.ndarray], wanted: np.ndarray) -> None:
+    import nki
+
+    module = types.ModuleType("example")
+    exec(compile(HEAD + text, "example.py", "exec", dont_inherit=True), module.__dict__)
+
+    assert check_source(HEAD + text, "0.7") == []
+    np.testing.assert_array_equal(nki.simulate(module.kernel)(*arrays), wanted)
+    (executed,) = execute(nki_sim.trace(module.kernel, *arrays), arrays)
+    np.testing.assert_array_equal(executed, wanted)
+
+
+@pytest.mark.parametrize("text", [ROW_BY_NUMBER, ADD_IN_TILES, PLAIN_PYTHON])
+def test_most_are_valid_in_nothing_older(text: str) -> None:
+    assert valid_in(HEAD + text) == ("0.7",)
