@@ -136,7 +136,7 @@ def version(name):
     except metadata.PackageNotFoundError:
         return ""
 # AWS Neuron SDK release notes: the SDK that each NKI came with.
-releases = {"0.2": "2.27 or 2.28", "0.3": "2.29", "0.4": "2.30", "0.5": "2.31", "0.6": "2.32"}
+releases = {"0.2": "2.27 or 2.28", "0.3": "2.29", "0.4": "2.30", "0.5": "2.31", "0.6": "2.32", "0.7": "2.33"}
 nki, compiler = version("nki"), version("neuronx-cc")
 # The packages called nki 0.0.1 and neuronx-cc 1.0.post1 on PyPI are empty placeholders.
 real = util.find_spec("neuronxcc") is not None or (util.find_spec("nki") is not None and not nki.startswith("0.0."))
