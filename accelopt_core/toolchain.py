@@ -248,11 +248,13 @@ class Toolchain(Protocol):
         tolerance: float,
         original: Callable[[], Any] | None,
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
+        matters: Callable[[Sequence[np.ndarray]], bool],
     ) -> tuple[Proof, ...]:
         """What holds for all inputs with the shapes of `tensors`, whose integers are what they are. Empty for a device.
 
         `seed` is secret from candidates, `tolerance` relative to an output's size. `original` compiles the kernel that
-        this one shall be equal to; `kept` returns what that came to with this seed, or computes and keeps it.
+        this one shall be equal to; `kept` returns what that came to with this seed, or computes and keeps it; `matters`
+        says whether the task looks at any of these elements of the outputs (bool, shaped like them).
         """
         ...
 

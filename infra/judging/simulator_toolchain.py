@@ -297,12 +297,13 @@ class SimulatorToolchain:
         tolerance: float,
         original: Callable[[], Simulated] | None,
         kept: Callable[[Callable[[], tuple[np.ndarray, ...]]], tuple[np.ndarray, ...]],
+        matters: Callable[[Sequence[np.ndarray]], bool],
     ) -> tuple[Proof, ...]:
         inputs = [Input(None if tensor.dtype.kind not in "iub" else tensor) for tensor in tensors]
         in_bounds = _in_time(lambda: error_bound(artifact.program, tensors, tolerance), lambda late: late)
         bound = _proof(Property.ERROR_BOUND, in_bounds)
         if original is None:
-            alone = _in_time(lambda: covered(artifact.program, inputs, seed), lambda late: late)
+            alone = _in_time(lambda: covered(artifact.program, inputs, seed, matters), lambda late: late)
             return _proof(Property.COVERAGE, alone), bound
         compiled = original
 
@@ -313,7 +314,7 @@ class SimulatorToolchain:
                 raise NotProvable(f"it does not compile at this shape: {fault}") from None
 
         other = Original(program, inputs, seed, lambda compute: from_arrays(kept(lambda: to_arrays(compute()))))
-        found = _in_time(lambda: prove(artifact.program, other), lambda late: Proofs(late, late))
+        found = _in_time(lambda: prove(artifact.program, other, matters), lambda late: Proofs(late, late))
         return _proof(Property.COVERAGE, found.coverage), _proof(Property.EQUIVALENCE, found.equivalence), bound
 
     def cores(self, artifact: Simulated) -> int:

@@ -196,6 +196,7 @@ class NeuronToolchain:
         tolerance: float,
         original: object,
         kept: object,
+        matters: object,
     ) -> tuple[Proof, ...]:
         """What is in a NEFF is the compiler's; only its runs tell what it computes."""
         return ()

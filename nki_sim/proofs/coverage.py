@@ -7,7 +7,7 @@ between the same two, and here the outputs must be the same whichever core comes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,29 +16,38 @@ from nki_sim.proofs.algebra import Algebra
 from nki_sim.proofs.execution import ZEROS, Execution, FieldRun
 from nki_sim.proofs.proof import Finding, Proof
 
+Matters = Callable[[Sequence[np.ndarray]], bool]
+"""Whether anybody looks at these elements: bool, by output and shaped like it."""
 
-def coverage(run: FieldRun, found: Execution, seed: int) -> Proof:
+
+def all_matter(marked: Sequence[np.ndarray]) -> bool:
+    return any(each.any() for each in marked)
+
+
+def coverage(run: FieldRun, found: Execution, seed: int, matters: Matters = all_matter) -> Proof:
     """`found` is what `run` came to with the drawing `seed`. Runs it again only where something is suspected."""
-    for number, missing in enumerate(found.missing):
-        if missing.any():
-            count = int(missing.sum())
-            return _refuted(f"output {number} is not written at {place(missing)}, one of {count:,} such elements")
+    written = "every output element is written"
+    if all_matter(found.missing):
+        number, missing = next((number, each) for number, each in enumerate(found.missing) if each.any())
+        where = f"output {number} is not written at {place(missing)}, one of {int(missing.sum()):,} such elements"
+        if matters(found.missing):
+            return _refuted(where)
+        written = "every output element that the task looks at is written"
     if run.program.peers:
-        first = _changed(replace(run, last_core_first=True), found, seed)
+        first = _changed(replace(run, last_core_first=True), found, seed, matters)
         if first is not None:
             return _refuted(f"{first} on which of the two cores is first")
     again = f" ({found.rewritten:,} are stored again later)" if found.rewritten else ""
     if found.unwritten is None:
-        return Proof(Finding.HELD, f"every output element is written{again}, nothing unwritten is read")
+        return Proof(Finding.HELD, f"{written}{again}, nothing unwritten is read")
     line, buffer = found.unwritten
     for memory in (run.memory + 1, ZEROS):
-        first = _changed(replace(run, memory=memory), found, seed)
+        first = _changed(replace(run, memory=memory), found, seed, matters)
         if first is not None:
             return _refuted(f"{first} on memory that nothing wrote: line {line} reads {buffer}")
     return Proof(
         Finding.HELD,
-        f"every output element is written{again}; line {line} reads memory that nothing wrote, and no output depends "
-        "on it",
+        f"{written}{again}; line {line} reads memory that nothing wrote, and no output depends on it",
     )
 
 
@@ -46,11 +55,13 @@ def _refuted(reason: str) -> Proof:
     return Proof(Finding.REFUTED, reason)
 
 
-def _changed(run: FieldRun, before: Execution, seed: int) -> str | None:
-    """The first output element that is another in this run, in words."""
+def _changed(run: FieldRun, before: Execution, seed: int, matters: Matters) -> str | None:
+    """The first output element that is another in this run, in words, where one that matters is."""
     after = run.execute(Algebra(seed))
-    pairs = [value.p for value in before.outputs], [value.p for value in after.outputs]
-    for number, differ in enumerate(differences(*pairs)):
+    found = differences([value.p for value in before.outputs], [value.p for value in after.outputs])
+    if not (all_matter(found) and matters(found)):
+        return None
+    for number, differ in enumerate(found):
         if differ.any():
             return f"output {number} depends at {place(differ)}"
     return None

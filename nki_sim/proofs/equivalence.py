@@ -15,7 +15,7 @@ import numpy as np
 
 from nki_sim.program import Program
 from nki_sim.proofs.algebra import BOUNDS, ORDER, Algebra, Arguments
-from nki_sim.proofs.coverage import coverage, differences, place
+from nki_sim.proofs.coverage import Matters, all_matter, coverage, differences, place
 from nki_sim.proofs.execution import Execution, FieldRun, Input
 from nki_sim.proofs.proof import Finding, NotProvable, Proof
 
@@ -78,22 +78,22 @@ _ELSEWHERE = 1 << 16
 """What was never written is not the same in the original: nothing can be equal by it."""
 
 
-def covered(program: Program, inputs: Sequence[Input], seed: int) -> Proof:
+def covered(program: Program, inputs: Sequence[Input], seed: int, matters: Matters = all_matter) -> Proof:
     """Coverage alone, of a program that there is no other for."""
     run = FieldRun(program, inputs)
     try:
-        return coverage(run, run.execute(Algebra(seed)), seed)
+        return coverage(run, run.execute(Algebra(seed)), seed, matters)
     except NotProvable as reason:
         return Proof(Finding.NOT_PROVABLE, str(reason))
 
 
-def prove(program: Program, original: Original) -> Proofs:
+def prove(program: Program, original: Original, matters: Matters = all_matter) -> Proofs:
     """What holds of `program`, which takes the original's arguments. Costs one run, and more where something is off."""
     algebra = Algebra(original.seed)
     run = FieldRun(program, original.inputs)
     try:
         found = run.execute(algebra)
-        covered = coverage(run, found, original.seed)
+        covered = coverage(run, found, original.seed, matters)
     except NotProvable as reason:
         unknown = Proof(Finding.NOT_PROVABLE, str(reason))
         return Proofs(unknown, unknown)
