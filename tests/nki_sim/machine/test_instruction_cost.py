@@ -181,9 +181,25 @@ def test_an_opcode_without_a_price_is_refused_by_name() -> None:
 
 
 def test_every_instruction_of_the_simulator_has_a_price() -> None:
-    special = ("nc_matmul", "dma_", "register_", "core_barrier", "sendrecv")
+    special = (
+        "nc_matmul", "dma_", "register_", "scalar_arithmetic", "scalar_load", "scalar_store", "core_barrier",
+        "sendrecv",
+    )  # fmt: skip
     missing = [name for name in OPCODES if name not in TRN2.rates and not name.startswith(special)]
     assert not missing
+
+
+def test_scalars_are_the_sequencers_and_cost_what_registers_do() -> None:
+    """Loads and stores are register accesses; arithmetic has a prior of its own (nki_sim/machine.py)."""
+
+    def body() -> None:
+        number = nl.ndarray((1, 1), nl.int32)
+        nisa.scalar_store(number, nisa.scalar_load(number) * 3)
+
+    paid = {template.opcode: cost(template, TRN2) for template in instruction(body).templates}
+    assert {each.resource for name, each in paid.items() if name.startswith("scalar_")} == {"sync"}
+    assert paid["scalar_load"].busy_ns == paid["scalar_store"].busy_ns == TRN2.register_access_ns
+    assert paid["scalar_arithmetic"].busy_ns == TRN2.scalar_arithmetic_ns > 0
 
 
 # --- DMA ------------------------------------------------------------------------------------------
