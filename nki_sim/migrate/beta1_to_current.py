@@ -1,0 +1,80 @@
+"""NKI 0.1 to the current NKI: run the old kernel watched, write the new one, run both, compare."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nki_sim.beta1 import running
+from nki_sim.errors import CapacityExceeded, NkiError
+from nki_sim.migrate import proving
+from nki_sim.migrate.beta1_module import migrated
+from nki_sim.migrate.layouts import largest
+from nki_sim.migrate.report import Finding, Kind, Migration
+from nki_sim.session import where
+
+_MOST_SPILLED = 8
+
+
+def migrate_beta1(
+    text: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None, file: str = "kernel.py"
+) -> Migration:
+    """A migration for kernels called as these arguments call it. Arrays in them are not changed."""
+    named = dict(keywords or {})
+    tree = running.parsed(text)
+    try:
+        watched = running.run(tree, function, copy.deepcopy(list(arguments)), copy.deepcopy(named), file)
+    except Exception as error:  # a kernel may raise anything, and the front end what it does not know
+        line, _ = where(error)
+        said = f"{type(error).__name__}: {error}"
+        return Migration(text, [Finding(line or 0, "front end", said, Kind.PERSON)], "", None)
+    spilled: frozenset[int] = frozenset()
+    while True:
+        migration = migrated(text, tree, function, watched, spilled)
+        if migration.left:
+            migration.proof = "not run: places are left to a person"
+            return migration
+        try:
+            new = proving.run_new(migration.source, function, copy.deepcopy(list(arguments)), named, file)
+            break
+        except CapacityExceeded as error:
+            site = largest(watched.watcher, spilled)
+            if site is None or len(spilled) >= _MOST_SPILLED:
+                return _refused(migration, error)
+            spilled |= {site}
+        except Exception as error:  # a kernel may raise anything
+            return _refused(migration, error)
+    if spilled:
+        said = f"{len(spilled)} tiles do not fit into SBUF and are kept in HBM, where the old compiler spilled"
+        migration.findings.append(Finding(0, "spills", said, Kind.NOTE))
+    migration.difference = proving.difference(watched.outputs, new)
+    allowed = proving.tolerance(watched.watcher.dtypes())
+    migration.proven = bool(migration.difference <= allowed)
+    verdict = "equal within rounding" if migration.proven else "DIFFERENT"
+    migration.proof = f"old and new: {verdict}, relative difference {migration.difference:.1e} (at most {allowed:.0e})"
+    if not migration.proven:
+        migration.findings.append(Finding(0, "proof", "old and new kernel give different numbers", Kind.PERSON))
+    return migration
+
+
+def _refused(migration: Migration, error: Exception) -> Migration:
+    """A migration whose new kernel does not run."""
+    line, _ = where(error)
+    if isinstance(error, NkiError) and error.line:
+        line = error.line
+    said = f"the migrated kernel fails at its line {line}: {type(error).__name__}: {error}"
+    migration.findings.append(Finding(0, "simulator", said, Kind.PERSON))
+    migration.proven = False
+    return migration
+
+
+def random_arrays(shapes: Sequence[tuple[tuple[int, ...], Any]], seed: int = 0) -> list[np.ndarray]:
+    """Normal numbers (small integers for integer types)."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(shape) if np.dtype(dtype).kind not in "iub" else rng.integers(0, 100, shape)).astype(dtype)
+        for shape, dtype in shapes
+    ]
