@@ -59,7 +59,7 @@ def judge(root: Path, case: Case) -> dict[str, Any]:
     text = source_of(root, case)
     arguments, named = case.call(root)
     started = time.perf_counter()
-    result = migrate_beta1(text, case.function, arguments, named, str(root / case.file))
+    result = migrate_beta1(text, case.function, arguments, named, str(root / case.file), case.grid)
     notes = sum(finding.kind.value == "note" and finding.rule == "unreached" for finding in result.findings)
     return {
         "hash": hashlib.sha256((root / case.file).read_bytes()).hexdigest()[:12],

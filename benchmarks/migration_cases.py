@@ -24,6 +24,7 @@ class Case:
     function: str
     call: Callable[[Path], Call]
     """Arguments for the kernel; the path is the repository's."""
+    grid: tuple[int, ...] = ()
 
 
 def _f32(*shape: int, low: float = 0.0) -> np.ndarray:
@@ -143,6 +144,7 @@ def _samples() -> list[Case]:
             "contributed/pipelined_attention.py",
             "flash_fwd",
             _arrays((1, 128, 16384), (1, 128, 16384), (1, 16384, 128), use_causal_mask=False),
+            (1,),
         ),
     ]
     return cases

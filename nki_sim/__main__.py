@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     migrate.add_argument("--function", metavar="NAME", help="which kernel of the file")
     migrate.add_argument("--also-valid-in", choices=["0.6"], help="use nothing that this version does not have")
     migrate.add_argument("--problem", metavar="REF.py", type=Path, help="reference module whose arguments are used")
+    migrate.add_argument("--grid", metavar="4x2", default="", help="launch grid that a kernel of NKI 0.1 is called on")
     migrate.set_defaults(action=_migrate)
     return parser
 
@@ -252,7 +253,12 @@ def _migrate(options: argparse.Namespace) -> int:
     values = _arrays(options) if options.problem is None else _problem_values(options.problem)
     try:
         dialect, migration = command.migrate_file(
-            options.kernel, options.function, values, _constants(options), options.also_valid_in is not None
+            options.kernel,
+            options.function,
+            values,
+            _constants(options),
+            options.also_valid_in is not None,
+            tuple(int(n) for n in options.grid.split("x") if n),
         )
     except (command.Unclear, OSError, SyntaxError) as error:
         raise UsageError(f"{options.kernel}: {error}") from None

@@ -28,6 +28,11 @@ class Sum:
     def fixed(self) -> bool:
         return not self.terms
 
+    def symbol(self) -> int:
+        """The integer again, to compute with."""
+        known = self.value - sum(atom.value * factor for atom, factor in self.terms)
+        return Symbolic.of(self.value, dict(self.terms), known) if self.terms else self.value
+
     def seen_from(self, function: str) -> Sum:
         """As it is written in that function: names of functions that do not enclose it are their values there."""
         if all(_visible(atom, function) for atom, _ in self.terms):

@@ -60,10 +60,21 @@ def bound_once(body: list[ast.stmt], parameters: list[str]) -> set[str]:
     return {name for name, times in counts.items() if times == 1}
 
 
-def forgiving_imports(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Imports of what is not installed here (torch, most often) bind None: a kernel's host code needs them."""
+def definitions(body: list[ast.stmt]) -> list[ast.stmt]:
+    """What a kernel needs of its module: not the script around it, which would run and time it.
+
+    Imports of what is not installed here (torch, most often) bind None: only host code needs them.
+    """
+    script = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list}
     out: list[ast.stmt] = []
     for node in body:
+        if isinstance(node, (ast.Expr, ast.Assert, ast.For, ast.While, ast.With)):
+            continue
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If)):
+            used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            if any(n.id in script for n in used if isinstance(n.ctx, ast.Load)):
+                script |= {n.id for n in used if isinstance(n.ctx, ast.Store)}
+                continue
         if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
             names = [(alias.asname or alias.name).split(".")[0] for alias in node.names if alias.name != "*"]
             nothing: list[ast.stmt] = [
@@ -88,7 +99,7 @@ class _Watch(ast.NodeTransformer):
 
     def module(self, tree: ast.Module) -> ast.Module:
         self._once = bound_once(tree.body, [])
-        tree.body = self._block(forgiving_imports(tree.body))
+        tree.body = self._block(definitions(tree.body))
         return tree
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:

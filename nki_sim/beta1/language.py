@@ -126,13 +126,7 @@ def store(dst: Tile, value: Any, *, mask: Any = None, **_: Any) -> None:
     if math.prod(map(int, dst.shape)) != math.prod(map(int, value.shape)):
         raise NkiValidationError(f"nl.store of {[int(n) for n in value.shape]} into {[int(n) for n in dst.shape]}")
     if isinstance(valid, np.ndarray):
-        where = valid
-        places = dst.elements(where)
-        values = np.broadcast_to(value.view(), where.shape)
-        if where.all():
-            places[...] = values
-        else:
-            raise NotSupported("nl.store under a mask that is not a box")
+        np.copyto(dst.view(), value.view().reshape(valid.shape).astype(dst.numpy), where=valid)
     elif valid is None:
         write(dst, value.view(), None)
     elif all(int(n) for n in valid):

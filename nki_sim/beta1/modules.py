@@ -25,11 +25,11 @@ class _Compiler:
         return _Compiler(f"{self._name}.{name}")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        if len(arguments) == 1 and isinstance(arguments[0], (Kernel, type(decorator))):
-            return arguments[0]  # a decorator that only steers the compiler
         for memory in ("sbuf", "psum"):
             if f".{memory}." in self._name:
                 return memory
+        if len(arguments) == 1 and isinstance(arguments[0], (Kernel, type(decorator))):
+            return arguments[0]  # a decorator that only steers the compiler
         if self._name.endswith("no_reorder"):
             return self
         raise NotSupported(f"{self._name} is not in the Beta 1 front end")

@@ -41,8 +41,12 @@ def run(
     arguments: Sequence[Any],
     keywords: dict[str, Any] | None = None,
     file: str = "kernel.py",
+    grid: tuple[int, ...] = (),
 ) -> Watched:
-    """The kernel `function` of a numbered module on arrays. Raises whatever the kernel or the front end does."""
+    """The kernel `function` of a numbered module on arrays, and on a launch grid.
+
+    Raises whatever the kernel or the front end does.
+    """
     watcher = Watcher()
     noted: dict[str, tuple[int, ...]] = {}
     code = compile(instrumented(tree), file, "exec")
@@ -56,6 +60,8 @@ def run(
             kernel = space[function]
             if not isinstance(kernel, Kernel) and not _launches(tree, function):
                 kernel = Kernel(kernel)
+            if grid:
+                kernel = kernel[grid]
             outputs = kernel(*arguments, **(keywords or {}))
     finally:
         grids.reset(token)

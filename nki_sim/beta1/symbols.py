@@ -112,7 +112,7 @@ class Symbolic(int):
         atoms = [*self.terms, *(other.terms if isinstance(other, Symbolic) else ())]
         if not atoms:
             return value
-        text = f"({written(self)} {sign} {written(other, tight=True)})"
+        text = f"({written(self, tight=True)} {sign} {written(other, tight=True)})"
         return Symbolic.named(Atom(text, atoms[0].function, any(a.is_loop for a in atoms), value, text))
 
     def __floordiv__(self, other: Any) -> Any:

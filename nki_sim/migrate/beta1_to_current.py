@@ -20,13 +20,18 @@ _MOST_SPILLED = 8
 
 
 def migrate_beta1(
-    text: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None, file: str = "kernel.py"
+    text: str,
+    function: str,
+    arguments: Sequence[Any],
+    keywords: dict[str, Any] | None = None,
+    file: str = "kernel.py",
+    grid: tuple[int, ...] = (),
 ) -> Migration:
     """A migration for kernels called as these arguments call it. Arrays in them are not changed."""
     named = dict(keywords or {})
     tree = running.parsed(text)
     try:
-        watched = running.run(tree, function, copy.deepcopy(list(arguments)), copy.deepcopy(named), file)
+        watched = running.run(tree, function, copy.deepcopy(list(arguments)), copy.deepcopy(named), file, grid)
     except Exception as error:  # a kernel may raise anything, and the front end what it does not know
         line, _ = where(error)
         said = f"{type(error).__name__}: {error}"

@@ -6,6 +6,8 @@ import ast
 import inspect
 from typing import Any
 
+import numpy as np
+
 from nki_sim.beta1 import isa, language
 from nki_sim.migrate.operands import NeedsPerson
 
@@ -94,5 +96,8 @@ def number(node: ast.expr) -> str | None:
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         name = ast.unparse(node.func)
         if name.startswith("np.dtype(") and name.endswith(").type") or name in ("np.float32", "np.int32", "np.float16"):
-            return ast.unparse(node.args[0])
+            text = ast.unparse(node.args[0])
+            value = constant(node.args[0])
+            limit = float(np.finfo(np.float32).max)
+            return text if abs(value) <= limit else repr(float(np.copysign(limit, value)))  # rounded up in print
     return None

@@ -27,6 +27,7 @@ def migrate_file(
     arguments: Sequence[Any],
     constants: dict[str, Any],
     also_in_06: bool,
+    grid: tuple[int, ...] = (),
 ) -> tuple[Dialect, Migration]:
     """The file's dialect and its migration to 0.7. Raises Unclear, OSError, SyntaxError."""
     text = path.read_text(encoding="utf-8")
@@ -44,7 +45,7 @@ def migrate_file(
             "a kernel of NKI 0.1 is migrated for the shapes it is called with: give --shape 128x512:float32 ..., "
             "--inputs a.npy ... or --problem REF.py, and constants with --set"
         )
-    migration = migrate_beta1(text, name, arguments, constants, str(path))
+    migration = migrate_beta1(text, name, arguments, constants, str(path), grid)
     if also_in_06:
         migration.findings.append(Finding(0, "0.6", "all that is written is valid in NKI 0.6 too", Kind.NOTE))
     return dialect, migration

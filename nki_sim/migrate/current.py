@@ -83,7 +83,9 @@ class _Rewriter:
         return {
             target.id
             for node in ast.walk(self._tree)
-            if isinstance(node, ast.Assign) and self._called(node.value).rpartition(".")[2] in functions
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func).rpartition(".")[2] in functions
             for target in node.targets
             if isinstance(target, ast.Name)
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from enum import Enum
 
-from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.migrate.calls import Calls
 
 
 class Dialect(str, Enum):
@@ -57,11 +57,11 @@ def dialect_of(source: str) -> Dialect:
 
 def _returns_tiles(tree: ast.Module) -> bool:
     """Whether an instruction's result is used, as before 0.2."""
-    source = KernelSource(tree)
+    names = Calls(tree)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and id(node) not in statements:
-            name = source.dotted(node.func)
-            if name.rpartition(".")[0] in ("nki.isa", "nisa") and name.rpartition(".")[2] in _DST_FIRST:
+            module, _, name = names.name(node.func).rpartition(".")
+            if module == "nisa" and name in _DST_FIRST:
                 return not any(keyword.arg == "dst" for keyword in node.keywords)
     return False

@@ -8,6 +8,7 @@ from math import prod
 from types import MappingProxyType
 
 from nki_sim.beta1.facts import IndexFact, Sum, TileFact
+from nki_sim.beta1.symbols import written
 from nki_sim.migrate.layouts import Layout
 
 Clip = Mapping[int, str]
@@ -154,35 +155,28 @@ def _pattern(name: str, fact: TileFact, parent: TileFact, order: Sequence[int], 
     assert fact.index is not None
     if not parent.root:
         raise NeedsPerson("index", f"{name} is a view, and is indexed with a pattern that slices cannot express")
-    sizes = [parent.shape[k].value for k in order]
+    sizes = [parent.shape[k].symbol() for k in order]
     steps, step = [0] * len(order), 1
     for at in reversed(range(len(order))):
         steps[at] = step
-        step *= sizes[at]
+        step = step * sizes[at]
     stride = dict(zip(order, steps))
     pairs: list[str] = []
     for axis, size in enumerate(fact.shape):
         if size.value == 1 and axis:
             continue
-        walk = sum(fact.index[k].factors[axis] * stride[k] for k in order)
+        walk = sum((fact.index[k].steps[axis].symbol() * stride[k] for k in order if fact.index[k].factors[axis]), 0)
         if fact.memory != "hbm" and not pairs:
             inside = fact.index[order[0]].factors[axis]
             others = any(fact.index[k].factors[axis] for k in order[1:])
             if others and size.value != 1:
                 raise NeedsPerson("index", f"the first axis of {name}[...] does not walk partitions only")
             walk = walk if inside else steps[0]
-        pairs.append(f"[{walk}, {clip.get(axis, size.text)}]")
+        pairs.append(f"[{written(walk)}, {clip.get(axis, size.text)}]")
     first = fact.index[order[0]].factors
     if fact.memory != "hbm" and any(first[axis] for axis in range(1, len(first)) if fact.shape[axis].value != 1):
         raise NeedsPerson("index", f"partitions of {name} are walked by another axis than the first")
-    terms = [_term(fact.index[k].base, stride[k]) for k in order]
-    offset = " + ".join(term for term in terms if term)
+    bases = [(fact.index[k].base.symbol(), stride[k]) for k in order]
+    offset = written(sum((base * step for base, step in bases), 0))
+    offset = "" if offset == "0" else offset
     return f"{name}.ap(pattern=[{', '.join(pairs)}]{f', offset={offset}' if offset else ''})"
-
-
-def _term(base: Sum, stride: int) -> str:
-    if base.fixed:
-        return str(base.value * stride) if base.value else ""
-    if stride == 1:
-        return base.text
-    return f"{stride} * {base.text}" if base.text.isidentifier() else f"{stride} * ({base.text})"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.beta1.instrument import forgiving_imports
+from nki_sim.beta1.instrument import definitions
 from nki_sim.dtypes import as_dtype
 from nki_sim.importing import install
 from nki_sim.run import simulate, trace
@@ -46,34 +46,21 @@ def traced(
 def _loaded(source: str, file: str) -> Iterator[Any]:
     """The source as a module, beside whose file its neighbours are imported."""
     install()
-    module_tree = ast.parse(source)
-    module_tree.body = forgiving_imports(module_tree.body)
-    code = ast.unparse(ast.fix_missing_locations(module_tree)) if _misses_imports(source) else source
+    tree = ast.parse(source)
+    tree.body = definitions(tree.body)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "migrated_kernel.py"
-        path.write_text(code, encoding="utf-8")
+        path.write_text(source, encoding="utf-8")
         spec = importlib.util.spec_from_file_location("migrated_kernel", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         beside = str(Path(file).resolve().parent) if file else folder
         sys.path.insert(0, beside)
         try:
-            spec.loader.exec_module(module)
+            exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
             yield module
         finally:
             sys.path.remove(beside)
-
-
-def _misses_imports(source: str) -> bool:
-    """Whether the module imports something at its top that is not installed here."""
-    for node in ast.parse(source).body:
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
-        for name in names:
-            root = name.split(".")[0]
-            if root not in sys.modules and root != "nki" and importlib.util.find_spec(root) is None:
-                return True
-    return False
 
 
 def difference(old: Any, new: Any) -> float:
