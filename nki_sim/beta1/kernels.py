@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,18 @@ from nki_sim.beta1.symbols import Atom, Symbolic
 from nki_sim.beta1.tiles import HBM, Tile
 
 _running: ContextVar[bool] = ContextVar("running", default=False)
-grids: ContextVar[dict[str, tuple[int, ...]] | None] = ContextVar("grids", default=None)
-"""Where the launch grids of kernels are noted by who watches."""
+
+
+@dataclass
+class Launches:
+    """Kernels that were called from outside: their launch grids, and the tensors they were given."""
+
+    grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, list[str]] = field(default_factory=dict)
+
+
+launches: ContextVar[Launches | None] = ContextVar("launches", default=None)
+"""Where calls of kernels are noted by who watches."""
 
 
 class Kernel:
@@ -47,11 +59,15 @@ def decorator(function: Any = None, **options: Any) -> Any:
 
 def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, keywords: Any) -> Any:
     """What a kernel returns as arrays; every program of the grid runs, one after the other."""
-    noted = grids.get()
-    if noted is not None:
-        noted[function.__name__] = launch
     tiles = [_argument(value) for value in arguments]
     named = {name: _argument(value) for name, value in keywords.items()}
+    noted = launches.get()
+    if noted is not None:
+        given = [*zip(_names(function), tiles), *named.items()]
+        noted.grids[function.__name__] = launch
+        noted.shapes[function.__name__] = [
+            f"{name} {[int(n) for n in value.shape]}" for name, value in given if isinstance(value, Tile)
+        ]
     outputs: Any = None
     shared: list[Tile] = []
     with _inside():
@@ -61,6 +77,10 @@ def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, k
                 outputs = function(*tiles, **named)
             language.grid.reset(token)
     return _arrays(outputs)
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def _program(axis: int, at: int) -> int:

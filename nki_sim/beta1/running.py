@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim.beta1.instrument import instrumented, number
-from nki_sim.beta1.kernels import Kernel, grids
+from nki_sim.beta1.kernels import Kernel, Launches, launches
 from nki_sim.beta1.modules import installed
 from nki_sim.beta1.watching import Watcher
 
@@ -27,6 +27,9 @@ class Watched:
     outputs: Any
     watcher: Watcher
     grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The launch grid of each kernel that was called."""
+    shapes: dict[str, list[str]] = field(default_factory=dict)
+    """The tensors that each of them was called with."""
 
 
 def parsed(source: str) -> ast.Module:
@@ -48,11 +51,11 @@ def run(
     Raises whatever the kernel or the front end does.
     """
     watcher = Watcher()
-    noted: dict[str, tuple[int, ...]] = {}
+    noted = Launches()
     code = compile(instrumented(tree), file, "exec")
     folder = str(Path(file).resolve().parent)
     sys.path.insert(0, folder)
-    token = grids.set(noted)
+    token = launches.set(noted)
     try:
         with installed() as pasted:
             space: dict[str, Any] = {**_assumed(), **pasted, **watcher.names(), "__name__": "kernel"}
@@ -64,9 +67,9 @@ def run(
                 kernel = kernel[grid]
             outputs = kernel(*arguments, **(keywords or {}))
     finally:
-        grids.reset(token)
+        launches.reset(token)
         sys.path.remove(folder)
-    return Watched(outputs, watcher, noted)
+    return Watched(outputs, watcher, noted.grids, noted.shapes)
 
 
 def _assumed() -> dict[str, Any]:

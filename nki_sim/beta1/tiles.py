@@ -23,6 +23,8 @@ Extents = tuple[int, ...]
 Valid = Extents | np.ndarray | None
 """What an operation covers: a box from 0, single elements, or everything (None)."""
 
+_UNMARKED = 1 << 22
+"""Elements from which on what was never written is 0 and not NaN: a buffer of many blocks may be gigabytes."""
 _numbers = count(1)
 _operator: Callable[..., Any] | None = None
 """What `a + b` does; the language's functions come after this file."""
@@ -49,7 +51,9 @@ class Buffer:
         sizes = [int(n) for n in shape]
         numpy = as_dtype(dtype).numpy
         if array is None:
-            if fill is None:
+            if fill is None and prod(sizes) > _UNMARKED:
+                array = np.zeros(sizes, numpy)  # memory that is never touched costs nothing
+            elif fill is None:
                 array = np.empty(sizes, numpy)
                 array.fill(np.nan if as_dtype(dtype).is_float else 4)
             else:

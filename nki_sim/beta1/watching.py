@@ -50,7 +50,6 @@ class Uses:
     events: dict[tuple[Stack, tuple[int, ...]], None] = field(default_factory=dict)
     whole: bool = False
     """Used other than by one block at a time."""
-    aliased: bool = False
     products_only: bool = True
     """Everything added to it in place is a matrix product."""
 

@@ -37,6 +37,7 @@ def migrated(
         source.insert_above(function, [f"# migrate [not run]: {said}"])
         findings.append(Finding(function.lineno, "not run", said, Kind.NOTE))
     _elsewhere(tree, watched, findings)
+    _shapes(source, kernels, watched, findings)
     _imports(source, tree, findings)
     _decorators(source, names, tree, entry, [*kernels, *others], findings)
     _placement(source, names, tree, findings)
@@ -59,6 +60,16 @@ def _functions_with_kernel_code(
                 seen = any(number_of(n) in watched.watcher.seen for part in node.body for n in ast.walk(part))
                 (found if seen else others).append(node)
     return found, others
+
+
+def _shapes(source: Source, kernels: list[ast.FunctionDef], watched: Watched, findings: list[Finding]) -> None:
+    """For which arguments the new kernel was written is said above it: sizes that had no name are numbers in it."""
+    for name, shapes in watched.shapes.items():
+        for function in kernels:
+            if function.name == name and shapes:
+                said = ", ".join(shapes)
+                source.insert_above(function, [f"# migrated for {said}: sizes without a name are of these shapes"])
+                findings.append(Finding(function.lineno, "shapes", f"{name} was migrated for {said}", Kind.NOTE))
 
 
 def _elsewhere(tree: ast.Module, watched: Watched, findings: list[Finding]) -> None:

@@ -6,13 +6,11 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from nki_sim.beta1 import running
 from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.migrate import proving
 from nki_sim.migrate.beta1_module import migrated
-from nki_sim.migrate.layouts import largest
+from nki_sim.migrate.layouts import largest, may_overflow
 from nki_sim.migrate.report import Finding, Kind, Migration
 from nki_sim.session import where
 
@@ -43,6 +41,8 @@ def migrate_beta1(
             migration.proof = "not run: places are left to a person"
             return migration
         try:
+            if may_overflow(watched.watcher, spilled):  # what is too large shows without computing it
+                proving.traced(migration.source, function, arguments, named, file)
             new = proving.run_new(migration.source, function, copy.deepcopy(list(arguments)), named, file)
             break
         except CapacityExceeded as error:
@@ -74,12 +74,3 @@ def _refused(migration: Migration, error: Exception) -> Migration:
     migration.findings.append(Finding(0, "simulator", said, Kind.PERSON))
     migration.proven = False
     return migration
-
-
-def random_arrays(shapes: Sequence[tuple[tuple[int, ...], Any]], seed: int = 0) -> list[np.ndarray]:
-    """Normal numbers (small integers for integer types)."""
-    rng = np.random.default_rng(seed)
-    return [
-        (rng.standard_normal(shape) if np.dtype(dtype).kind not in "iub" else rng.integers(0, 100, shape)).astype(dtype)
-        for shape, dtype in shapes
-    ]

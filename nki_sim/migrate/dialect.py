@@ -15,7 +15,7 @@ class Dialect(str, Enum):
     UNKNOWN = "no NKI"
 
 
-_OLD_NAMES = {"arange", "mgrid", "par_dim", "loop_reduce", "static_cast", "spmd_dim", "load_transpose2d"}
+_OLD_NAMES = {"nl.arange", "nl.mgrid", "nl.loop_reduce", "nl.static_cast", "nl.spmd_dim"}
 _DST_FIRST = {
     "activation",
     "nc_matmul",
@@ -50,7 +50,9 @@ def dialect_of(source: str) -> Dialect:
     uses = bool({"nl", "nisa", "nki"} & bases) or any(n == "nki" or n.startswith("nki.") for n in imported)
     if not uses:
         return Dialect.UNKNOWN
-    if names & (_OLD_NAMES - {"par_dim"}) or _returns_tiles(tree):
+    calls = Calls(tree)
+    dotted = {calls.name(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    if dotted & _OLD_NAMES or _returns_tiles(tree):
         return Dialect.BETA1
     return Dialect.TRACER if names & _NEW_NAMES else Dialect.PARSER
 

@@ -135,6 +135,7 @@ def _matmul(low: Lowering, given: Given, fact: TileFact, target: Operand | None)
             moving=moving.text,
             **flags,
             **extra,
+            accumulate="False" if low.overwrites and dst is target else None,
         )
         return low.finished(dst, target, clip)
 
@@ -151,7 +152,11 @@ def _language_matmul(low: Lowering, given: Given, fact: TileFact, target: Operan
         stationary = low.in_sbuf(turned)
     dst = low.new(fact, target, "psum", "product", "float32")
     low.out.call(
-        "nisa.nc_matmul", dst=dst.text, stationary=low.in_sbuf(stationary).text, moving=low.in_sbuf(moving).text
+        "nisa.nc_matmul",
+        dst=dst.text,
+        stationary=low.in_sbuf(stationary).text,
+        moving=low.in_sbuf(moving).text,
+        accumulate="False" if low.overwrites and dst is target else None,
     )
     return low.finished(dst, target)
 

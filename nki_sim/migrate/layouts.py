@@ -15,6 +15,7 @@ from nki_sim.beta1.facts import TileFact
 from nki_sim.beta1.watching import Uses, Watcher
 from nki_sim.dtypes import as_dtype
 
+_SBUF_BYTES = 208 * 1024
 _PSUM_BYTES = 8 * 1024
 """Half of a partition's PSUM: accumulators need the rest."""
 
@@ -83,3 +84,12 @@ def largest(watcher: Watcher, spilled: frozenset[int]) -> int | None:
             if layout.memory == "sbuf":
                 sizes[site] = per_partition(fact, layout.order)
     return max(sizes, key=lambda site: sizes[site], default=None)
+
+
+def may_overflow(watcher: Watcher, spilled: frozenset[int]) -> bool:
+    """Whether one allocation in SBUF alone takes a quarter of it or more."""
+    site = largest(watcher, spilled)
+    if site is None:
+        return False
+    fact = watcher.seen[site].any()
+    return per_partition(fact, layout_of(watcher, site, fact).order) > _SBUF_BYTES // 4

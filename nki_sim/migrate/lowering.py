@@ -36,6 +36,8 @@ class Lowering:
         self.layouts: dict[int, Layout] = {}
         self.scope = ""
         """The function whose statements are rewritten, by the path to it."""
+        self.overwrites = False
+        """The product under way replaces what earlier ones left in the same place."""
         self.out: Lines = None  # type: ignore[assignment]
 
     # --- what was seen -----------------------------------------------------------------------------

@@ -191,7 +191,9 @@ class Statements:
         dst = self.low.operand(target, {} if cut is None else self.low.mask(cut)[0])
         if cut is not None and ":" in dst.text and self.low.mask(cut)[0]:
             dst = Operand(dst.text, (Sum.of(1),) * len(dst.shape), dst.dtype, dst.memory)  # it is cut already
+        self.low.overwrites = self.low.watcher.seen[number_of(target)].overwrites
         self.low.compute(value, dst)
+        self.low.overwrites = False
         return "functional forms"
 
     def _mask_of(self, value: ast.expr) -> ast.expr | None:

@@ -324,3 +324,20 @@ def test_a_kernel_that_differs_is_not_called_done(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(proving, "run_new", lambda *_: np.zeros((16, 16), np.float32))
     migration = attempt(OUT + "nl.store(out, value=nl.load(x))\nreturn out\n", normal(16, 16))
     assert not migration.done and migration.exit_code() == 1 and "DIFFERENT" in migration.proof
+
+
+def test_a_product_that_replaces_an_earlier_one_says_so() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((3, 16, 16), dtype=np.float32, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        p = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.psum)
+        for i in nl.affine_range(3):
+            p[...] = nisa.nc_matmul(t, t)
+            nl.store(out[i], value=nl.copy(p))
+        return out
+        """,
+        normal(16, 16),
+    )
+    assert "nisa.nc_matmul(dst=p, stationary=t, moving=t, accumulate=False)" in new
+    assert "# migrated for x [16, 16]" in new
