@@ -74,14 +74,26 @@ def judge(root: Path, case: Case) -> dict[str, Any]:
     }
 
 
+def _short(case: Case) -> str:
+    return case.file.removeprefix("src/nki_samples/").removeprefix("NKIBench/kernels/").removeprefix("sols/")
+
+
 def row(case: Case, result: dict[str, Any]) -> str:
-    file = case.file.removeprefix("src/nki_samples/").removeprefix("NKIBench/kernels/").removeprefix("sols/")
     why = result["why"].replace("|", "/").replace("\n", " ")[:150]
     if result["notes"]:
         why = f"{result['notes']} statements not run with these arguments" + (f"; {why}" if why else "")
     far = "" if result["difference"] is None else f"{result['difference']:.0e}"
-    verdict = "equal" if result["equal"] else "DIFFERENT" if result["difference"] is not None else "needs a person"
-    return f"| `{file}` | `{case.function}` | `{result['hash']}` | {verdict} | {far} | {why} |"
+    late = why.startswith("[time]")
+    verdict = (
+        "not finished"
+        if late
+        else "equal"
+        if result["equal"]
+        else "DIFFERENT"
+        if result["difference"] is not None
+        else "needs a person"
+    )
+    return f"| `{_short(case)}` | `{case.function}` | `{result['hash']}` | {verdict} | {far} | {why} |"
 
 
 def _in_process(root: Path, number: int, seconds: float) -> dict[str, Any]:
@@ -143,18 +155,37 @@ def main() -> int:
     share = f"{totals['equal']} of {totals['kernels']} kernels migrate by themselves and are equal"
     print(share)
     if options.write is not None:
-        _write(options.write, share, lines)
+        write(options.write, [line for _, line in lines])
     return 0
 
 
-def _write(page: Path, share: str, lines: list[tuple[str, str]]) -> None:
-    out = [BEGIN, "", f"{share}.", ""]
-    for repository in dict.fromkeys(name for name, _ in lines):
-        out += [f"### {repository}", "", "| file | kernel | sha256 | result | difference | why, or what to know |"]
-        out += ["|---|---|---|---|---|---|", *[line for name, line in lines if name == repository], ""]
+def write(page: Path, rows: list[str]) -> None:
+    """Put rows into the page's table, in the order of the cases; kernels that were not run keep their rows."""
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    page.write_text(before + "\n".join([*out, END]) + rest.partition(END)[2], encoding="utf-8")
+    table, _, after = rest.partition(END)
+    known = {_key(row): row for row in (*table.splitlines(), *rows) if row.startswith("| `")}
+    out = [BEGIN, ""]
+    ordered = []
+    for repository in REPOSITORIES.values():
+        out += [f"### {repository}", "", "| file | kernel | sha256 | result | difference | why, or what to know |"]
+        out.append("|---|---|---|---|---|---|")
+        for case in CASES:
+            if case.repository == repository:
+                found = known.get((f"`{_short(case)}`", f"`{case.function}`"))
+                line = found or f"| `{_short(case)}` | `{case.function}` | | not run | | |"
+                ordered.append(line)
+                out.append(line)
+        out.append("")
+    counts = Counter(line.split("|")[4].strip() for line in ordered)
+    total = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    out.insert(2, f"Of {len(ordered)} kernels: {total}.\n")
+    page.write_text(before + "\n".join([*out, END]) + after, encoding="utf-8")
+
+
+def _key(row: str) -> tuple[str, str]:
+    cells = [cell.strip() for cell in row.split("|")]
+    return cells[1], cells[2]
 
 
 if __name__ == "__main__":

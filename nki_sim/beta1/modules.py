@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +46,8 @@ class _Compiler:
 def _modules() -> dict[str, ModuleType]:
     root, nki = ModuleType("neuronxcc"), ModuleType("neuronxcc.nki")
     typing, compiler = ModuleType("neuronxcc.nki.typing"), ModuleType("neuronxcc.nki.compiler")
+    instructions = ModuleType("neuronxcc.nki.isa")
+    instructions.__dict__.update({name: _unnamed(value) for name, value in vars(isa).items()})
     root.__path__ = []
     nki.__path__ = []
     tensor = _Annotation()
@@ -52,18 +56,32 @@ def _modules() -> dict[str, ModuleType]:
     decorators: dict[str, Callable[..., Any]] = {
         name: decorator for name in ("jit", "baremetal", "benchmark", "profile", "trace", "simulate_kernel")
     }
-    nki.__dict__.update(decorators, isa=isa, language=language, typing=typing, compiler=compiler, tensor=tensor)
+    nki.__dict__.update(
+        decorators, isa=instructions, language=language, typing=typing, compiler=compiler, tensor=tensor
+    )
     root.__dict__.update(nki=nki)
     dtype = SimpleNamespace()
     return {
         "neuronxcc": root,
         "neuronxcc.nki": nki,
-        "neuronxcc.nki.isa": isa,
+        "neuronxcc.nki.isa": instructions,
         "neuronxcc.nki.language": language,
         "neuronxcc.nki.typing": typing,
         "neuronxcc.nki.compiler": compiler,
         "neuronxcc.nki.dtype": dtype,  # type: ignore[dict-item]
     }
+
+
+def _unnamed(value: Any) -> Any:
+    """An instruction that takes a `name=`, which changes no number."""
+    if not inspect.isfunction(value) or value.__module__ != isa.__name__ or value.__name__ == "__getattr__":
+        return value
+
+    @functools.wraps(value)
+    def instruction(*arguments: Any, name: str = "", **keywords: Any) -> Any:
+        return value(*arguments, **keywords)
+
+    return instruction
 
 
 def _compiler(name: str) -> _Compiler:
@@ -91,7 +109,12 @@ def installed() -> Iterator[dict[str, Any]]:
         del sys.modules[name]
     sys.modules.update(mine)
     try:
-        yield {"nki": mine["neuronxcc.nki"], "nl": language, "nisa": isa, "nt": mine["neuronxcc.nki.typing"]}
+        yield {
+            "nki": mine["neuronxcc.nki"],
+            "nl": language,
+            "nisa": mine["neuronxcc.nki.isa"],
+            "nt": mine["neuronxcc.nki.typing"],
+        }
     finally:
         for name in [n for n in sys.modules if n.split(".")[0] == "neuronxcc"]:
             del sys.modules[name]

@@ -59,6 +59,8 @@ class Watcher:
 
     def __init__(self) -> None:
         self.seen: defaultdict[int, Seen] = defaultdict(Seen)
+        self.reached: set[int] = set()
+        """Expressions that were evaluated at least once."""
         self.uses: defaultdict[int, Uses] = defaultdict(Uses)
         self.alloc_stack: dict[int, tuple[int, ...]] = {}
         self.named: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
@@ -87,6 +89,7 @@ class Watcher:
     # --- reports -----------------------------------------------------------------------------------
 
     def see(self, node: int, value: Any) -> Any:
+        self.reached.add(node)
         if isinstance(value, Tile):
             if not value.buffer.site:
                 value.buffer.site = node

@@ -64,7 +64,7 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
 
 
 def difference(old: Any, new: Any) -> float:
-    """Relative L2 distance of the worst output; infinite where the outputs have other shapes or NaN."""
+    """Relative L2 distance of the worst output; infinite where the outputs have other shapes, or hold NaN."""
     olds = old if isinstance(old, tuple) else (old,)
     news = new if isinstance(new, tuple) else (new,)
     if len(olds) != len(news):
@@ -74,8 +74,6 @@ def difference(old: Any, new: Any) -> float:
         if not isinstance(one, np.ndarray) or not isinstance(two, np.ndarray) or one.size != two.size:
             return float("inf")
         a, b = np.asarray(one, np.float64).ravel(), np.asarray(two, np.float64).ravel()
-        both = np.isnan(a) & np.isnan(b)
-        a, b = np.where(both, 0.0, a), np.where(both, 0.0, b)
         size = float(np.linalg.norm(a))
         far = float(np.linalg.norm(a - b)) / (size or 1.0)
         worst = max(worst, far if np.isfinite(far) else float("inf"))
@@ -85,3 +83,9 @@ def difference(old: Any, new: Any) -> float:
 def tolerance(dtypes: set[str]) -> float:
     """What a kernel with tiles of these types may differ by."""
     return max([TOLERANCE["float32"], *(TOLERANCE.get(name, 0.0) for name in dtypes)])
+
+
+def undefined(outputs: Any) -> bool:
+    """Whether an output holds NaN."""
+    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    return any(isinstance(a, np.ndarray) and bool(np.isnan(np.asarray(a, np.float64)).any()) for a in arrays)

@@ -256,7 +256,7 @@ class Statements:
                 out.call("nisa.dma_copy", dst=dst.text, src=src.text)
             return "functional forms"
         if name.startswith(("nl.", "nisa.")):
-            if number_of(call) in self.low.watcher.seen and self.low.is_tile(call):
+            if self.low.is_tile(call):
                 self.low.compute(call, None)
                 return "functional forms"
             self._unseen(call)
@@ -380,7 +380,7 @@ class Statements:
     def _unseen(self, node: ast.expr) -> None:
         """Nothing to do, or a note where this run did not get to code of the old API."""
         for each in ast.walk(node):
-            if isinstance(each, ast.Call) and number_of(each) not in self.low.watcher.seen:
+            if isinstance(each, ast.Call) and number_of(each) not in self.low.watcher.reached:
                 name = self.low.calls.called(each)
                 if name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.par_dim", "nl.ds"):
                     raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")

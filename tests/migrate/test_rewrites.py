@@ -341,3 +341,8 @@ def test_a_product_that_replaces_an_earlier_one_says_so() -> None:
     )
     assert "nisa.nc_matmul(dst=p, stationary=t, moving=t, accumulate=False)" in new
     assert "# migrated for x [16, 16]" in new
+
+
+def test_nan_proves_nothing() -> None:
+    migration = attempt(OUT + "nl.store(out, value=nl.log(nl.load(x)))\nreturn out\n", -np.ones((4, 4), np.float32))
+    assert not migration.done and "gives NaN" in migration.left[0].text
