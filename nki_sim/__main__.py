@@ -1,6 +1,6 @@
-"""python -m nki_sim run|check|trace|profile kernel.py: the simulator from the command line.
+"""python -m nki_sim run|check|trace|profile|migrate kernel.py: the simulator from the command line.
 
-Exit codes: 0 done, 1 the kernel breaks a rule (or `check` has findings), 2 usage.
+Exit codes: 0 done, 1 the kernel breaks a rule (or `check` has findings, or `migrate` needs a person), 2 usage.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from nki_sim.errors import NkiError
 from nki_sim.executor import execute_counting
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
+from nki_sim.migrate import command
 from nki_sim.passes import Passes, must_be_counted
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m nki_sim", description="NKI kernels on a CPU.")
-    commands = parser.add_subparsers(required=True, metavar="run|check|trace|profile")
+    commands = parser.add_subparsers(required=True, metavar="run|check|trace|profile|migrate")
     run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
     _kernel_options(run)
     run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
@@ -83,6 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--fields", action="store_true", help="print every field of the profiler's summary")
     profile.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     profile.set_defaults(action=_profile)
+    migrate = commands.add_parser("migrate", help="rewrite a kernel of an older NKI")
+    _kernel_options(migrate)
+    migrate.add_argument("--to", default=command.TARGETS[-1], choices=command.TARGETS, help="(default %(default)s)")
+    migrate.add_argument("-o", "--output", metavar="NEW.py", type=Path, help="write it there instead of printing it")
+    migrate.add_argument("--function", metavar="NAME", help="which kernel of the file")
+    migrate.add_argument("--also-valid-in", choices=["0.6"], help="use nothing that this version does not have")
+    migrate.add_argument("--problem", metavar="REF.py", type=Path, help="reference module whose arguments are used")
+    migrate.add_argument("--grid", metavar="4x2", default="", help="launch grid that a kernel of NKI 0.1 is called on")
+    migrate.set_defaults(action=_migrate)
     return parser
 
 
@@ -237,6 +247,27 @@ def _trace(options: argparse.Namespace) -> int:
         at = peak(program, region)
         print(f"{region.value}: {at.live_bytes:,.0f} of {at.limit_bytes:,} bytes per partition at the peak")
     return 0
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    values = _arrays(options) if options.problem is None else _problem_values(options.problem)
+    try:
+        dialect, migration = command.migrate_file(
+            options.kernel,
+            options.function,
+            values,
+            _constants(options),
+            options.also_valid_in is not None,
+            tuple(int(n) for n in options.grid.split("x") if n),
+        )
+    except (command.Unclear, OSError, SyntaxError) as error:
+        raise UsageError(f"{options.kernel}: {error}") from None
+    if options.output is not None:
+        options.output.write_text(migration.source, encoding="utf-8")
+    else:
+        print(migration.source)
+    print(command.report(options.kernel, dialect, migration), file=sys.stderr)
+    return migration.exit_code()
 
 
 def _profile(options: argparse.Namespace) -> int:

@@ -19,9 +19,9 @@ def kernel(lhs_t, rhs):
     K, M = lhs_t.shape
     N = rhs.shape[1]
     result = nl.ndarray((M, N), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
-    for m in nl.affine_range(M // 128):
+    for m in range(M // 128):
         acc = nl.ndarray((128, N), dtype=nl.float32, buffer=nl.psum)
-        for k in nl.affine_range(K // 128):
+        for k in range(K // 128):
             stationary = nl.ndarray((128, 128), dtype=lhs_t.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=stationary, src=lhs_t[k * 128 : (k + 1) * 128, m * 128 : (m + 1) * 128])
             moving = nl.ndarray((128, N), dtype=rhs.dtype, buffer=nl.sbuf)

@@ -1,0 +1,252 @@
+"""The source with every expression reporting what it gives: how a run of the old kernel is watched.
+
+Nodes keep the number they have in a walk of the parsed source, so what was seen can be looked up by node.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections import Counter
+from typing import Any
+
+SEE, STORE, AUGMENT, AUGMENT_AT, LOOP, NAME = (
+    "__b1_see",
+    "__b1_store",
+    "__b1_augment",
+    "__b1_augment_at",
+    "__b1_loop",
+    "__b1_name",
+)
+_SEEN = (ast.Call, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Name, ast.Attribute, ast.Compare, ast.IfExp)
+
+
+def number(tree: ast.AST) -> None:
+    """Give every node its number, as `node.number`."""
+    for position, node in enumerate(ast.walk(tree)):
+        node.number = position  # type: ignore[attr-defined]
+
+
+def number_of(node: ast.AST) -> int:
+    return int(node.number)  # type: ignore[attr-defined]
+
+
+def instrumented(tree: ast.Module) -> ast.Module:
+    """A copy of a numbered module that reports to the functions named above."""
+    module = _Watch("").module(copy.deepcopy(tree))
+    return ast.fix_missing_locations(module)
+
+
+def bound_once(body: list[ast.stmt], parameters: list[str]) -> set[str]:
+    """Names that a scope binds in exactly one place."""
+    counts = Counter(parameters)
+
+    def walk(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                counts[child.name] += 2
+                counts.update(
+                    {n: 2 for inner in ast.walk(child) if isinstance(inner, ast.Nonlocal) for n in inner.names}
+                )
+                continue
+            if isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                continue
+            if isinstance(child, ast.Name) and isinstance(child.ctx, (ast.Store, ast.Del)):
+                counts[child.id] += 1
+            walk(child)
+
+    for statement in body:
+        walk(ast.Module([statement], []))
+    return {name for name, times in counts.items() if times == 1}
+
+
+def definitions(body: list[ast.stmt]) -> list[ast.stmt]:
+    """What a kernel needs of its module: not the script around it, which would run and time it.
+
+    Imports of what is not installed here (torch, most often) bind None: only host code needs them.
+    """
+    script = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    out: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, (ast.Expr, ast.Assert, ast.For, ast.While, ast.With)):
+            continue
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If)):
+            used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            if any(n.id in script for n in used if isinstance(n.ctx, ast.Load)):
+                script |= {n.id for n in used if isinstance(n.ctx, ast.Store)}
+                continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
+            names = [(alias.asname or alias.name).split(".")[0] for alias in node.names if alias.name != "*"]
+            nothing: list[ast.stmt] = [
+                ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in names
+            ] or [ast.Pass()]
+            failed = ast.ExceptHandler(ast.Name("ImportError", ast.Load()), None, nothing)
+            out.append(ast.Try([node], [failed], [], []))
+        else:
+            out.append(node)
+    return out
+
+
+def parameter_names(function: ast.FunctionDef) -> list[str]:
+    given = function.args
+    return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+class _Watch(ast.NodeTransformer):
+    def __init__(self, function: str, once: set[str] | None = None) -> None:
+        self._function = function
+        self._once = once or set()
+
+    def module(self, tree: ast.Module) -> ast.Module:
+        self._once = bound_once(tree.body, [])
+        tree.body = self._block(definitions(tree.body))
+        return tree
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        inner = f"{self._function}.{node.name}" if self._function else node.name
+        names = parameter_names(node)
+        watch = _Watch(inner, bound_once(node.body, names))
+        start = [watch._name(name) for name in names if name in watch._once]
+        first = 1 if ast.get_docstring(node) is not None else 0
+        node.body = [*node.body[:first], *start, *watch._block(node.body[first:])]
+        node.returns = None
+        for argument in (
+            *node.args.posonlyargs,
+            *node.args.args,
+            *node.args.kwonlyargs,
+            node.args.vararg,
+            node.args.kwarg,
+        ):
+            if argument is not None:
+                argument.annotation = None
+        return node
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        out: list[ast.stmt] = []
+        for statement in statements:
+            new = self.visit(statement)
+            out += new if isinstance(new, list) else [new]
+        return out
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        node.body = self._block(node.body)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        iterable = self.visit(node.iter)
+        node.iter = _call(
+            LOOP, ast.Constant(number_of(node)), ast.Constant(name), ast.Constant(self._function), iterable
+        )
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse)
+        return node
+
+    def visit_While(self, node: ast.While) -> Any:
+        node.test = self.visit(node.test)
+        node.body = self._block(node.body)
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        node.test = self.visit(node.test)
+        node.body = self._block(node.body)
+        node.orelse = self._block(node.orelse)
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        node.body = self._block(node.body)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        node.value = self.visit(node.value)
+        target = node.targets[0]
+        if len(node.targets) == 1 and isinstance(target, ast.Subscript):
+            return self._store(target, node.value)
+        return [node, *self._names(node.targets)]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if node.value is None:
+            return ast.Pass()
+        plain = ast.Assign([node.target], node.value)
+        plain.number = number_of(node)  # type: ignore[attr-defined]
+        return self.visit_Assign(ast.copy_location(plain, node))
+
+    def _store(self, target: ast.Subscript, value: ast.expr) -> ast.stmt:
+        return ast.Expr(
+            _call(STORE, ast.Constant(number_of(target)), self.visit(target.value), self._index(target.slice), value)
+        )
+
+    def _index(self, index: ast.expr) -> ast.expr:
+        """`a:b, ...` as a value."""
+        if isinstance(index, ast.Tuple):
+            return ast.Tuple([self._index(part) for part in index.elts], ast.Load())
+        if isinstance(index, ast.Slice):
+            parts = [ast.Constant(None) if p is None else self.visit(p) for p in (index.lower, index.upper, index.step)]
+            return ast.Call(ast.Name("slice", ast.Load()), parts, [])
+        return self.visit(index)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        sign = ast.Constant(type(node.op).__name__)
+        value = self.visit(node.value)
+        if isinstance(node.target, ast.Subscript):
+            target = node.target
+            return ast.Expr(
+                _call(
+                    AUGMENT_AT,
+                    ast.Constant(number_of(target)),
+                    self.visit(target.value),
+                    self._index(target.slice),
+                    sign,
+                    value,
+                )
+            )
+        if not isinstance(node.target, ast.Name):
+            node.value = value
+            return node
+        here = ast.Name(node.target.id, ast.Load())
+        return ast.Assign([node.target], _call(AUGMENT, ast.Constant(number_of(node.target)), here, sign, value))
+
+    def _names(self, targets: list[ast.expr]) -> list[ast.stmt]:
+        names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        return [self._name(name) for name in names if name in self._once]
+
+    def _name(self, name: str) -> ast.stmt:
+        value = _call(NAME, ast.Constant(name), ast.Constant(self._function), ast.Name(name, ast.Load()))
+        return ast.Assign([ast.Name(name, ast.Store())], value)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        position = number_of(node)
+        if not isinstance(node.func, ast.Name):
+            node.func = self._inner(node.func)
+        node.args = [self.visit(a) for a in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        return _call(SEE, ast.Constant(position), node)
+
+    def _inner(self, node: ast.expr) -> ast.expr:
+        """The function of a call: what it is a method of is seen, the method itself is not."""
+        if isinstance(node, ast.Attribute):
+            node.value = (
+                self.visit(node.value) if not isinstance(node.value, ast.Attribute) else self._inner(node.value)
+            )
+            return node
+        return self.visit(node)
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        wrap = isinstance(node, _SEEN) and isinstance(getattr(node, "ctx", None) or ast.Load(), ast.Load)
+        position = getattr(node, "number", 0)
+        super().generic_visit(node)
+        return _call(SEE, ast.Constant(position), node) if wrap and isinstance(node, ast.expr) else node
+
+
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])

@@ -1,0 +1,132 @@
+"""Kernels of the old API: decorated functions, called on arrays, on a grid of programs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nki_sim.beta1 import language
+from nki_sim.beta1.symbols import Atom, Symbolic
+from nki_sim.beta1.tiles import HBM, Tile
+
+_running: ContextVar[bool] = ContextVar("running", default=False)
+
+
+@dataclass
+class Launches:
+    """Kernels that were called from outside: their launch grids, and the tensors they were given."""
+
+    grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, list[str]] = field(default_factory=dict)
+
+
+launches: ContextVar[Launches | None] = ContextVar("launches", default=None)
+"""Where calls of kernels are noted by who watches."""
+
+
+class Kernel:
+    """A decorated function. Inside a kernel it is inlined; outside it takes and gives arrays."""
+
+    def __init__(self, function: Callable[..., Any], launch: tuple[int, ...] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.launch = launch
+
+    def __getitem__(self, launch: Any) -> Kernel:
+        sizes = launch if isinstance(launch, tuple) else (launch,)
+        return Kernel(self.function, tuple(int(n) for n in sizes))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if _running.get():
+            return self.function(*arguments, **keywords)
+        return run(self.function, self.launch, arguments, keywords)
+
+
+def decorator(function: Any = None, **options: Any) -> Any:
+    """`nki.jit`, `nki.baremetal`, `nki.benchmark`, `nki.profile`: all mark a kernel, and time nothing here."""
+    if function is None:
+        return decorator
+    return function if isinstance(function, Kernel) else Kernel(function)
+
+
+def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, keywords: Any) -> Any:
+    """What a kernel returns as arrays; every program of the grid runs, one after the other."""
+    tiles = [_argument(value) for value in arguments]
+    named = {name: _argument(value) for name, value in keywords.items()}
+    noted = launches.get()
+    if noted is not None:
+        given = [*zip(_names(function), tiles), *named.items()]
+        noted.grids[function.__name__] = launch
+        noted.shapes[function.__name__] = [
+            f"{name} {[int(n) for n in value.shape]}" for name, value in given if isinstance(value, Tile)
+        ]
+    outputs: Any = None
+    shared: list[Tile] = []
+    with _inside():
+        for program in itertools.product(*[range(n) for n in launch]):
+            token = language.grid.set(tuple((_program(k, at), n) for k, (at, n) in enumerate(zip(program, launch))))
+            with _shared_outputs(shared):
+                outputs = function(*tiles, **named)
+            language.grid.reset(token)
+    return _arrays(outputs)
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _program(axis: int, at: int) -> int:
+    return Symbolic.named(Atom(f"program_{axis}", "", True, at))
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    token = _running.set(True)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+@contextmanager
+def _shared_outputs(shared: list[Tile]) -> Iterator[None]:
+    """Programs of a grid share what each of them allocates in HBM."""
+    original, count = Tile.new, itertools.count()
+
+    def new(shape: Any, dtype: Any, memory: str = "sbuf", *rest: Any, **named: Any) -> Tile:
+        if memory != HBM:
+            return original(shape, dtype, memory, *rest, **named)
+        number = next(count)
+        if number == len(shared):
+            shared.append(original(shape, dtype, memory, *rest, **named))
+        return shared[number]
+
+    Tile.new = staticmethod(new)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tile.new = staticmethod(original)  # type: ignore[method-assign]
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return Tile.new(value.shape or (1,), value.dtype, HBM, array=np.array(value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_argument(item) for item in value)
+    return value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, Tile):
+        return np.array(value.view())
+    if isinstance(value, (tuple, list)):
+        return tuple(_arrays(item) for item in value)
+    return value

@@ -1,0 +1,167 @@
+"""Integers that remember how they were computed: loop variables and named sizes, in linear forms.
+
+`128 * i + start` is an int like any other, and also the sum {i: 128, start: 1}; that is what an index of the
+migrated kernel is written from.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A name of the kernel's source whose value is one integer for as long as it is in scope."""
+
+    name: str
+    function: str
+    """The function whose name it is; empty for a module's."""
+    is_loop: bool
+    value: int = field(default=0, compare=False)
+    """Its value when this atom was made."""
+    text: str = ""
+    """An expression instead of a name, for what is not linear."""
+
+
+class Symbolic(int):
+    """An int with a linear form over atoms. Arithmetic that is not linear gives a plain int."""
+
+    terms: Mapping[Atom, int]
+    constant: int
+
+    @staticmethod
+    def of(value: int, terms: Mapping[Atom, int], constant: int) -> Symbolic:
+        self = int.__new__(Symbolic, value)
+        self.terms = terms
+        self.constant = constant
+        return self
+
+    @staticmethod
+    def named(atom: Atom) -> Symbolic:
+        return Symbolic.of(atom.value, {atom: 1}, 0)
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        if not isinstance(other, Symbolic):
+            return Symbolic.of(int(self) + int(other), self.terms, self.constant + int(other))
+        terms = dict(self.terms)
+        for atom, factor in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + factor
+            if not terms[atom]:
+                del terms[atom]
+        return Symbolic.of(int(self) + int(other), terms, self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Symbolic:
+        return self * -1
+
+    def __sub__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        return self + (-other)
+
+    def __rsub__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        return (-self) + other
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        if isinstance(other, Symbolic):
+            if not self.terms:
+                return other * self.constant
+            if other.terms:
+                return self._product(other)
+            other = other.constant
+        factor = int(other)
+        if not factor:
+            return 0
+        return Symbolic.of(int(self) * factor, {a: n * factor for a, n in self.terms.items()}, self.constant * factor)
+
+    __rmul__ = __mul__
+
+    def _product(self, other: Symbolic) -> Symbolic:
+        """Two sums multiplied term by term: each pair of atoms is an atom of its own."""
+        total = Symbolic.of(self.constant * other.constant, {}, self.constant * other.constant)
+        for one, few in (*self.terms.items(), (None, self.constant)):
+            for two, many in (*other.terms.items(), (None, other.constant)):
+                if one is None and two is None or not few * many:
+                    continue
+                atom = one or two
+                if one is not None and two is not None:
+                    first, second = sorted((one, two), key=lambda a: (not a.is_loop, a.name))
+                    atom = Atom(
+                        f"{first.name}*{second.name}",
+                        one.function,
+                        one.is_loop or two.is_loop,
+                        one.value * two.value,
+                        f"{first.text or first.name} * {second.text or second.name}",
+                    )
+                assert atom is not None
+                total = total + Symbolic.named(atom) * (few * many)
+        return total
+
+    def _opaque(self, sign: str, other: Any, value: int) -> Any:
+        """`(a // b)` as an atom of its own: exact, and readable, but nothing is known of it."""
+        atoms = [*self.terms, *(other.terms if isinstance(other, Symbolic) else ())]
+        if not atoms:
+            return value
+        text = f"({written(self, tight=True)} {sign} {written(other, tight=True)})"
+        return Symbolic.named(Atom(text, atoms[0].function, any(a.is_loop for a in atoms), value, text))
+
+    def __floordiv__(self, other: Any) -> Any:
+        value = int(self) // other if not isinstance(other, int) else int(self) // int(other)
+        return self._opaque("//", other, value) if isinstance(other, int) else value
+
+    def __mod__(self, other: Any) -> Any:
+        value = int(self) % other if not isinstance(other, int) else int(self) % int(other)
+        return self._opaque("%", other, value) if isinstance(other, int) else value
+
+    def __index__(self) -> int:
+        return int(self)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other)
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+
+def written(value: int, tight: bool = False) -> str:
+    """The integer as source. `tight`: in parentheses unless it is one name or number."""
+    if not isinstance(value, Symbolic):
+        return str(int(value)) if int(value) >= 0 or not tight else f"({int(value)})"
+    parts: list[str] = []
+    for atom, factor in sorted(value.terms.items(), key=lambda term: term[1] < 0):  # no minus in front if avoidable
+        name = atom.text or atom.name
+        size = abs(factor)
+        term = name if size == 1 else f"{size} * {name}"
+        parts.append(
+            term if not parts and factor > 0 else f"{'-' if factor < 0 else '+'} {term}" if parts else f"-{term}"
+        )
+    number = value.constant
+    if number > 0 and parts and parts[0].startswith("-"):
+        parts[0] = f"- {parts[0][1:]}"
+        parts.insert(0, str(number))
+    elif number or not parts:
+        parts.append(str(number) if not parts else f"{'-' if number < 0 else '+'} {abs(number)}")
+    text = " ".join(parts)
+    simple = text.isidentifier() or text.isdigit() or (text[0] == "(" and text[-1] == ")" and len(value.terms) == 1)
+    return text if simple or not tight else f"({text})"
+
+
+def atoms(value: int) -> tuple[Atom, ...]:
+    return tuple(value.terms) if isinstance(value, Symbolic) else ()
+
+
+def plain(value: Any) -> int:
+    return int(operator.index(value))

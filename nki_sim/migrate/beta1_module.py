@@ -1,0 +1,287 @@
+"""A whole file of NKI 0.1: imports, decorators, grids and the functions of its kernels."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from nki_sim.beta1.instrument import number_of
+from nki_sim.beta1.running import Watched
+from nki_sim.migrate.calls import Calls
+from nki_sim.migrate.code import Names
+from nki_sim.migrate.edits import Source
+from nki_sim.migrate.lowering import Lowering
+from nki_sim.migrate.operands import NeedsPerson
+from nki_sim.migrate.report import Finding, Kind, Migration
+from nki_sim.migrate.statements import Statements
+
+_IMPORTS = {"nki": "import nki", "nisa": "import nki.isa as nisa", "nl": "import nki.language as nl"}
+_MARKS = ("nki.jit", "nki.baremetal", "nki.benchmark", "nki.profile", "nki.trace")
+_NAMES = "float32|float16|int32|int16|int8|uint32|uint16|uint8"
+_NUMPY_DTYPES = re.compile(rf"np\.dtype\(np\.({_NAMES})\)(?!\.)|np\.({_NAMES})\b(?!\()")
+_NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.ones(", "np.zeros(", ".astype(")
+
+
+def migrated(
+    text: str, tree: ast.Module, entry: str, watched: Watched, spilled: frozenset[int] = frozenset()
+) -> Migration:
+    """The module for the current NKI, from what a run of its function `entry` showed. Not yet proven."""
+    source, names = Source(text), Calls(tree)
+    statements = Statements(Lowering(source, names, watched.watcher), Names(tree), spilled)
+    kernels, others = _functions_with_kernel_code(tree, names, watched)
+    for function in kernels:
+        statements.function(function)
+    findings = statements.findings
+    for function in others:
+        said = f"{function.name} was not run: migrate it with --function {function.name}"
+        source.insert_above(function, [f"# migrate [not run]: {said}"])
+        findings.append(Finding(function.lineno, "not run", said, Kind.NOTE))
+    _elsewhere(tree, watched, findings)
+    _shapes(source, kernels, watched, findings)
+    _imports(source, tree, findings)
+    _decorators(source, names, tree, entry, [*kernels, *others], findings)
+    _placement(source, names, tree, findings)
+    _grids(source, names, tree, watched, statements, findings)
+    _host_code(source, names, tree, kernels, findings)
+    new = _with_imports(_without_index_helpers(_numpy_dtypes(source.result(), kernels)), names, tree)
+    return Migration(new, sorted(findings, key=lambda finding: finding.line))
+
+
+def _functions_with_kernel_code(
+    tree: ast.Module, names: Calls, watched: Watched
+) -> tuple[list[ast.FunctionDef], list[ast.FunctionDef]]:
+    """Functions at module level that make, or index, tiles: those that were run, and the others."""
+    found: list[ast.FunctionDef] = []
+    others: list[ast.FunctionDef] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
+            if any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
+                seen = any(number_of(n) in watched.watcher.seen for part in node.body for n in ast.walk(part))
+                (found if seen else others).append(node)
+    return found, others
+
+
+def _shapes(source: Source, kernels: list[ast.FunctionDef], watched: Watched, findings: list[Finding]) -> None:
+    """For which arguments the new kernel was written is said above it: sizes that had no name are numbers in it."""
+    for name, shapes in watched.shapes.items():
+        for function in kernels:
+            if function.name == name and shapes:
+                said = ", ".join(shapes)
+                source.insert_above(function, [f"# migrated for {said}: sizes without a name are of these shapes"])
+                findings.append(Finding(function.lineno, "shapes", f"{name} was migrated for {said}", Kind.NOTE))
+
+
+def _elsewhere(tree: ast.Module, watched: Watched, findings: list[Finding]) -> None:
+    """Kernels of other files that this one launches have to be migrated where they are."""
+    here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for name in watched.grids:
+        if name not in here:
+            findings.append(Finding(1, "neighbour", f"{name} is in another file: migrate that one first", Kind.PERSON))
+
+
+def _imports(source: Source, tree: ast.Module, findings: list[Finding]) -> None:
+    """Old imports go; what the new kernels need is imported in the place of the first of them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(alias.name.startswith("neuronxcc") for alias in node.names):
+            kept = [alias for alias in node.names if not alias.name.startswith("neuronxcc")]
+            parts = [f"{a.name} as {a.asname}" if a.asname else a.name for a in kept]
+            lines = [f"import {', '.join(parts)}"] if parts else []
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("neuronxcc"):
+            lines = []
+        else:
+            continue
+        source.replace_lines(node, lines)
+        findings.append(Finding(node.lineno, "imports", "neuronxcc is gone", Kind.REWRITTEN))
+
+
+def _without_index_helpers(text: str) -> str:
+    """Functions that made index grids, and that nothing calls any more, go too."""
+    tree = ast.parse(text)
+    lines = text.splitlines(keepends=True)
+    for node in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
+        makes = any(isinstance(n, ast.Attribute) and n.attr in ("arange", "mgrid") for n in ast.walk(node))
+        used = any(isinstance(n, ast.Name) and n.id == node.name for n in ast.walk(tree))
+        if makes and not used and not node.decorator_list:
+            for at in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[at] = ""
+    return "".join(lines)
+
+
+def _with_imports(text: str, names: Calls, tree: ast.Module) -> str:
+    """The imports that the new text needs and does not have, after the docstring and __future__."""
+    module = ast.parse(text)
+    used = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
+    bound = {node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in module.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    wanted = [line for name, line in _IMPORTS.items() if name in used and name not in bound]
+    for name, line in (("np", "import numpy as np"), ("math", "import math")):
+        if name in used and name not in bound:
+            wanted.insert(0, line)
+    if not wanted:
+        return text
+    at = 0
+    for node in module.body:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if not is_docstring and not is_future:
+            break
+        at = node.end_lineno or 0
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[:at], *(f"{line}\n" for line in wanted), *lines[at:]])
+
+
+def _decorators(
+    source: Source,
+    names: Calls,
+    tree: ast.Module,
+    entry: str,
+    kernels: list[ast.FunctionDef],
+    findings: list[Finding],
+) -> None:
+    for function in kernels:
+        marked = False
+        for decorator in function.decorator_list:
+            name = names.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if name in _MARKS:
+                if source.of(decorator) != "nki.jit":
+                    source.replace(decorator, "nki.jit")
+                    findings.append(Finding(decorator.lineno, "decorators", f"{name} is nki.jit", Kind.REWRITTEN))
+                marked = True
+            elif name.startswith("nki.compiler"):
+                source.replace(decorator, "nki.jit")
+                findings.append(Finding(decorator.lineno, "decorators", f"{name} is gone", Kind.REWRITTEN))
+        if not marked and function.name == entry:
+            source.insert_above(function, ["@nki.jit"])
+            findings.append(Finding(function.lineno, "decorators", "nki.jit marks the kernel", Kind.REWRITTEN))
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            if argument.annotation is not None and names.name(_base(argument.annotation)).startswith(("nt.", "nki.")):
+                source.replace(argument, argument.arg)
+        if function.returns is not None and names.name(_base(function.returns)).startswith(("nt.", "nki.")):
+            line = source.of(function.returns)
+            source.replace(function.returns, "None" if line == "None" else "object")
+
+
+def _placement(source: Source, names: Calls, tree: ast.Module, findings: list[Finding]) -> None:
+    """`sb_mod = nki.compiler.sbuf.mod_alloc`: the compiler places buffers."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and names.name(node.value).startswith("nki.compiler"):
+            source.replace_lines(node, [])
+            findings.append(Finding(node.lineno, "placement", "buffers are placed by the compiler", Kind.REWRITTEN))
+
+
+def _base(node: ast.expr) -> ast.expr:
+    return _base(node.value) if isinstance(node, ast.Subscript) else node
+
+
+def _grids(
+    source: Source,
+    names: Calls,
+    tree: ast.Module,
+    watched: Watched,
+    statements: Statements,
+    findings: list[Finding],
+) -> None:
+    """A launch grid becomes loops over its programs, whose sizes come in as an argument."""
+    for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
+        launch = watched.grids.get(function.name, ())
+        if not launch:
+            continue
+        last_argument = function.args.args[-1]
+        default = function.args.defaults[-1] if function.args.defaults else None
+        place = default if default is not None else last_argument
+        sizes = f"({', '.join(map(str, launch))}{',' if len(launch) == 1 else ''})"
+        source.insert(source.span(place)[1], f", grid={sizes}")
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and names.called(node) == "nl.program_id":
+                source.replace(node, f"program_{ast.unparse(node.args[0] if node.args else node.keywords[0].value)}")
+            elif isinstance(node, ast.Call) and names.called(node) == "nl.num_programs" and node.args:
+                source.replace(node, f"grid[{ast.unparse(node.args[0])}]")
+        findings.append(Finding(function.lineno, "grids", f"a loop over {launch} programs", Kind.REWRITTEN))
+        _wrap(source, names, function, launch)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+            kernel = ast.unparse(node.func.value)
+            if kernel in watched.grids and watched.grids[kernel]:
+                given = node.func.slice
+                parts = given.elts if isinstance(given, ast.Tuple) else [given]
+                sizes = ", ".join(_size(source, names, part) for part in parts)
+                called = ", ".join(source.of(a) for a in (*node.args, *(k.value for k in node.keywords)))
+                if node.keywords:
+                    raise NeedsPerson("grids", f"{kernel}[...] is called with keywords")
+                source.replace(node, f"{kernel}({called}, grid=({sizes}{',' if len(parts) == 1 else ''}))")
+
+
+def _size(source: Source, names: Calls, node: ast.expr) -> str:
+    if isinstance(node, ast.Call) and names.called(node) == "nl.spmd_dim":
+        return source.of(node.args[0])
+    return source.of(node)
+
+
+def _wrap(source: Source, names: Calls, function: ast.FunctionDef, launch: tuple[int, ...]) -> None:
+    """Loops around everything from the first use of a program's id to the return."""
+    body = function.body
+    uses = [
+        k
+        for k, statement in enumerate(body)
+        if any(isinstance(n, ast.Call) and names.called(n) == "nl.program_id" for n in ast.walk(statement))
+    ]
+    if not uses:
+        return
+    last = len(body) - 1 if isinstance(body[-1], ast.Return) else len(body)
+    marks = [f"for program_{axis} in range(grid[{axis}]):" for axis in range(len(launch))]
+    source.insert_above(body[uses[0]], [f"#<program loops>{len(launch)}", *marks])
+    if last < len(body):
+        source.insert_above(body[last], ["#<end of program loops>"])
+
+
+def _host_code(
+    source: Source, names: Calls, tree: ast.Module, kernels: list[ast.FunctionDef], findings: list[Finding]
+) -> None:
+    """Code around the kernels is not the migration's: it is named where it calls what is gone."""
+    inside = {id(n) for function in kernels for n in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and id(node) not in inside:
+            name = names.called(node)
+            if name in ("nki.baremetal", "nki.benchmark", "nki.profile", "nki.simulate_kernel"):
+                text = f"{name} is gone: run the kernel itself, or time it with neuron-explorer"
+                findings.append(Finding(node.lineno, "host code", text, Kind.NOTE))
+
+
+def _numpy_dtypes(text: str, kernels: list[ast.FunctionDef]) -> str:
+    """`np.float32` in kernels is `nl.float32`; the module's other functions keep theirs."""
+    wanted = {function.name for function in kernels}
+    module = ast.parse(_indented(text))
+    lines = _indented(text).splitlines(keepends=True)
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name in wanted:
+            for at in range(node.lineno - 1, node.end_lineno or node.lineno):
+                if not any(made in lines[at] for made in _NUMPY_ARRAYS):
+                    lines[at] = _NUMPY_DTYPES.sub(lambda m: f"nl.{m[1] or m[2]}", lines[at])
+    return "".join(lines)
+
+
+def _indented(text: str) -> str:
+    """What stands between the marks of program loops, moved into them."""
+    out, depth = [], 0
+    skip = 0
+    for line in text.splitlines(keepends=True):
+        bare = line.strip()
+        if bare.startswith("#<program loops>"):
+            depth = skip = int(bare.rpartition(">")[2])
+            level = 0
+            continue
+        if bare == "#<end of program loops>":
+            depth = 0
+            continue
+        if skip:
+            out.append("  " * 2 * level + line)
+            level += 1
+            skip -= 1
+        elif depth and bare:
+            out.append("    " * depth + line)
+        else:
+            out.append(line)
+    return "".join(out)

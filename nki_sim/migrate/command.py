@@ -1,0 +1,108 @@
+"""`python -m nki_sim migrate`: one file in, one file out, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nki_sim.errors import NkiError
+from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.migrate import proving
+from nki_sim.migrate.beta1_to_current import migrate_beta1
+from nki_sim.migrate.current import migrate_current
+from nki_sim.migrate.dialect import Dialect, dialect_of
+from nki_sim.migrate.report import Finding, Kind, Migration
+
+TARGETS = ("0.7",)
+
+
+class Unclear(Exception):
+    """What to add to the command line."""
+
+
+def migrate_file(
+    path: Path,
+    function: str | None,
+    arguments: Sequence[Any],
+    constants: dict[str, Any],
+    also_in_06: bool,
+    grid: tuple[int, ...] = (),
+) -> tuple[Dialect, Migration]:
+    """The file's dialect and its migration to 0.7. Raises Unclear, OSError, SyntaxError."""
+    text = path.read_text(encoding="utf-8")
+    dialect = dialect_of(text)
+    if dialect is Dialect.UNKNOWN:
+        raise Unclear(f"{path} calls no NKI")
+    if dialect is not Dialect.BETA1:
+        migration = migrate_current(text, also_in_06)
+        if arguments and not migration.left:
+            _compare(text, migration, _only_kernel(text, function), arguments, constants, str(path))
+        return dialect, migration
+    name = _only_kernel(text, function)
+    if not arguments:
+        raise Unclear(
+            "a kernel of NKI 0.1 is migrated for the shapes it is called with: give --shape 128x512:float32 ..., "
+            "--inputs a.npy ... or --problem REF.py, and constants with --set"
+        )
+    migration = migrate_beta1(text, name, arguments, constants, str(path), grid)
+    if also_in_06:
+        migration.findings.append(Finding(0, "0.6", "all that is written is valid in NKI 0.6 too", Kind.NOTE))
+    return dialect, migration
+
+
+def kernels_of(text: str) -> list[str]:
+    """Functions that the module marks as kernels, or, where it marks none, those that allocate HBM."""
+    import ast
+
+    source = KernelSource(ast.parse(text))
+    marked = []
+    others = []
+    for node in source.tree.body:
+        if isinstance(node, ast.FunctionDef):
+            decorators = " ".join(ast.unparse(d) for d in node.decorator_list)
+            if any(word in decorators for word in ("jit", "baremetal", "benchmark", "profile")):
+                marked.append(node.name)
+            elif "shared_hbm" in ast.unparse(node):
+                others.append(node.name)
+    return marked or others
+
+
+def _only_kernel(text: str, function: str | None) -> str:
+    found = kernels_of(text)
+    if function is not None:
+        return function
+    if len(found) != 1:
+        listed = ", ".join(found) or "none"
+        raise Unclear(f"the file has {len(found)} kernels ({listed}): name one with --function")
+    return found[0]
+
+
+def _compare(
+    old: str, migration: Migration, function: str, arguments: Sequence[Any], constants: dict[str, Any], file: str
+) -> None:
+    """Old and new traced: the streams of instructions have to be the same."""
+    try:
+        before = proving.traced(old, function, arguments, constants, file)
+    except NkiError as error:
+        migration.proof = f"not compared: the old kernel does not trace here ({error})"
+        return
+    try:
+        after = proving.traced(migration.source, function, arguments, constants, file)
+    except NkiError as error:
+        migration.findings.append(Finding(error.line or 0, "trace", f"the new kernel: {error}", Kind.PERSON))
+        migration.proven = False
+        return
+    migration.proven = before == after
+    same = "the same" if migration.proven else "DIFFERENT"
+    migration.proof = f"old and new trace to {same} stream of {len(before[1])} instructions"
+    if not migration.proven:
+        migration.findings.append(Finding(0, "trace", "old and new trace to different instructions", Kind.PERSON))
+
+
+def report(path: Path, dialect: Dialect, migration: Migration) -> str:
+    """What is printed: what is left first, then notes, then the table."""
+    lines = [f"{path}: NKI {dialect.value} -> 0.7"]
+    for kind in (Kind.PERSON, Kind.NOTE):
+        lines += [f"{path}: {finding}" for finding in migration.findings if finding.kind is kind]
+    return "\n".join([*lines, migration.summary()])

@@ -1,0 +1,106 @@
+"""Changes to a source text by position: whatever is not changed stays byte for byte as it was."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Edit:
+    start: int
+    end: int
+    text: str
+    order: int = 0
+    """Of insertions at one place: the lowest comes first."""
+
+
+class Source:
+    """A text with the offsets that `ast` positions stand for, and the edits collected for it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._starts = [0]
+        for line in text.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        self._lines = text.splitlines()
+        self.edits: list[Edit] = []
+
+    def offset(self, line: int, column: int) -> int:
+        """`column` counts UTF-8 bytes, as in ast."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        return self._starts[line - 1] + len(text.encode()[:column].decode(errors="ignore"))
+
+    def span(self, node: ast.expr | ast.stmt | ast.arg) -> tuple[int, int]:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def of(self, node: ast.expr | ast.stmt | ast.arg) -> str:
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def indent(self, node: ast.stmt) -> str:
+        line = self._lines[node.lineno - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def alone(self, node: ast.stmt) -> bool:
+        """Whether nothing but space and a comment shares the statement's lines."""
+        start, end = self.span(node)
+        before = self.text[self._starts[node.lineno - 1] : start]
+        after = self.text[end:].split("\n", 1)[0].strip()
+        return not before.strip() and (not after or after.startswith("#"))
+
+    def replace(self, node: ast.expr | ast.stmt | ast.arg, text: str) -> None:
+        self.edits.append(Edit(*self.span(node), text))
+
+    def replace_lines(self, node: ast.stmt, lines: list[str]) -> None:
+        """Put statements in the place of one. Its comments stay: those inside it above, the last one behind it."""
+        indent = self.indent(node)
+        assert node.end_lineno is not None
+        start = self._starts[node.lineno - 1]
+        end = self._starts[node.end_lineno] if node.end_lineno < len(self._starts) else len(self.text)
+        statement = self.text[slice(*self.span(node))]
+        inside = comments(statement)
+        behind = self.text[self.span(node)[1] : end].strip()
+        if not lines and behind:
+            inside.append(behind)
+            behind = ""
+        new = [*(f"{indent}{comment}" for comment in inside), *(f"{indent}{line}" for line in lines)]
+        if behind.startswith("#") and lines:
+            new[-1] += f"  {behind}"
+        newline = "\n" if self.text[start:end].endswith("\n") or new else ""
+        self.edits.append(Edit(start, end, "\n".join(new) + newline if new else ""))
+
+    def insert(self, at: int, text: str, order: int = 0) -> None:
+        self.edits.append(Edit(at, at, text, order))
+
+    def replace_range(self, start: int, end: int, text: str) -> None:
+        self.edits.append(Edit(start, end, text))
+
+    def insert_above(self, node: ast.stmt, lines: list[str]) -> None:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        at = self._starts[first - 1]
+        indent = self.indent(node)
+        self.edits.append(Edit(at, at, "".join(f"{indent}{line}\n" for line in lines)))
+
+    def result(self) -> str:
+        """The text with all edits; one inside another is dropped."""
+        out, at = [], 0
+        for edit in sorted(self.edits, key=lambda e: (e.start, e.end != e.start, e.order, -e.end)):
+            if edit.start < at:
+                continue
+            out += [self.text[at : edit.start], edit.text]
+            at = edit.end
+        return "".join([*out, self.text[at:]])
+
+
+def comments(statement: str) -> list[str]:
+    """The comments inside a statement of several lines (a # in a string is none)."""
+    found = []
+    for line in statement.split("\n")[:-1]:
+        plain = re.sub(r"(\"[^\"]*\"|'[^']*')", lambda m: " " * len(m.group()), line)
+        at = plain.find("#")
+        if at >= 0:
+            found.append(line[at:].strip())
+    return found

@@ -1,0 +1,426 @@
+"""One rewrite for each function of the old API that returns a tile."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from nki_sim.beta1.facts import GridFact, Sum, TileFact
+from nki_sim.beta1.instrument import number_of
+from nki_sim.migrate import calls
+from nki_sim.migrate.calls import constant
+from nki_sim.migrate.code import dtype_text
+from nki_sim.migrate.lowering import LOWERED, Lower, Lowering
+from nki_sim.migrate.operands import NO_CLIP, Clip, NeedsPerson, Operand, clipped
+
+Given = dict[str, ast.expr]
+
+
+def _rule(*names: str) -> Callable[[Lower], Lower]:
+    def mark(function: Lower) -> Lower:
+        LOWERED.update(dict.fromkeys(names, function))
+        return function
+
+    return mark
+
+
+def _on_chip(target: Operand | None) -> str:
+    return target.memory if target is not None and target.memory != "hbm" else "sbuf"
+
+
+def _tiles(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP) -> Operand:
+    """An operand an engine can read: not in HBM."""
+    data = low.operand(node)
+    return clipped(low.staged(data) if data.memory == "hbm" else data, clip)
+
+
+def _direct(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = False) -> Operand:
+    """A subscript keeps its own bounds under a mask: what is masked out may lie outside the tensor."""
+    if isinstance(node, ast.Subscript):
+        return low.operand(node, clip, loose)
+    return clipped(low.operand(node), clip)
+
+
+def _engine(low: Lowering, given: Given) -> str | None:
+    node = given.get("engine")
+    if node is None or low.calls.name(node).endswith("unknown_engine"):
+        return None
+    return low.calls.name(node) or low.source.of(node)
+
+
+def _rows(clip: Clip) -> Clip:
+    return {axis: text for axis, text in clip.items() if axis == 0}
+
+
+# --- moves ------------------------------------------------------------------------------------------
+
+
+@_rule("load")
+def _load(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    dst = low.new(fact, target, "sbuf", "loaded")
+    with low.out.only_if(guard):
+        source = _direct(low, given["src"], clip, loose=True)
+        low.out.call("nisa.dma_copy", dst=clipped(dst, clip).text, src=source.text)
+    return low.finished(dst, target, clip)
+
+
+@_rule("copy", "tensor_copy", "static_cast")
+def _copy(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    node = given.get("src") or given["x"]
+    source = _direct(low, node, clip)
+    dst = low.new(fact, target, _on_chip(target), "copied")
+    with low.out.only_if(guard):
+        low.out.call("nisa.tensor_copy", dst=clipped(dst, clip).text, src=source.text, engine=_engine(low, given))
+        return low.finished(dst, target, clip)
+
+
+@_rule("memset")
+def _memset(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    dst = low.new(fact, target, _on_chip(target), "filled")
+    memset(low, dst, given["value"])
+    return low.finished(dst, target)
+
+
+def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
+    """A fill; its value is a float where the tile's dtype is one."""
+    text = calls.number(value) or low.source.of(value)
+    if "float" in dst.dtype and text.lstrip("-").isdigit():
+        text += ".0"
+    low.out.call("nisa.memset", dst=dst.text, value=text)
+
+
+@_rule("load_transpose2d")
+def _load_transposed(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    source = _direct(low, given["src"])
+    loaded = low.out.allocate(low.out.names.new("loaded"), source.shape, fact.dtype, "sbuf")
+    low.out.call("nisa.dma_copy", dst=loaded.text, src=source.text)
+    psum = low.out.allocate(low.out.names.new("transposed"), fact.shape, fact.dtype, "psum")
+    low.out.call("nisa.nc_transpose", dst=psum.text, data=loaded.text)
+    dst = low.new(fact, target, "sbuf", "transposed")
+    low.out.call("nisa.tensor_copy", dst=dst.text, src=psum.text)
+    return low.finished(dst, target)
+
+
+@_rule("broadcast_to")
+def _broadcast_to(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    wide = low._broadcast(low.operand(given["src"]), fact)
+    return wide if target is None else low.copied(wide, target, fact.dtype)
+
+
+# --- TensorE ----------------------------------------------------------------------------------------
+
+
+@_rule("nc_matmul")
+def _matmul(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    # rows of the result are columns of the stationary operand
+    parts = [{1: clip[which]} if which in clip else NO_CLIP for which in (0, 1)]
+    stationary, moving = (
+        low.in_sbuf(_direct(low, given[name], part)) for name, part in zip(("stationary", "moving"), parts)
+    )
+    dst = low.new(fact, target, "psum", "product", fact.dtype)
+    flags = {
+        name: "True"
+        for name in ("is_stationary_onezero", "is_moving_onezero", "is_transpose")
+        if constant(given.get(name), False)
+    }
+    extra = {name: low.source.of(given[name]) for name in ("tile_position", "tile_size") if name in given}
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.nc_matmul",
+            dst=clipped(dst, clip).text,
+            stationary=stationary.text,
+            moving=moving.text,
+            **flags,
+            **extra,
+            accumulate="False" if low.overwrites and dst is target else None,
+        )
+        return low.finished(dst, target, clip)
+
+
+@_rule("matmul")
+def _language_matmul(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    if "mask" in given and low.mask(given["mask"])[0]:
+        raise NeedsPerson("mask", "nl.matmul under a mask")
+    stationary, moving = _tiles(low, given["x"]), _tiles(low, given["y"])
+    if not constant(given.get("transpose_x"), False):
+        shape = (stationary.shape[1], stationary.shape[0])
+        turned = low.out.allocate(low.out.names.new("transposed"), shape, stationary.dtype, "psum")
+        low.out.call("nisa.nc_transpose", dst=turned.text, data=low.in_sbuf(stationary).text)
+        stationary = low.in_sbuf(turned)
+    dst = low.new(fact, target, "psum", "product", "float32")
+    low.out.call(
+        "nisa.nc_matmul",
+        dst=dst.text,
+        stationary=low.in_sbuf(stationary).text,
+        moving=low.in_sbuf(moving).text,
+        accumulate="False" if low.overwrites and dst is target else None,
+    )
+    return low.finished(dst, target)
+
+
+@_rule("nc_transpose", "transpose")
+def _transpose(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _direct(low, given.get("data") or given["x"], clip)
+    turned = {1 - axis: text for axis, text in clip.items() if axis < 2}
+    on_tensor = fact.memory == "psum"
+    if on_tensor:
+        data = low.in_sbuf(data)
+    dst = low.new(fact, target, "psum" if on_tensor else "sbuf", "transposed", data.dtype)
+    with low.out.only_if(guard):
+        low.out.call("nisa.nc_transpose", dst=clipped(dst, turned).text, data=data.text, engine=_engine(low, given))
+        return low.finished(dst, target, turned)
+
+
+# --- ScalarE ----------------------------------------------------------------------------------------
+
+
+@_rule("activation", "activation_reduce")
+def _activation(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _tiles(low, given["data"], clip)
+    beside = {
+        name: clipped(low.as_float32(low.operand(given[name])), _rows(clip)).text
+        for name in ("bias", "scale")
+        if name in given
+    }
+    extra = {}
+    if "reduce_res" in given:
+        extra["reduce_op"] = low.op(given["reduce_op"]) if "reduce_op" in given else "nl.add"
+        extra["reduce_res"] = low.operand(given["reduce_res"]).text
+        extra["reduce_cmd"] = "nisa.reduce_cmd.reset_reduce"
+    dst = low.new(fact, target, _on_chip(target), "activated")
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.activation", dst=clipped(dst, clip).text, op=low.op(given["op"]), data=data.text, **beside, **extra
+        )
+        return low.finished(dst, target, clip)
+
+
+@_rule("function")
+def _function(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    """`nl.exp(x)`: on ScalarE."""
+    return _activation(low, {**given, "data": given["x"]}, fact, target)
+
+
+# --- VectorE ----------------------------------------------------------------------------------------
+
+
+@_rule("reciprocal")
+def _reciprocal(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _tiles(low, given.get("data") or given["x"], clip)
+    dst = low.new(fact, target, _on_chip(target), "inverse")
+    with low.out.only_if(guard):
+        low.out.call("nisa.reciprocal", dst=clipped(dst, clip).text, data=data.text)
+        return low.finished(dst, target, clip)
+
+
+@_rule("negative")
+def _negative(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    if guard:
+        raise NeedsPerson("mask", "nl.negative under a condition")
+    return low.scaled(_tiles(low, given["x"]), "multiply", "-1.0", fact, target, clip)
+
+
+@_rule("abs", "floor", "ceil", "trunc", "sin", "cos")
+def _same_function(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    raise NeedsPerson("function", "this nl function has no single instruction")
+
+
+@_rule("tensor_reduce", "reduction")
+def _reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    node = given.get("data") or given["x"]
+    data = _direct(low, node, clip) if isinstance(node, ast.Subscript) else _tiles(low, node, clip)
+    if data.memory == "hbm":
+        data = low.staged(data)
+    text, axis = _trailing(low, data, given["axis"])
+    dst = low.new(fact, target, _on_chip(target), "reduced")
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.tensor_reduce",
+            dst=clipped(dst, _rows(clip)).text,
+            op=low.op(given["op"]),
+            data=text,
+            axis=axis,
+            negate=low.source.of(given["negate"]) if constant(given.get("negate"), False) else None,
+        )
+        return low.finished(dst, target, _rows(clip))
+
+
+def _trailing(low: Lowering, data: Operand, axis: ast.expr) -> tuple[str, str]:
+    """Operand and axes with the reduced dimensions last, where the current instruction wants them."""
+    given = constant(axis)
+    rank = len(data.shape)
+    axes = sorted((a + rank) % rank for a in ([given] if isinstance(given, int) else given))
+    last = list(range(rank - len(axes), rank))
+    shown = str(last[0]) if len(last) == 1 else str(tuple(last))
+    if axes == last:
+        return data.text, shown
+    order = tuple(k for k in range(rank) if k not in axes) + tuple(axes)
+    return f"{data.text}.permute({order})", shown
+
+
+@_rule("mean")
+def _mean(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    if guard:
+        raise NeedsPerson("mask", "nl.mean under a condition")
+    data = _tiles(low, given["x"], clip)
+    text, axis = _trailing(low, data, given["axis"])
+    total = low.out.allocate(low.out.names.new("total"), fact.shape, "float32", "sbuf")
+    low.out.call("nisa.tensor_reduce", dst=clipped(total, _rows(clip)).text, op="nl.add", data=text, axis=axis)
+    axes = constant(given["axis"])
+    sizes = [data.shape[a].text for a in ([axes] if isinstance(axes, int) else axes)]
+    return low.scaled(total, "multiply", f"1.0 / ({' * '.join(sizes)})", fact, target, _rows(clip))
+
+
+@_rule("tensor_tensor")
+def _tensor_tensor(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    one, two = low.operand(given["data1"]), low.operand(given["data2"])
+    dst = low.new(fact, target, _on_chip(target), "result")
+    with low.out.only_if(guard):
+        low.combine(low.op(given["op"]).removeprefix("nl."), one, two, dst, fact, clip)
+        return low.finished(dst, target, clip)
+
+
+@_rule("tensor_scalar", "scalar_tensor_tensor")
+def _tensor_scalar(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _tiles(low, given["data"], clip)
+    rest: dict[str, str] = {}
+    for name in ("op0", "operand0", "reverse0", "op1", "operand1", "reverse1"):
+        node = given.get(name)
+        if node is None or (name.startswith("reverse") and not constant(node)):
+            continue
+        if name.startswith("op") and not name.startswith("operand"):
+            rest[name] = low.op(node)
+        elif name.startswith("operand"):
+            value = low.operand(node)
+            beside = value.is_tile and value.is_column()
+            rest[name] = clipped(low.as_float32(value), _rows(clip)).text if beside else clipped(value, clip).text
+        else:
+            rest[name] = "True"
+    wide = "operand1" in given and "operand0" in given and _is_wide(low, given["operand1"])
+    dst = low.new(fact, target, _on_chip(target), "result")
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.scalar_tensor_tensor" if wide else "nisa.tensor_scalar",
+            dst=clipped(dst, clip).text,
+            data=data.text,
+            **rest,
+            engine=_engine(low, given),
+        )
+        return low.finished(dst, target, clip)
+
+
+def _is_wide(low: Lowering, node: ast.expr) -> bool:
+    fact = low.fact(node)
+    return fact is not None and any(size.value != 1 for size in fact.shape[1:])
+
+
+@_rule("tensor_tensor_scan")
+def _scan(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    one, two = _tiles(low, given["data0"], clip), _tiles(low, given["data1"], clip)
+    start = clipped(low.operand(given["initial"]), _rows(clip))
+    flags = {name: "True" for name in ("reverse0", "reverse1") if constant(given.get(name), False)}
+    dst = low.new(fact, target, "sbuf", "scanned")
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.tensor_tensor_scan",
+            dst=clipped(dst, clip).text,
+            data0=one.text,
+            data1=two.text,
+            initial=start.text,
+            op0=low.op(given["op0"]),
+            op1=low.op(given["op1"]),
+            **flags,
+        )
+        return low.finished(dst, target, clip)
+
+
+@_rule("tensor_scalar_reduce")
+def _scalar_reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    if clip or guard:
+        raise NeedsPerson("mask", "nisa.tensor_scalar_reduce under a mask")
+    number = low.operand(given["operand0"])
+    dst = low.new(fact, target, _on_chip(target), "result")
+    low.out.call(
+        "nisa.tensor_scalar_reduce",
+        dst=dst.text,
+        data=_tiles(low, given["data"]).text,
+        op0=low.op(given["op0"]),
+        operand0=low.as_float32(number).text,
+        reduce_op=low.op(given["reduce_op"]),
+        reduce_res=low.operand(given["reduce_res"]).text,
+        reverse0="True" if constant(given.get("reverse0"), False) else None,
+    )
+    return low.finished(dst, target)
+
+
+@_rule("where")
+def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    if clip or guard:
+        raise NeedsPerson("mask", "nl.where under a mask")
+    condition, one, two = (low.operand(given[name]) for name in ("condition", "x", "y"))
+    chosen = low.out.names.new("chosen")
+    dtype = dtype_text(fact.dtype)
+    low.out.add(f"{chosen} = nl.where({condition.text}, {one.text}, {two.text}, dtype={dtype})")
+    made = Operand(chosen, fact.shape, fact.dtype, "sbuf", whole=True)
+    return made if target is None else low.copied(made, target, fact.dtype)
+
+
+# --- GpSimd -----------------------------------------------------------------------------------------
+
+
+def _affine(low: Lowering, node: ast.expr, kind: str, shape: tuple[Sum, ...]) -> tuple[str, str, str]:
+    """(pattern, offset, channel multiplier) of an index grid, or of a mask of one condition."""
+    seen = low.watcher.seen.get(number_of(node))
+    fact = seen.only() if seen is not None else None
+    if not isinstance(fact, GridFact) or fact.kind != kind or (kind == "mask" and len(fact.forms) != 1):
+        raise NeedsPerson("affine", f"{ast.unparse(node)} is not one affine condition")
+    form = fact.forms[0] if kind == "mask" else fact
+    form = form.seen_from(low.scope)
+    assert form.base is not None
+    factors = (0,) * (len(shape) - len(form.factors)) + form.factors
+    pattern = ", ".join(f"[{factor}, {size.text}]" for factor, size in zip(factors[1:], shape[1:]))
+    return f"[{pattern}]", form.base.text, str(factors[0])
+
+
+@_rule("affine_select")
+def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    if clip:
+        raise NeedsPerson("mask", "nisa.affine_select under a mask that cuts it")
+    pattern, offset, multiplier = _affine(low, given["pred"], "mask", fact.shape)
+    data = low.in_sbuf(_tiles(low, given["on_true_tile"]))
+    dst = low.new(fact, target, "sbuf", "selected")
+    with low.out.only_if(guard):
+        low.out.call(
+            "nisa.affine_select",
+            dst=dst.text,
+            pattern=pattern,
+            channel_multiplier=multiplier,
+            on_true_tile=data.text,
+            on_false_value=low.source.of(given["on_false_value"]),
+            cmp_op="nl.greater",
+            offset=offset,
+        )
+        return low.finished(dst, target)
+
+
+@_rule("iota")
+def _iota(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    pattern, offset, multiplier = _affine(low, given["expr"], "grid", fact.shape)
+    dst = low.new(fact, target, "sbuf", "positions")
+    low.out.call("nisa.iota", dst=dst.text, pattern=pattern, offset=offset, channel_multiplier=multiplier)
+    return low.finished(dst, target)

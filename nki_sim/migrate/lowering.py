@@ -1,0 +1,359 @@
+"""Expressions that return tiles, as instructions that write them: one method for each group of functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from math import prod
+
+from nki_sim.beta1 import language
+from nki_sim.beta1.facts import GridFact, TileFact
+from nki_sim.beta1.instrument import number_of
+from nki_sim.beta1.watching import Watcher
+from nki_sim.migrate import calls
+from nki_sim.migrate.calls import Calls, arguments
+from nki_sim.migrate.code import Lines
+from nki_sim.migrate.edits import Source
+from nki_sim.migrate.layouts import Layout
+from nki_sim.migrate.operands import NO_CLIP, Clip, NeedsPerson, Operand, clipped, subscript
+
+_OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+_REDUCE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
+_NUMPY_OPS = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply", "amax": "maximum"}
+_ON_SCALAR = set(language.UNARY) - {"reciprocal", "abs", "negative", "floor", "ceil", "trunc", "sin", "cos"}
+
+LOWERED: dict[str, Callable[..., Operand]] = {}
+"""The rewrite of each old function by its name; `instructions.py` fills it."""
+
+
+class Lowering:
+    """Turns the expressions of one module's kernels into instructions of the current API."""
+
+    def __init__(self, source: Source, names: Calls, watcher: Watcher) -> None:
+        self.source = source
+        self.calls = names
+        self.watcher = watcher
+        self.layouts: dict[int, Layout] = {}
+        self.scope = ""
+        """The function whose statements are rewritten, by the path to it."""
+        self.overwrites = False
+        """The product under way replaces what earlier ones left in the same place."""
+        self.out: Lines = None  # type: ignore[assignment]
+
+    # --- what was seen -----------------------------------------------------------------------------
+
+    def fact(self, node: ast.AST) -> TileFact | None:
+        """The tile that an expression gives, as this function would write its sizes; None if it gives none."""
+        found = self._fact(node)
+        return None if found is None else found.seen_from(self.scope)
+
+    def _fact(self, node: ast.AST) -> TileFact | None:
+        seen = self.watcher.seen.get(number_of(node))
+        if seen is None:
+            return None
+        found = seen.only()
+        if found is None and isinstance(seen.any(), TileFact):
+            return self._varying(list(seen.kinds.values()), node)
+        return found if isinstance(found, TileFact) else None
+
+    def _varying(self, facts: list[TileFact], node: ast.AST) -> TileFact:
+        """Several visits that differ in what does not matter here, such as the buffer an operand is in."""
+        first = facts[0]
+        if all((f.shape, f.dtype, f.memory) == (first.shape, first.dtype, first.memory) for f in facts):
+            if all(f.index == first.index for f in facts) or isinstance(node, ast.Name):
+                return first
+        if isinstance(node, ast.Name) and all(f.memory == first.memory and f.dtype == first.dtype for f in facts):
+            return first
+        line = getattr(node, "lineno", 0)
+        raise NeedsPerson("irregular", f"{ast.unparse(node)} (line {line}) is indexed irregularly from visit to visit")
+
+    def is_tile(self, node: ast.AST) -> bool:
+        seen = self.watcher.seen.get(number_of(node))
+        return seen is not None and isinstance(seen.any(), TileFact)
+
+    def layout(self, fact: TileFact) -> Layout | None:
+        """The layout of the buffer, where the old one had another."""
+        if fact.site not in self.layouts:
+            return None
+        return self.layouts[fact.site]
+
+    def memory(self, fact: TileFact) -> str:
+        """Where the buffer is in the new kernel."""
+        layout = self.layouts.get(fact.site)
+        return fact.memory if layout is None else layout.memory
+
+    # --- masks -------------------------------------------------------------------------------------
+
+    def mask(self, node: ast.expr | None) -> tuple[Clip, str | None]:
+        """(what of each axis a mask lets through, the condition for there being anything)."""
+        if node is None:
+            return {}, None
+        seen = self.watcher.seen.get(number_of(node))
+        if seen is None or not isinstance(seen.any(), GridFact):
+            text = self.source.of(node)
+            return {}, None if text in ("None", "True") else text
+        fact = seen.only()
+        if not isinstance(fact, GridFact) or fact.never or not seen.box:
+            raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
+        fact = fact.seen_from(self.scope)
+        clip: dict[int, str] = {}
+        guards = []
+        rank = max(len(form.shape) for form in fact.forms)
+        for form in fact.forms:
+            assert form.base is not None
+            missing = rank - len(form.shape)
+            moving = [k for k, f in enumerate(form.factors) if f and form.shape[k].value > 1]
+            if not moving:
+                if seen.empty:
+                    guards.append(f"{form.base.text} > 0")
+                continue
+            axis = moving[0]
+            if form.factors[axis] > 0 or not seen.cuts[axis + missing]:
+                continue
+            limit = form.base.text
+            if form.factors[axis] != -1:
+                limit = f"({limit} - 1) // {-form.factors[axis]} + 1"
+            count = self.out.count(axis + missing, f"min({form.shape[axis].text}, {limit})")
+            clip[axis + missing] = count
+            if seen.empty:
+                guards.append(f"{count} > 0")
+        return clip, " and ".join(guards) or None
+
+    # --- operands ----------------------------------------------------------------------------------
+
+    def operand(self, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = False) -> Operand:
+        """An expression as an operand; what computes a tile is computed first."""
+        fact = self.fact(node)
+        if fact is None:
+            number = calls.number(node)
+            return Operand(number if number is not None else self.rewritten(node))
+        if isinstance(node, ast.Subscript) and fact.index is not None:
+            parent = self.fact(node.value)
+            if parent is not None:
+                layout = self.layout(parent) if parent.root and parent.partition >= 0 else None
+                name = self.operand(node.value).text if not isinstance(node.value, ast.Name) else node.value.id
+                text = subscript(name, fact, parent, layout, clip, loose)
+                return Operand(text, fact.shape, fact.dtype, self.memory(fact))
+        if isinstance(node, ast.Subscript):  # a mask as the index, which let everything through
+            return self.operand(node.value, clip, loose)
+        if isinstance(node, ast.Name):
+            layout = self.layout(fact)
+            if layout is not None and fact.root and layout.order != tuple(range(len(fact.shape))):
+                raise NeedsPerson("blocks", f"{node.id} is used whole, and its blocks lie in front of its partitions")
+            return clipped(Operand(node.id, fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
+        if isinstance(node, ast.Call) and self.calls.called(node) == "nl.shared_constant":
+            return Operand(self.rewritten(node), fact.shape, fact.dtype, fact.memory)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self.is_tile(node.func.value):
+            return clipped(self._method(node, fact), clip)
+        return clipped(self.compute(node, None), clip)
+
+    def rewritten(self, node: ast.expr) -> str:
+        """The source of an expression that is no tile, with the tiles inside it rewritten."""
+        text, base = self.source.of(node), self.source.span(node)[0]
+        inner = [n for n in ast.walk(node) if isinstance(n, (ast.Subscript, ast.Call)) and n is not node]
+        changes: list[tuple[int, int, str]] = []
+        for each in inner:
+            start, end = self.source.span(each)
+            if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
+                continue
+            fact = self.fact(each)
+            if fact is not None and (isinstance(each, ast.Call) or fact.index is not None):
+                changes.append((start, end, self.operand(each).text))
+        for start, end, new in sorted(changes, reverse=True):
+            text = text[: start - base] + new + text[end - base :]
+        return text
+
+    def _method(self, node: ast.Call, fact: TileFact) -> Operand:
+        assert isinstance(node.func, ast.Attribute)
+        method = node.func.attr
+        if method == "broadcast_to":
+            return self._broadcast(self.operand(node.func.value), fact)
+        if method == "astype":
+            return self.copied(self.operand(node.func.value), None, fact.dtype)
+        if method == "reshape" and fact.memory == "hbm":
+            inner = self.operand(node.func.value).text
+            shape = ", ".join(self.rewritten(a) for a in node.args)
+            text = f"({shape})" if len(node.args) > 1 else shape
+            return Operand(f"{inner}.reshape({text})", fact.shape, fact.dtype, fact.memory)
+        raise NeedsPerson("method", f".{method}() of a tile")
+
+    def _broadcast(self, data: Operand, fact: TileFact) -> Operand:
+        if data.shape and data.shape[0].value == fact.shape[0].value:
+            text = data.text
+            for axis, (old, new) in enumerate(zip(data.shape, fact.shape)):
+                if old.value != new.value:
+                    text += f".broadcast({axis}, {new.text})"
+            return Operand(text, fact.shape, data.dtype, data.memory)
+        shape = ", ".join(size.text for size in fact.shape)
+        name = self.out.names.new("broadcast")
+        self.out.add(f"{name} = nl.broadcast_to({data.text}, ({shape}))")
+        return Operand(name, fact.shape, data.dtype, "sbuf", whole=True)
+
+    # --- expressions -------------------------------------------------------------------------------
+
+    def compute(self, node: ast.expr, target: Operand | None) -> Operand:
+        """Instructions for an expression that makes a tile, into `target` or a new tile."""
+        fact = self.fact(node)
+        if fact is None:
+            raise NeedsPerson("unseen", f"{ast.unparse(node)[:60]} gave no tile")
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return self.binary(_OPERATORS[type(node.op)], node.left, node.right, fact, target, None)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self.scaled(self.operand(node.operand), "multiply", "-1.0", fact, target, {})
+        if isinstance(node, ast.Call):
+            name = self.calls.called(node)
+            if name.startswith(("nl.", "nisa.")):
+                return self._call(name, node, fact, target)
+            if isinstance(node.func, ast.Attribute) and self.is_tile(node.func.value):
+                return self.copied(self._method(node, fact), target, fact.dtype)
+        if isinstance(node, (ast.Subscript, ast.Name)):
+            return self.copied(self.operand(node), target, fact.dtype)
+        if isinstance(node, ast.Call):  # a function of the user's own that returns a tile
+            value = Operand(self.rewritten(node), fact.shape, fact.dtype, fact.memory)
+            return value if target is None else self.copied(value, target, fact.dtype)
+        raise NeedsPerson("expression", f"{ast.unparse(node)[:60]} as a tile")
+
+    def _call(self, name: str, node: ast.Call, fact: TileFact, target: Operand | None) -> Operand:
+        short = name.partition(".")[2]
+        given = arguments(name, node)
+        if name.startswith("nl.") and short in language.BINARY:
+            return self.binary(short, given["x"], given["y"], fact, target, given.get("mask"), given.get("dtype"))
+        if name.startswith("nl.") and short in _ON_SCALAR:
+            return LOWERED["function"](self, {**given, "op": node.func}, fact, target)
+        if name.startswith("nl.") and short in _REDUCE:
+            return LOWERED["reduction"](self, {**given, "op": ast.Constant(_REDUCE[short])}, fact, target)
+        if short in LOWERED:
+            return LOWERED[short](self, given, fact, target)
+        raise NeedsPerson("function", f"{name} has no rewrite")
+
+    def new(self, fact: TileFact, target: Operand | None, memory: str, wish: str, dtype: str = "") -> Operand:
+        """Where an instruction writes: the target if it can write there, else a new tile."""
+        if target is not None and target.memory == memory and (not dtype or target.dtype == dtype):
+            return target
+        return self.out.allocate(self.out.names.new(wish), fact.shape, dtype or fact.dtype, memory)
+
+    def finished(self, made: Operand, target: Operand | None, clip: Clip = NO_CLIP) -> Operand:
+        """The target, into which what was made elsewhere is copied."""
+        if target is None or made is target:
+            return made
+        if target.memory == "hbm":
+            self.out.call("nisa.dma_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
+        else:
+            self.out.call("nisa.tensor_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
+        return target
+
+    def copied(self, data: Operand, target: Operand | None, dtype: str, clip: Clip = NO_CLIP) -> Operand:
+        if target is None:
+            target = self.out.allocate(self.out.names.new("copied"), data.shape, dtype, "sbuf")
+        if data.memory == "hbm" and target.memory == "psum":
+            data = self.staged(data)
+        move = "nisa.dma_copy" if "hbm" in (data.memory, target.memory) else "nisa.tensor_copy"
+        self.out.call(move, dst=clipped(target, clip).text, src=clipped(data, clip).text)
+        return target
+
+    def staged(self, data: Operand) -> Operand:
+        """An HBM operand in SBUF."""
+        tile = self.out.allocate(self.out.names.new("loaded"), data.shape, data.dtype, "sbuf")
+        self.out.call("nisa.dma_copy", dst=tile.text, src=data.text)
+        return tile
+
+    def in_sbuf(self, data: Operand) -> Operand:
+        return data if data.memory == "sbuf" else self.copied(data, None, data.dtype)
+
+    def as_float32(self, data: Operand) -> Operand:
+        """[P, 1] operands beside a tile are float32."""
+        return data if not data.is_tile or data.dtype == "float32" else self.copied(data, None, "float32")
+
+    def op(self, node: ast.expr) -> str:
+        """`op=np.add` as `nl.add`."""
+        if isinstance(node, ast.Constant):
+            return f"nl.{node.value!s}"
+        base, _, short = self.calls.name(node).rpartition(".")
+        if base not in ("np", "nl"):
+            return self.source.of(node)
+        return f"nl.{_NUMPY_OPS.get(short, short)}"
+
+    # --- two tiles, or a tile and a number ------------------------------------------------------------
+
+    def binary(
+        self,
+        op: str,
+        left: ast.expr,
+        right: ast.expr,
+        fact: TileFact,
+        target: Operand | None,
+        mask: ast.expr | None,
+        dtype: ast.expr | None = None,
+    ) -> Operand:
+        clip, guard = self.mask(mask)
+        one, two = self.operand(left), self.operand(right)
+        dst = self.new(fact, target, target.memory if target and target.memory != "hbm" else "sbuf", "result")
+        with self.out.only_if(guard):
+            self.combine(op, one, two, dst, fact, clip)
+            return self.finished(dst, target, clip)
+
+    def combine(self, op: str, one: Operand, two: Operand, dst: Operand, fact: TileFact, clip: Clip) -> None:
+        """dst = one <op> two by whichever instruction takes these shapes."""
+        if op == "divide":
+            return self._divide(one, two, dst, fact, clip)
+        if not one.is_tile or not two.is_tile:
+            data, number, reverse = (one, two, False) if one.is_tile else (two, one, True)
+            return self._with_number(op, data, number.text, reverse, dst, clip)
+        sizes = prod(fact.sizes())
+        small = [prod(each.sizes()) < sizes for each in (one, two)]
+        if small[0] != small[1]:
+            data, other, reverse = (two, one, True) if small[0] else (one, two, False)
+            if other.is_column() and other.shape[0].value == data.shape[0].value:
+                column = self.as_float32(other)
+                rows = {k: v for k, v in clip.items() if k == 0}
+                return self._with_number(op, data, clipped(column, rows).text, reverse, dst, clip)
+            other = self._broadcast(other, fact)
+            one, two = (other, data) if reverse else (data, other)
+        if one.memory == two.memory == "psum":
+            two = self.in_sbuf(two)
+        one, two = (self.staged(each) if each.memory == "hbm" else each for each in (one, two))
+        self.out.call(
+            "nisa.tensor_tensor",
+            dst=clipped(dst, clip).text,
+            data1=clipped(one, clip).text,
+            data2=clipped(two, clip).text,
+            op=f"nl.{op}",
+        )
+        return None
+
+    def _with_number(self, op: str, data: Operand, number: str, reverse: bool, dst: Operand, clip: Clip) -> None:
+        commutes = op in ("add", "multiply", "maximum", "minimum")
+        self.out.call(
+            "nisa.tensor_scalar",
+            dst=clipped(dst, clip).text,
+            data=clipped(data, clip).text,
+            op0=f"nl.{op}",
+            operand0=number,
+            reverse0="True" if reverse and not commutes else None,
+        )
+
+    def _divide(self, one: Operand, two: Operand, dst: Operand, fact: TileFact, clip: Clip) -> None:
+        """No engine divides: multiply by the reciprocal."""
+        if not two.is_tile:
+            return self._with_number("multiply", one, f"1.0 / ({two.text})", False, dst, clip)
+        if not one.is_tile:
+            inverse = dst
+        else:
+            inverse = self.out.allocate(self.out.names.new("inverse"), two.shape, "float32", "sbuf")
+        rows = clip if inverse is dst else {k: v for k, v in clip.items() if k < 1 or not two.is_column()}
+        self.out.call("nisa.reciprocal", dst=clipped(inverse, rows).text, data=clipped(two, rows).text)
+        if one.is_tile:
+            return self.combine("multiply", one, inverse, dst, fact, clip)
+        if one.text not in ("1", "1.0"):
+            self._with_number("multiply", dst, one.text, False, dst, clip)
+        return None
+
+    def scaled(
+        self, data: Operand, op: str, number: str, fact: TileFact, target: Operand | None, clip: Clip
+    ) -> Operand:
+        dst = self.new(fact, target, "sbuf", "scaled")
+        self._with_number(op, data, number, False, dst, clip)
+        return self.finished(dst, target, clip)
+
+
+Lower = Callable[[Lowering, dict[str, ast.expr], TileFact, Operand | None], Operand]

@@ -1,0 +1,348 @@
+"""One test for each rewrite from NKI 0.1: the new kernel is run by `migrated` and equals the old one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.migrate.kernels import attempt, migrated, normal
+
+OUT = "out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)\n"
+
+
+def test_a_load_under_a_mask_becomes_a_slice_with_a_bound() -> None:
+    new = migrated(
+        OUT
+        + """
+        rows, columns = x.shape
+        p = nl.arange(128)[:, None]
+        f = nl.arange(64)[None, :]
+        for i in nl.affine_range((rows + 127) // 128):
+            # what is left of the rows
+            t = nl.load(x[i * 128 + p, f], mask=(i * 128 + p < rows))
+            nl.store(out[i * 128 + p, f], value=nl.exp(t), mask=(i * 128 + p < rows))
+        return out
+        """.replace("\n        ", "\n"),
+        normal(300, 64),
+    )
+    assert "min(128, rows - 128 * i)" in new and "range((rows + 127) // 128)" in new
+    assert "# what is left of the rows" in new
+    assert not any(word in new for word in ("nl.arange", "mask", "nl.load", "nl.store", "neuronxcc"))
+
+
+def test_mgrid_windows_become_access_patterns() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((8, 6), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        p, f, w = nl.mgrid[0:8, 0:6, 0:3]
+        nl.store(out, value=nl.max(t[p, f + w], axis=[2]))
+        return out
+        """,
+        normal(8, 8),
+    )
+    assert ".ap(pattern=[[8, 8], [1, 6], [1, 3]])" in new and "op=nl.maximum" in new
+
+
+def test_a_reduced_axis_in_the_middle_is_permuted_to_the_end() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((4, 2, 3), dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        p, a, b, c, d = nl.mgrid[0:4, 0:2, 0:2, 0:3, 0:2]
+        nl.store(out, value=nl.sum(t[p, 2 * a + b, 2 * c + d], axis=[2, 4]) / 4)
+        return out
+        """,
+        normal(4, 4, 6),
+    )
+    assert ".permute((0, 1, 3, 2, 4))" in new
+
+
+def test_functional_forms_write_their_destination() -> None:
+    new = migrated(
+        OUT
+        + """
+t = nl.load(x)
+y = nisa.activation(op=np.exp, data=t, scale=0.5)  # an exponential
+z = nl.ndarray(x.shape, dtype=np.float32, buffer=nl.sbuf)
+z[...] = nisa.tensor_scalar(data=y, op0=np.subtract, operand0=1.0, reverse0=True)
+nl.store(out, value=z)
+return out
+""",
+        normal(16, 32),
+    )
+    assert "nisa.activation(dst=y, op=nl.exp, data=t, scale=0.5)  # an exponential" in new
+    assert "nisa.tensor_scalar(dst=z, data=y, op0=nl.subtract, operand0=1.0, reverse0=True)" in new
+
+
+@pytest.mark.parametrize("expression", ["t + t", "t - 1.0", "2.0 * t", "t / 4", "1.0 / t", "t / t", "-t", "t * row"])
+def test_operators_between_tiles(expression: str) -> None:
+    new = migrated(
+        OUT + f"t = nl.load(x)\nrow = nl.max(t, axis=1)\nnl.store(out, value={expression})\nreturn out\n",
+        normal(16, 32) + 5,
+    )
+    assert "nisa." in new
+
+
+def test_a_row_is_broadcast_over_partitions() -> None:
+    new = migrated(
+        OUT + "t = nl.load(x)\ng = nl.load(w)\nnl.store(out, value=t * g.broadcast_to((16, 32)))\nreturn out\n",
+        normal(16, 32),
+        normal(1, 32),
+        parameters="x, w",
+    )
+    assert "nl.broadcast_to(g, (16, 32))" in new
+
+
+def test_matrix_products_add_up_in_psum_by_themselves() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((64, 48), dtype=np.float32, buffer=nl.shared_hbm)
+        acc = nl.zeros((64, 48), np.float32, buffer=nl.psum)
+        for k in nl.affine_range(2):
+            a = nl.load(x[k * 128:(k + 1) * 128, 0:64])
+            b = nl.load(w[k * 128:(k + 1) * 128, 0:48])
+            acc += nl.matmul(a, b, transpose_x=True)
+        nl.store(out, value=nl.copy(acc))
+        return out
+        """,
+        normal(256, 64),
+        normal(256, 48),
+        parameters="x, w",
+    )
+    assert "nisa.nc_matmul(dst=acc, stationary=a, moving=b)" in new and "nl.zeros" not in new
+
+
+def test_nl_matmul_transposes_what_it_has_to() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((64, 48), dtype=np.float32, buffer=nl.shared_hbm)
+        nl.store(out, value=nl.matmul(nl.load(x), nl.load(w)))
+        return out
+        """,
+        normal(64, 96),
+        normal(96, 48),
+        parameters="x, w",
+    )
+    assert "nisa.nc_transpose(" in new
+
+
+def test_loop_reduce_sets_first_and_adds_then() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((16, 8), dtype=np.float32, buffer=nl.shared_hbm)
+        total = nl.ndarray((nl.par_dim(16), 8), dtype=np.float32, buffer=nl.sbuf)
+        p, f = nl.arange(16)[:, None], nl.arange(8)[None, :]
+        for i in nl.sequential_range(4):
+            t = nl.load(x[p, 8 * i + f])
+            total[p, f] = nl.loop_reduce(t[p, f], op=np.add, loop_indices=[i])
+        nl.store(out[p, f], value=total[p, f])
+        return out
+        """,
+        normal(16, 32),
+    )
+    assert "if i == 0:" in new and "nisa.tensor_copy(dst=total, src=t)" in new
+
+
+def test_a_tile_private_to_a_loop_is_allocated_there() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((4, 16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+        a = nl.ndarray((4, nl.par_dim(16), 32), dtype=np.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(4):
+            a[i] = nl.load(x[i])
+            nl.store(out[i], value=a[i])
+        return out
+        """,
+        normal(4, 16, 32),
+    )
+    lines = new.splitlines()
+    loop = next(k for k, line in enumerate(lines) if "for i in range(4):" in line)
+    assert "a = nl.ndarray((16, 32), dtype=nl.float32, buffer=nl.sbuf)" in lines[loop + 1]
+
+
+def test_blocks_that_outlive_their_loop_come_after_the_partitions() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((4, 16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+        a = nl.ndarray((4, nl.par_dim(16), 32), dtype=np.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(4):
+            a[i] = nl.load(x[i])
+        for j in nl.affine_range(4):
+            nl.store(out[3 - j], value=a[j])
+        return out
+        """,
+        normal(4, 16, 32),
+    )
+    assert "a = nl.ndarray((16, 4, 32)" in new and "a[:, j, :]" in new
+
+
+def test_what_does_not_fit_into_psum_goes_to_sbuf() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((6, 128, 512), dtype=np.float32, buffer=nl.shared_hbm)
+        t = nl.load(x[:, 0:128])
+        w = nl.load(x)
+        acc = nl.ndarray((6, nl.par_dim(128), 512), dtype=np.float32, buffer=nl.psum)
+        for i in nl.affine_range(6):
+            acc[i] = nisa.nc_matmul(t, w)
+        for i in nl.affine_range(6):
+            nl.store(out[i], value=nl.copy(acc[i]))
+        return out
+        """,
+        normal(128, 512),
+    )
+    assert "acc = nl.ndarray((128, 6, 512), dtype=nl.float32, buffer=nl.sbuf)" in new
+
+
+def test_a_mask_that_is_a_condition_becomes_an_if() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+        t = nl.zeros((16, 32), dtype=np.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(4):
+            t[...] = nl.load(x[i], mask=i < 2)
+        nl.store(out, value=t)
+        return out
+        """,
+        normal(4, 16, 32),
+    )
+    assert "if i < 2:" in new
+
+
+def test_affine_select_and_iota_take_patterns() -> None:
+    new = migrated(
+        OUT
+        + """
+p, f = nl.arange(16)[:, None], nl.arange(16)[None, :]
+t = nl.load(x)
+kept = nisa.affine_select(pred=(p >= f), on_true_tile=t, on_false_value=-9.0)
+at = nisa.iota(3 * p + 2 * f + 1, dtype=np.float32)
+nl.store(out, value=kept + at)
+return out
+""",
+        normal(16, 16),
+    )
+    assert "channel_multiplier=1" in new and "pattern=[[-1, 16]]" in new
+    assert "nisa.iota(dst=at, pattern=[[2, 16]], offset=1, channel_multiplier=3)" in new
+
+
+def test_a_scan_and_the_number_it_starts_from() -> None:
+    new = migrated(
+        OUT
+        + """
+t = nl.load(x)
+nl.store(out, value=nisa.tensor_tensor_scan(t, t, initial=0, op0=np.multiply, op1=np.add))
+return out
+""",
+        normal(16, 32) * 0.5,
+    )
+    assert "op0=nl.multiply, op1=nl.add" in new
+
+
+def test_a_helper_that_makes_grids_goes_with_them() -> None:
+    new = migrated(
+        """
+        def grids(n, m):
+            return [nl.arange(n)[:, None], nl.arange(m)[None, :], 0]
+        out = nl.ndarray((16, 32), dtype=np.float32, buffer=nl.shared_hbm)
+        p, f, z = grids(16, 32)
+        nl.store(out[p, f], value=nl.load(x[z, p, f]))
+        return out
+        """,
+        normal(2, 16, 32),
+    )
+    assert "def grids" not in new and "x[z, :, :]" in new
+
+
+def test_a_launch_grid_becomes_loops() -> None:
+    body = """
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    p = nl.program_id(0) * 16 + nl.arange(16)[:, None]
+    f = nl.program_id(1) * 32 + nl.arange(32)[None, :]
+    nl.store(out[p, f], value=nl.load(x[p, f]) + 1.0)
+    return out
+    """
+    from nki_sim.migrate.beta1_to_current import migrate_beta1
+    from tests.migrate.kernels import beta1
+
+    source = beta1(body) + "\ndef launch(x):\n    return kernel[2, x.shape[1] // 32](x)\n"
+    migration = migrate_beta1(source, "launch", [normal(32, 64)])
+    assert migration.done and migration.proven, migration.summary() + migration.source
+    assert "for program_0 in range(grid[0]):" in migration.source
+    assert "kernel(x, grid=(2, x.shape[1] // 32))" in migration.source
+
+
+def test_a_tile_too_large_for_sbuf_is_kept_in_hbm_and_that_is_said() -> None:
+    migration = attempt(
+        """
+        out = nl.ndarray((16, 128, 4096), dtype=np.float32, buffer=nl.shared_hbm)
+        a = nl.ndarray((16, nl.par_dim(128), 4096), dtype=np.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(16):
+            a[i] = nl.load(x)
+        for i in nl.affine_range(16):
+            nl.store(out[i], value=nl.exp(a[i]))
+        return out
+        """,
+        normal(128, 4096),
+    )
+    assert migration.done and migration.proven, migration.summary()
+    assert [finding.rule for finding in migration.findings if finding.rule == "spills"]
+
+
+# --- what needs a person ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "body"),
+    [
+        ("mask", "nl.store(out[p, f], value=nl.load(x[p, f], mask=(p >= 4)), mask=(p >= 4))\nreturn out"),
+        ("function", "nl.store(out, value=nl.floor(nl.load(x)))\nreturn out"),
+        ("front end", "nl.store(out, value=nisa.bn_stats(nl.load(x)))\nreturn out"),
+        ("front end", "t = nl.load(x)\nnl.store(out, value=nl.load(x[t, f]))\nreturn out"),
+    ],
+)
+def test_what_has_no_rewrite_is_marked_and_listed(rule: str, body: str) -> None:
+    head = OUT + "p, f = nl.arange(16)[:, None], nl.arange(16)[None, :]\n"
+    migration = attempt(head + body, normal(16, 16))
+    assert rule in [finding.rule for finding in migration.left] and migration.exit_code() == 1
+    assert rule == "front end" or f"# migrate [{rule}]" in migration.source
+    assert not migration.proven
+
+
+def test_code_that_the_run_did_not_reach_is_left_and_noted() -> None:
+    new = attempt(
+        OUT + "t = nl.load(x)\nif x.shape[0] > 100:\n    t = nl.exp(t)\nnl.store(out, value=t)\nreturn out\n",
+        normal(16, 16),
+    )
+    assert new.done and "# migrate [unreached]" in new.source and "t = nl.exp(t)" in new.source
+
+
+def test_a_kernel_that_differs_is_not_called_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nki_sim.migrate import proving
+
+    monkeypatch.setattr(proving, "run_new", lambda *_: np.zeros((16, 16), np.float32))
+    migration = attempt(OUT + "nl.store(out, value=nl.load(x))\nreturn out\n", normal(16, 16))
+    assert not migration.done and migration.exit_code() == 1 and "DIFFERENT" in migration.proof
+
+
+def test_a_product_that_replaces_an_earlier_one_says_so() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((3, 16, 16), dtype=np.float32, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        p = nl.ndarray((16, 16), dtype=np.float32, buffer=nl.psum)
+        for i in nl.affine_range(3):
+            p[...] = nisa.nc_matmul(t, t)
+            nl.store(out[i], value=nl.copy(p))
+        return out
+        """,
+        normal(16, 16),
+    )
+    assert "nisa.nc_matmul(dst=p, stationary=t, moving=t, accumulate=False)" in new
+    assert "# migrated for x [16, 16]" in new
+
+
+def test_nan_proves_nothing() -> None:
+    migration = attempt(OUT + "nl.store(out, value=nl.log(nl.load(x)))\nreturn out\n", -np.ones((4, 4), np.float32))
+    assert not migration.done and "gives NaN" in migration.left[0].text
