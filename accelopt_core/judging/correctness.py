@@ -19,7 +19,13 @@ from accelopt_core.judging.closeness import (
 )
 from accelopt_core.judging.plausibility import one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, UnusableOutputs
+from accelopt_core.judging.verification import (
+    NOISE_DRAWS,
+    BadReference,
+    Reference,
+    ReferenceCache,
+    UnusableOutputs,
+)
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
 from accelopt_core.toolchain import ArgumentSpec, Toolchain
@@ -272,7 +278,7 @@ class Verifier:
         reference, draw, unit = self.compiled.reference, execution.draw, self._arithmetic.unit
         return self.cache.kept(
             reference,
-            f"{draw.seed}/{draw.distribution}/noise/{unit:g}",
+            f"{draw.seed}/{draw.distribution}/noise/{unit:g}/{NOISE_DRAWS}",
             lambda: reference.noise(execution.inputs, execution.expected, unit, draw.seed),
         )
 

@@ -167,7 +167,7 @@ def _line(name: str, mine: Mapping[str, Arguments], theirs: Mapping[str, Argumen
 def _held(found: Execution, algebra: Algebra) -> str:
     elements = sum(value.p.size for value in found.outputs)
     opaque = f"; {', '.join(sorted(algebra.arguments))} of the same arguments" if algebra.arguments else ""
-    return f"equal up to reassociation: {elements:,} output elements modulo {algebra.field.prime:,}{opaque}"
+    return f"equal up to reassociation: {elements:,} output elements in a finite field{opaque}"
 
 
 def _said(shapes: Sequence[tuple[int, ...]]) -> str:
