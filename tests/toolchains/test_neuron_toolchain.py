@@ -119,7 +119,8 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     reading = toolchain._summary
     clock = {"now": 0.0}
-    monkeypatch.setattr("infra.neuron.toolchain.time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    for module in ("toolchain", "profile_reader"):
+        monkeypatch.setattr(f"infra.neuron.{module}.time", SimpleNamespace(monotonic=lambda: clock["now"]))
 
     def slowly(neff: Neff, session: Path, deadline: float) -> dict[str, float]:
         clock["now"] += 90
