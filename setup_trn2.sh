@@ -80,7 +80,7 @@ find_sdk() {
         if [ -n "${VIRTUAL_ENV:-}" ]; then candidates+=("$VIRTUAL_ENV/bin/python"); fi
         while IFS= read -r candidate; do
             candidates+=("$candidate/bin/python")
-        done < <(compgen -G "$venvs" | LC_ALL=C sort -r)
+        done < <(compgen -G "$venvs" | LC_ALL=C sort -rV)
         if candidate="$(command -v python3)"; then candidates+=("$candidate"); fi
     fi
     for candidate in "${candidates[@]+"${candidates[@]}"}"; do
@@ -140,7 +140,8 @@ releases = {"0.2": "2.27 or 2.28", "0.3": "2.29", "0.4": "2.30", "0.5": "2.31", 
 nki, compiler = version("nki"), version("neuronx-cc")
 # The packages called nki 0.0.1 and neuronx-cc 1.0.post1 on PyPI are empty placeholders.
 real = util.find_spec("neuronxcc") is not None or (util.find_spec("nki") is not None and not nki.startswith("0.0."))
-release = releases.get(".".join(nki.split(".")[:2]), "")
+dialect = ".".join(nki.split(".")[:2])
+release = releases.get({"0.1": "0.2"}.get(dialect, dialect), "")  # SDK 2.27 calls its wheel of NKI 0.2 nki 0.1.0
 print("sdk=" + ("yes" if real else "no"))
 print("sdk_version=" + (f"{release} (told by its NKI {nki})" if release else f"unknown (nki {nki or 'absent'}, "
                         f"neuronx-cc {compiler or 'absent'})"))

@@ -30,10 +30,29 @@ try:
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
     from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
-    from infra.neuron.commands import Installation, Profiler, find_profiler, this_machine
+    from infra.neuron.commands import Installation, this_machine
     from infra.neuron.known_kernel import KNOWN_KERNEL
-    from infra.neuron.packages import Device, list_devices, system_versions
-    from infra.neuron.routes import SDK_OF_NKI, ProbeResult, instance_type, machine_of, nki_release, probe_all
+    from infra.neuron.packages import Device, Listing, list_devices, system_versions
+    from infra.neuron.profile_reader import NO_READER, TableReader, find_table_reader
+    from infra.neuron.profiler import (
+        JSON,
+        KNOWN_SCHEMAS,
+        SUMMARY_JSON,
+        UNDOCUMENTED_FLAGS,
+        Profiler,
+        find_profiler,
+        profile_schema,
+    )
+    from infra.neuron.routes import (
+        SDK_OF_NKI,
+        ProbeResult,
+        instance_type,
+        machine_of,
+        nki_release,
+        probe_all,
+        relied_on,
+        why_taken,
+    )
     from infra.neuron.toolchain import open_neuron_toolchain
     from nki_sim.machine import MACHINES
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
@@ -42,7 +61,7 @@ except ImportError as error:  # on a host that was not set up; a traceback would
         f"`{sys.executable} -m pip install numpy ml_dtypes`)"
     ) from error
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 LOW_DISK_BYTES = 5 << 30
 """Profiles of long kernels and the compiler's intermediate files need gigabytes."""
 BELIEVABLE_RATIO = 3.0
@@ -90,6 +109,12 @@ class DoctorReport:
     """What a Neuron toolchain lacks here, one line each; of interest where one is expected."""
     problems: tuple[str, ...]
     """What is wrong and what to do about it, one line each."""
+    taken: str | None = None
+    """The route that kernels are compiled by, and why that one."""
+    tables: tuple[str, ...] = ()
+    """How profiles are read: in which format, by what, of which schema."""
+    undocumented: tuple[str, ...] = ()
+    """What is relied on here though AWS does not document it, and whether it was found, one line each."""
     version: int = REPORT_VERSION
 
     @property
@@ -122,7 +147,8 @@ def examine(machine: str, installation: Installation | None = None, *, prove: bo
     chosen = next((route for route in routes if route.available), None)
     packages.update(chosen.versions if chosen else ())
     missing: list[str] = []
-    devices = _devices(where, missing)
+    listing = _devices(where, missing)
+    devices = listing.devices if listing else ()
     profiler: Profiler | None = None
     try:
         profiler = find_profiler(where)
@@ -130,9 +156,17 @@ def examine(machine: str, installation: Installation | None = None, *, prove: bo
         missing.append(str(error))
     if chosen is None:
         missing += [f"{route.route}: {route.why_not}" for route in routes]
+    tables: tuple[str, ...] = ()
+    undocumented = [*(relied_on(chosen) if chosen else ()), *([listing.undocumented] if listing else ())]
+    problems = []
+    if profiler is not None:
+        reader = find_table_reader(where) if profiler.writes_parquet else None
+        tables, lacking = _tables(profiler, reader)
+        problems += lacking
+        undocumented += _undocumented(profiler)
     kind = instance_type(where)
     proofs = [_prove_simulator(machine_of(kind) or machine)] if prove else []
-    problems = [f"the simulator: {proof.said}" for proof in proofs if not proof.right]
+    problems += [f"the simulator: {proof.said}" for proof in proofs if not proof.right]
     toolchain = None
     if not missing:
         toolchain, proof, found = _prove_neuron(where, prove, proofs)
@@ -171,20 +205,65 @@ def examine(machine: str, installation: Installation | None = None, *, prove: bo
         proofs=tuple(proofs),
         missing=tuple(missing),
         problems=tuple(problems),
+        taken=why_taken(routes),
+        tables=tables,
+        undocumented=tuple(line for line in undocumented if line),
     )
 
 
-def _devices(where: Installation, missing: list[str]) -> tuple[Device, ...]:
+def _devices(where: Installation, missing: list[str]) -> Listing | None:
     if where.devices() == 0:
         missing.append(
             f"no Neuron device in {where.device_folder}: on a Trainium instance, load the driver (aws-neuronx-dkms)"
         )
-        return ()
+        return None
     try:
         return list_devices(where)
     except ToolchainMissing as error:
         missing.append(str(error))
-        return ()
+        return None
+
+
+def _tables(profiler: Profiler, reader: TableReader | None) -> tuple[tuple[str, ...], list[str]]:
+    """How a profile is read here, and what of it cannot be."""
+    lines, problems = [], []
+    can_read = f"{reader.package} of {reader.python}" if reader else NO_READER
+    has_json = profiler.has_format(JSON)
+    if has_json:
+        lines.append(f"`view --output-format json`; Parquet, once that is gone: {can_read}")
+    elif has_json is None:
+        lines.append(f"`view --help` names no formats: json is tried, then Parquet: {can_read}")
+    else:
+        lines.append(f"Parquet, `view --output-format json` is gone: {can_read}")
+        if reader is None:
+            problems.append(f"no time per source line, and narrow dtypes by the summary only: {NO_READER}")
+    if profiler.has_format(SUMMARY_JSON) is False:
+        lines.append("`view --output-format summary-json` is gone: table Summary")
+        if reader is None:
+            problems.append(f"no latency can be read: {NO_READER}")
+    schema = profile_schema(profiler)
+    if schema is None:
+        lines.append("schema: not told by --show-profile-schema")
+    else:
+        lines.append(f"schema {schema.version}, told by {profiler.name} {schema.asked}")
+        first, last = KNOWN_SCHEMAS
+        if not first <= int(schema.version.partition(".")[0]) <= last:
+            problems.append(f"profile schema {schema.version} is not one of {first} to {last}, which were read")
+        if schema.missing:
+            problems.append(f"profile schema {schema.version} has no {', '.join(schema.missing)} in table Instruction")
+    return tuple(lines), problems
+
+
+def _undocumented(profiler: Profiler) -> list[str]:
+    return [
+        f"{profiler.name} capture {flag} ({why}): "
+        + (
+            "its --help lists it"
+            if flag in profiler.capture_flags
+            else "its --help does not list it, so it is not used"
+        )
+        for flag, why in UNDOCUMENTED_FLAGS.items()
+    ]
 
 
 def _busy(devices: tuple[Device, ...]) -> list[str]:
@@ -313,6 +392,10 @@ def render(report: DoctorReport, *, neuron_wanted: bool = False, clock_skew_s: f
         rows.append(
             (f"route {route.route}", f"works with {route.python}" if route.available else f"no: {route.why_not}")
         )
+    if report.taken:
+        rows.append(("route taken", report.taken))
+    rows += [("profile tables", line) for line in report.tables]
+    rows += [("undocumented", line) for line in report.undocumented]
     for proof in report.proofs:
         rows.append(("known kernel", f"{'right' if proof.right else 'FAILED'} on {proof.toolchain}: {proof.said}"))
     if report.expects_neuron or neuron_wanted:
@@ -362,7 +445,7 @@ def from_json(text: str) -> DoctorReport:
                 ),
                 "proofs": tuple(Proof(**proof) for proof in data["proofs"]),
                 "missing": tuple(str(line) for line in data["missing"]),
-                "problems": tuple(str(problem) for problem in data["problems"]),
+                **{name: tuple(map(str, data[name])) for name in ("problems", "tables", "undocumented")},
             }
         )
     except (ValueError, KeyError, TypeError) as error:

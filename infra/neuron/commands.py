@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,6 @@ from infra.isolation.sandbox import kill_group, scrubbed_environment
 
 STDOUT_LIMIT = 64 << 20
 STDERR_LIMIT = 256 << 10
-
-PROFILERS = ("neuron-explorer", "neuron-profile")
-"""The same interface under its current and its former name (aws-neuron-sdk, how-to-profile-workload.rst)."""
-
-_DOCUMENTED_FLAGS = frozenset({"--num-exec", "--profile-nth-exec", "--save-output-npy", "--save-output"})
 
 
 @dataclass(frozen=True)
@@ -56,12 +51,21 @@ class Installation:
 
 def this_machine() -> Installation:
     """This interpreter first, then the virtual environments of the Neuron machine images (newest name first)."""
-    images = sorted(Path("/opt").glob("aws_neuronx_venv*/bin/python"), reverse=True)
+    images = newest_first(Path("/opt").glob("aws_neuronx_venv*/bin/python"))
     searched = [Path(p) for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if p]
     return Installation(
         tool_folders=(*searched, Path("/opt/aws/neuron/bin")),
         pythons=tuple(dict.fromkeys([Path(sys.executable), *images])),
     )
+
+
+def newest_first(paths: Iterable[Path]) -> list[Path]:
+    """By the numbers in their names, as numbers: `aws_neuronx_venv_pytorch_2_14` is newer than `..._2_9`."""
+
+    def by_number(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+    return sorted(paths, key=by_number, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -115,37 +119,3 @@ def run_tool(
         out.seek(0)
         err.seek(max(0, err.seek(0, os.SEEK_END) - STDERR_LIMIT))
         return ToolRun(status, out.read(), err.read().decode("utf-8", "replace"))
-
-
-@dataclass(frozen=True)
-class Profiler:
-    path: Path
-    capture_flags: frozenset[str]
-    """Long flags that this version's `capture --help` lists."""
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
-    def keeps_timed_outputs(self) -> bool:
-        """Else what a timed execution computed cannot be compared with what was verified."""
-        return {"--save-nth-output", "--save-output-npy"} <= self.capture_flags
-
-
-def find_profiler(installation: Installation) -> Profiler:
-    """The newer name first. Raises ToolchainMissing."""
-    for name in PROFILERS:
-        path = installation.tool(name)
-        if path is None:
-            continue
-        with tempfile.TemporaryDirectory(prefix="nki-probe-") as folder:
-            try:
-                said = run_tool([str(path), "capture", "--help"], cwd=Path(folder), timeout_s=60, step=Step.EXAMINE)
-            except StepTimeout:
-                raise ToolchainMissing(f"{path} capture --help does not answer within 60 s; reinstall it") from None
-        flags = frozenset(re.findall(r"--[a-z][a-z0-9-]+", said.text))
-        return Profiler(path, flags if "--num-exec" in flags else _DOCUMENTED_FLAGS)
-    raise ToolchainMissing(
-        f"neither {' nor '.join(PROFILERS)} is in PATH or /opt/aws/neuron/bin: install the package aws-neuronx-tools"
-    )

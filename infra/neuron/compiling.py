@@ -35,7 +35,7 @@ from infra.neuron.commands import Installation
 from infra.neuron.faults import compile_error, neffs_in, read_report
 from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.neff import NEFF_LIMIT, NeffUnreadable, match_inputs, match_outputs, read_neff
-from infra.neuron.routes import CHILD, DOCTOR, Route, ask_interpreter, search_path
+from infra.neuron.routes import CHILD, DOCTOR, LNC, Route, ask_interpreter, search_path
 from infra.neuron.tensors import size_bytes
 
 log = logging.getLogger(__name__)
@@ -176,6 +176,7 @@ class NeffCompiler:
             "source": str(candidate),
             "entry_points": ENTRY_POINTS,
             "machine": self.machine,
+            "lnc": LNC,
             "arguments": [asdict(a) for a in arguments],
             "artifacts": str(artifacts),
             "said": str(said),
@@ -228,14 +229,18 @@ class NeffCompiler:
         }
 
     def _compile_environment(self, work: Path, artifacts: Path) -> dict[str, str]:
-        """All set before the interpreter starts: NKI reads some of it when imported."""
+        """All set before the interpreter starts: NKI reads some of it when imported.
+
+        NKI_COMPILER_FRONTEND is left alone: kernels are traced or parsed as their release does by itself, and 0.7 is
+        the last that knows the other way (announce-nki-specialization-change.html).
+        """
         environment = {
             "HOME": str(work),
             "USER": "candidate",
             "LOGNAME": "candidate",
             "PATH": search_path(self._installation, self._python),
             "NEURON_PLATFORM_TARGET_OVERRIDE": self.machine,
-            "NEURON_LOGICAL_NC_CONFIG": "1",
+            "NEURON_LOGICAL_NC_CONFIG": str(LNC),
             "NEURON_RT_VISIBLE_CORES": self._core,
             "NEURON_FRAMEWORK_DEBUG": "1",
             "NKI_DEBUG_INFO": "True",
@@ -248,7 +253,8 @@ class NeffCompiler:
                 NEURON_RT_INSPECT_DEVICE_PROFILE="1",
                 NEURON_RT_INSPECT_OUTPUT_DIR=str(work / "inspect"),
             )
-        return {**environment, **{k: v.format(machine=self.machine) for k, v in self.route.environment}}
+        known = {"machine": self.machine, "lnc": LNC, "cache": work / "cache"}
+        return {**environment, **{name: value.format(**known) for name, value in self.route.environment}}
 
     def _compile_error(self, said: Mapping[str, Any]) -> Exception:
         if said["phase"] == "toolchain":

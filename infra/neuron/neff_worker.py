@@ -189,7 +189,7 @@ def compile_driver() -> Compile:
         inputs = dict(zip(parameters(kernel), zeros(job["arguments"])))
         options = driver.CompileOptions(
             target=job["machine"],
-            lnc=1,
+            lnc=job["lnc"],
             artifacts_dir=job["artifacts"],
             output_path=os.path.join(job["artifacts"], "kernel.neff"),
         )
@@ -213,6 +213,24 @@ def compile_driver() -> Compile:
     return run
 
 
+def torch_neuron() -> Compile:
+    """NKI inside native PyTorch, SDK 2.33 on: tensors on the device `neuron` (torch/guides/how-to-work-with-nki.html).
+
+    The first eager call compiles; fetching the outputs waits for it. No operation but the kernel is executed on the
+    device, so that its NEFF is the only one.
+    """
+    torch = importlib.import_module("torch")
+    importlib.import_module("torch_neuronx")
+
+    def run(kernel: Any, job: dict[str, Any]) -> Any:
+        outputs = kernel(*tensors(torch, job["arguments"], "neuron"))
+        for output in flatten(outputs):
+            output.to("cpu")
+        return outputs
+
+    return run
+
+
 def torch_xla() -> Compile:
     """NKI inside PyTorch/XLA, SDK 2.28 on: the graph around the kernel is the kernel alone."""
     torch = importlib.import_module("torch")
@@ -220,19 +238,26 @@ def torch_xla() -> Compile:
     model = importlib.import_module("torch_xla.core.xla_model")
 
     def run(kernel: Any, job: dict[str, Any]) -> Any:
-        device = model.xla_device()
-        given = [
-            torch.zeros(tuple(argument["shape"]), dtype=getattr(torch, argument["dtype"])).to(device)
-            if "shape" in argument
-            else argument["value"]
-            for argument in job["arguments"]
-        ]
-        outputs = kernel(*given)
+        outputs = kernel(*tensors(torch, job["arguments"], model.xla_device()))
         model.mark_step()
         model.wait_device_ops()
         return outputs
 
     return run
+
+
+def tensors(torch: Any, arguments: list[dict[str, Any]], device: Any) -> list[Any]:
+    """Zeros made on the CPU and moved to `device`, the values themselves for constants."""
+    made: list[Any] = []
+    for argument in arguments:
+        if "shape" not in argument:
+            made.append(argument["value"])
+            continue
+        dtype = getattr(torch, argument["dtype"], None)
+        if dtype is None:
+            raise ToolchainTrouble(f"torch has no dtype {argument['dtype']} here")
+        made.append(torch.zeros(tuple(argument["shape"]), dtype=dtype).to(device))
+    return made
 
 
 def baremetal() -> Compile:
@@ -243,7 +268,7 @@ def baremetal() -> Compile:
         return nki.baremetal(
             kernel,
             save_neff_name=os.path.join(job["artifacts"], "kernel.neff"),
-            additional_compile_opt="--disable-dge --logical-nc-config=1",
+            additional_compile_opt=f"--disable-dge --logical-nc-config={job['lnc']}",
         )(*zeros(job["arguments"]))
 
     return run
@@ -253,6 +278,7 @@ ROUTES = {
     "standalone": standalone,
     "compile-driver": compile_driver,
     "compile-kernel": compile_kernel,
+    "torch-neuron": torch_neuron,
     "torch-xla": torch_xla,
     "baremetal": baremetal,
 }

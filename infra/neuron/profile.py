@@ -1,7 +1,7 @@
 """What the profiler prints, as numbers: the summary, and where each source line spent its time. Shipped.
 
-The schema changes between versions (profile-schema-reference.rst, 7.4.0 with SDK 2.31): fields come and
-go and are passed on as they are, but a summary without a believable `total_time` is an error by name.
+The schema changes between versions (profile-schema-reference.rst: 7.4.0 with SDK 2.31, 12.0.1 with 2.33): fields come
+and go and are passed on as they are, but a summary without a believable `total_time` is an error by name.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ def parse_summary(text: str) -> dict[str, float]:
     if not candidates:
         raise ProfileUnreadable(f"no summary in the profiler's output: {_excerpt(text)}")
     return max((_checked(fields) for fields in candidates), key=lambda fields: fields["total_time"])
+
+
+def summary_of_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The same from table Summary: one row per execution, the slowest decides. Raises ProfileUnreadable."""
+    if not rows:
+        raise ProfileUnreadable("the table Summary is empty")
+    return max((_checked(row) for row in rows), key=lambda fields: fields["total_time"])
 
 
 def _objects(text: str) -> Iterable[dict[str, Any]]:
@@ -148,6 +155,11 @@ def parse_instructions(text: str, *, source_name: str, total_time_s: float) -> I
         raise ProfileUnreadable(f"no instruction table in the profiler's JSON: {error!r}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ProfileUnreadable("the instruction table of the profiler's JSON is not a list of objects")
+    return instruction_facts(rows, source_name=source_name, total_time_s=total_time_s)
+
+
+def instruction_facts(rows: Sequence[Mapping[str, Any]], *, source_name: str, total_time_s: float) -> InstructionFacts:
+    """The same from rows of table Instruction, wherever they were read from. Raises ProfileUnreadable."""
     work = [row for row in rows if str(row.get("opcode", "")).upper() not in _SETUP_OPCODES]
     spans = [_span(row) for row in work]
     scale_us = _scale_us(work, spans, total_time_s)

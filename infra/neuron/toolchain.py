@@ -25,22 +25,18 @@ import numpy as np
 
 from accelopt_core.evaluation import HotLine, Installed, Proof, Step
 from accelopt_core.toolchain import ArgumentSpec, Facts, RunError, StepTimeout, Timing, ToolchainMissing, Traced
-from infra.neuron.commands import Installation, Profiler, ToolRun, find_profiler, run_tool, this_machine
+from infra.neuron.commands import Installation, ToolRun, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
 from infra.neuron.cores import CoreShare, share_of_this_host
 from infra.neuron.faults import run_fault
 from infra.neuron.leases import Told
 from infra.neuron.packages import system_versions
-from infra.neuron.profile import (
-    InstructionFacts,
-    ProfileUnreadable,
-    narrow_matmuls,
-    parse_instructions,
-    parse_summary,
-    resource_bound_us,
-)
+from infra.neuron.profile import ProfileUnreadable, narrow_matmuls, resource_bound_us
+from infra.neuron.profile_reader import ProfileReader, find_table_reader
+from infra.neuron.profiler import Profiler, find_profiler
 from infra.neuron.routes import (
     DOCTOR,
+    LNC,
     ROUTES,
     ProbeResult,
     Route,
@@ -81,6 +77,7 @@ def open_neuron_toolchain(
             "(aws-neuronx-dkms) loaded?"
         )
     profiler = find_profiler(where)
+    reader = ProfileReader(profiler, find_table_reader(where) if profiler.needs_parquet else None)
     kind = instance_type(where)
     generation = machine_of(kind)
     if generation is None:
@@ -100,7 +97,7 @@ def open_neuron_toolchain(
                 core_model = calibrated_machine(generation, calibration)
             except (KeyError, ValueError) as error:
                 raise ToolchainMissing(f"the calibration does not fit this device: {error.args[0]}") from None
-            return NeuronToolchain(chosen, result, where, profiler, core_model, kind or "", share, trace)
+            return NeuronToolchain(chosen, result, where, profiler, reader, core_model, kind or "", share, trace)
         looked.append(f"{result.route}: {result.why_not}")
     why = "; ".join(looked) or f"no route is named {route!r}"
     raise ToolchainMissing(f"no way to compile a kernel here ({why}); {DOCTOR}")
@@ -122,6 +119,7 @@ class NeuronToolchain:
         probe: ProbeResult,
         installation: Installation,
         profiler: Profiler,
+        reader: ProfileReader,
         machine: Machine,
         kind: str,
         share: CoreShare,
@@ -132,6 +130,7 @@ class NeuronToolchain:
         self._probe = probe
         self._where = installation
         self._profiler = profiler
+        self._reader = reader
         self._kind = kind
         self._share = share
         self._trace = trace
@@ -167,7 +166,7 @@ class NeuronToolchain:
         facts = {
             "kind": self._kind,
             "route": self.route.name,
-            "lnc": 1,
+            "lnc": LNC,
             "profiler": [self._profiler.name, binary.st_size],
             "versions": sorted(self.versions.items()),
         }
@@ -222,8 +221,7 @@ class NeuronToolchain:
         return [read_output(work, name, spec, said.text) for name, spec in pairs]
 
     def cores(self, artifact: Neff) -> int:
-        """Kernels are compiled for LNC 1 (routes.py)."""
-        return 1
+        return LNC
 
     def memory_bytes(self, artifact: Neff) -> int:
         """The device has memory of its own."""
@@ -302,9 +300,11 @@ class NeuronToolchain:
         narrow = {found for found in [narrow_matmuls(summary)] if found}
         lines: tuple[HotLine, ...] = ()
         try:
-            detail = self._instructions(artifact, session, summary["total_time"])
+            until = time.monotonic() + _TABLE_TIMEOUT_S
+            env = self._run_environment
+            detail = self._reader.instructions(artifact.path, session, summary["total_time"], until, env)
             lines, narrow = detail.hot_lines, narrow | set(detail.low_precision)
-        except (ProfileUnreadable, StepTimeout, RunError) as error:
+        except (ProfileUnreadable, StepTimeout, RunError, ToolchainMissing) as error:
             log.warning("no time per source line: %s", error)
         flops = summary.get("hardware_flops")
         return Facts(
@@ -357,46 +357,14 @@ class NeuronToolchain:
         return said
 
     def _summary(self, artifact: Neff, session: Path, deadline: float) -> dict[str, float]:
-        said = self._view(artifact, session, ["--output-format", "summary-json"], deadline)
-        try:
-            return parse_summary(said.stdout.decode("utf-8", "replace"))
-        except ProfileUnreadable as error:
-            raise ToolchainMissing(f"{self._profiler.name} view: {error}; {DOCTOR}") from None
-
-    def _instructions(self, artifact: Neff, session: Path, total_time_s: float) -> InstructionFacts:
-        table = session.with_suffix(".json")
-        self._view(artifact, session, ["--output-format", "json", "--output-file", str(table)], time.monotonic() + 120)
-        try:
-            if table.stat().st_size > _TABLE_LIMIT:
-                raise ProfileUnreadable(f"the instruction table has {table.stat().st_size >> 20} MiB")
-            return parse_instructions(
-                table.read_text(encoding="utf-8", errors="replace"),
-                source_name="candidate.py",
-                total_time_s=total_time_s,
-            )
-        except OSError as error:
-            raise ProfileUnreadable(f"{self._profiler.name} view left no {table.name}: {error.strerror}") from None
-        finally:
-            table.unlink(missing_ok=True)
-
-    def _view(self, artifact: Neff, session: Path, flags: Sequence[str], deadline: float) -> ToolRun:
-        said = run_tool(
-            [str(self._profiler.path), "view", "-n", str(artifact.path), "-s", str(session), *flags],
-            cwd=session.parent,
-            timeout_s=deadline - time.monotonic(),
-            step=Step.READ_PROFILE,
-            env=self._run_environment,
-        )
-        if said.status != 0:
-            raise run_fault(said, f"{self._profiler.name} view")
-        return said
+        return self._reader.summary(artifact.path, session, deadline, self._run_environment)
 
     @property
     def _run_environment(self) -> dict[str, str]:
         return {
             "PATH": self._where.path_variable,
             "NEURON_RT_VISIBLE_CORES": self._share.core,
-            "NEURON_LOGICAL_NC_CONFIG": "1",
+            "NEURON_LOGICAL_NC_CONFIG": str(LNC),
             "NEURON_RT_ENABLE_DGE_NOTIFICATIONS": "0",  # their queue can overflow (nrt-troubleshoot.rst)
         }
 
@@ -407,7 +375,7 @@ class NeuronToolchain:
         return work
 
 
-_TABLE_LIMIT = 512 << 20
+_TABLE_TIMEOUT_S = 120.0
 
 
 def _digest(arrays: Sequence[np.ndarray]) -> str:

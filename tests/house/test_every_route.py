@@ -13,7 +13,7 @@ import pytest
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron import neff_worker
 from infra.neuron.leases import FOLDER_VARIABLE
-from infra.neuron.routes import ROUTES, SDK_OF_NKI, Route
+from infra.neuron.routes import LNC, ROUTES, SDK_OF_NKI, Route
 from infra.neuron.toolchain import open_neuron_toolchain
 from nki_sim.lint import VERSIONS
 from nki_sim.machine import MACHINES
@@ -67,7 +67,8 @@ def check_the_descriptions(routes: Routes) -> None:
         assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", route.name) and route.title and route.modules
         for variable, value in route.environment:
             assert re.fullmatch(r"[A-Z][A-Z_]+", variable)
-            assert all("{" not in value.format(machine=machine) for machine in MACHINES)
+            for machine in MACHINES:
+                assert "{" not in value.format(machine=machine, lnc=LNC, cache="/work/cache")
 
 
 def test_each_says_what_it_is() -> None:

@@ -152,6 +152,11 @@ def test_check_changes_nothing_at_all(kind: str, request: pytest.FixtureRequest)
     assert "would be made without --check" in done.stdout
 
 
+def test_the_wheel_of_sdk_2_27_is_told_by_its_number(bare: Machine) -> None:
+    bare.venv("aws_neuronx_venv_pytorch_2_9", {"nki": "0.1.0", "numpy": "2.1.0", "ml_dtypes": "0.5.1"})
+    assert "2.27 or 2.28 (told by its NKI 0.1.0)" in bare.run("--check").stdout
+
+
 def test_check_leaves_even_wrong_permissions_alone(trn2: Machine) -> None:
     work = trn2.home / ".nki-optimizer"
     work.mkdir()

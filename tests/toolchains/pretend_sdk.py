@@ -17,6 +17,8 @@ FIXTURES = Path(__file__).with_name("fixtures")
 PROJECT = Path(__file__).resolve().parents[2]
 SIMULATED = (FIXTURES / "site_simulated", PROJECT)
 """A pretend NKI that compiles real kernels; the simulator it needs is found in the project."""
+READS_TABLES = FIXTURES / "site_tables"
+"""A pretend pyarrow, for the pretend Parquet of the pretend profiler."""
 
 
 class PretendSdk:
@@ -28,7 +30,11 @@ class PretendSdk:
         tools: Sequence[str] = ("neuron-ls", "dpkg-query"),
         site: Sequence[Path] = (FIXTURES / "site",),
         devices: int = 1,
+        release: tuple[int, int] = (2, 32),
+        only_documented: bool = False,
     ) -> None:
+        """`release`: of the SDK whose tools these are. `only_documented`: they take only flags that AWS describes."""
+        self._head = f"PROJECT = {str(PROJECT)!r}\nRELEASE = {release}\nONLY_DOCUMENTED = {only_documented}\n"
         self.tools = folder / "tools"
         self.tools.mkdir(parents=True)
         self._install("neuron-explorer", profiler)
@@ -50,7 +56,7 @@ class PretendSdk:
     def _install(self, source: str, name: str) -> None:
         path = self.tools / name
         text = (FIXTURES / "tools" / source).read_text()
-        path.write_text(f"#!{sys.executable}\nPROJECT = {str(PROJECT)!r}\n{text}")
+        path.write_text(f"#!{sys.executable}\n{self._head}{text}")
         path.chmod(0o755)
 
     def behave(self, **state: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from infra import doctor
 from infra.doctor import examine, from_json, render, to_json
 from infra.neuron.commands import Installation
-from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+from tests.toolchains.pretend_sdk import FIXTURES, READS_TABLES, SIMULATED, PretendSdk
 
 
 @pytest.fixture
@@ -129,3 +129,63 @@ def test_what_is_not_a_report_is_refused(laptop: Installation, damage: object) -
 def test_low_disk_is_a_problem(laptop: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
     assert any("set TMPDIR or clean up" in problem for problem in examine("trn2", laptop, prove=False).problems)
+
+
+# --- which route, which tables, and what no page of AWS describes ------------------------------------
+
+
+def _examined(
+    folder: Path, release: tuple[int, int], *site: Path, only_documented: bool = False, **state: object
+) -> str:
+    sdk = PretendSdk(folder, release=release, only_documented=only_documented, site=(FIXTURES / "site", *site))
+    sdk.behave(**state)
+    report = examine("trn2", sdk.installation, prove=False)
+    assert from_json(to_json(report)) == report
+    return " ".join(render(report).split())
+
+
+@pytest.mark.parametrize(
+    ("release", "says"),
+    [
+        ((2, 32), ("`view --output-format json`", "schema 7.4.0, told by neuron-explorer --show-profile-schema")),
+        ((2, 33), ("`view --output-format json`", "schema 12.0.1, told by neuron-explorer view --show-profile-schema")),
+        ((2, 34), ("Parquet, `view --output-format json` is gone: pyarrow 21.0.0 of", "devices are under 'devices'")),
+    ],
+)
+def test_it_says_how_profiles_are_read_on_each_release(
+    tmp_path: Path, release: tuple[int, int], says: tuple[str, ...]
+) -> None:
+    told = _examined(tmp_path, release, READS_TABLES)
+    assert "1 with 4 NeuronCores" in told
+    assert "route taken standalone: the only one that works here (Python 3." in told
+    for line in says:
+        assert line in told
+    assert "problem device 0 is used" in told and told.count(" problem ") == 1
+
+
+@pytest.mark.parametrize("only_documented", [False, True])
+def test_undocumented_flags_are_named_with_whether_they_are_there(tmp_path: Path, only_documented: bool) -> None:
+    told = _examined(tmp_path, (2, 33), only_documented=only_documented)
+    there = "its --help does not list it, so it is not used" if only_documented else "its --help lists it"
+    for flag in ("--disable-profile", "--save-nth-output"):
+        assert f"undocumented neuron-explorer capture {flag} (" in told
+    assert told.count(there) == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "state", "says"),
+    [
+        (
+            (2, 34),
+            {},
+            "problem no time per source line, and narrow dtypes by the summary only: no Python here has pyarrow",
+        ),
+        ((2, 33), {"schema": "14.0.0"}, "problem profile schema 14.0.0 is not one of 7 to 12, which were read"),
+        ((2, 33), {"schema_without": "nki_source_location"}, "12.0.1 has no nki_source_location in table Instruction"),
+        ((2, 33), {"silent_about_formats": True}, "`view --help` names no formats: json is tried, then Parquet"),
+    ],
+)
+def test_what_cannot_be_read_of_a_profile_is_said_before_a_run(
+    tmp_path: Path, release: tuple[int, int], state: dict[str, object], says: str
+) -> None:
+    assert says in _examined(tmp_path, release, **state)

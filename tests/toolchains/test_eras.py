@@ -9,6 +9,8 @@ import pytest
 
 from accelopt_core.toolchain import CompileError, ConstantArgument, TensorArgument
 from infra.judging.simulator_toolchain import traced_on_simulator
+from infra.neuron.compiling import NeffCompiler
+from infra.neuron.routes import ROUTES, Route
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.toolchains.pretend_sdk import FIXTURES, PretendSdk, shadow
 
@@ -19,6 +21,7 @@ RIGHT = np.full((4, 3), 0.5, np.float32)
 ERAS = {
     "compile-kernel": ({"nki": "0.2.0"}, "import nki"),
     "compile-driver": ({"nki": "0.4.0"}, "import nki"),
+    "torch-neuron": ({"nki": "0.7.0", "torch-neuronx": "2.14.3.0"}, "import nki"),
     "torch-xla": ({"nki": "0.2.0", "torch-neuronx": "2.9"}, "import nki"),
     "baremetal": ({"neuronx-cc": "2.21.0"}, "import neuronxcc.nki as nki"),
 }
@@ -33,6 +36,23 @@ def _open(folder: Path, route: str) -> NeuronToolchain:
             package.rmdir()
     sdk = PretendSdk(folder / "sdk", site=[site, FIXTURES / "eras" / route, FIXTURES / "eras/common"])
     return open_neuron_toolchain(traced_on_simulator, route, sdk.installation)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_kernel_and_graph_are_compiled_for_the_same_cores_and_by_the_front_end_of_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: Route
+) -> None:
+    monkeypatch.setenv("NKI_COMPILER_FRONTEND", "custom")
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "2")
+    sdk = PretendSdk(tmp_path / "sdk")
+    compiler = NeffCompiler(route, sdk.installation.pythons[0], (), sdk.installation, "trn2", "0", tmp_path)
+    environment = compiler._compile_environment(tmp_path / "work", tmp_path / "work/artifacts")
+    assert environment["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    assert "--lnc" not in environment.get("NEURON_CC_FLAGS", "") or "--lnc 1" in environment["NEURON_CC_FLAGS"]
+    assert "NKI_COMPILER_FRONTEND" not in environment
+    for name, value in environment.items():
+        assert "{" not in value, name
+        assert not name.endswith("CACHE_DIR") or value.startswith(str(tmp_path / "work")), "no other candidate's NEFF"
 
 
 @pytest.mark.parametrize("route", ERAS)

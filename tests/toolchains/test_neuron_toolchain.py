@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +24,11 @@ from accelopt_core.toolchain import (
 )
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.compiling import Neff
+from infra.neuron.profile_reader import PARQUET_READER, ProfileReader
+from infra.neuron.profiler import Profiler
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from tests.processes import eventually, running
-from tests.toolchains.pretend_sdk import PretendSdk
+from tests.toolchains.pretend_sdk import FIXTURES, READS_TABLES, PretendSdk
 
 A = TensorArgument((4, 3), "float32")
 HEAD = "import nki\nimport nki.language as nl\n\n@nki.jit\n"
@@ -114,7 +119,8 @@ def test_profiles_that_take_too_long_to_read_cost_samples_and_not_the_measuremen
     neff = toolchain.compile(SUBTRACT, [A, A], 60)
     reading = toolchain._summary
     clock = {"now": 0.0}
-    monkeypatch.setattr("infra.neuron.toolchain.time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    for module in ("toolchain", "profile_reader"):
+        monkeypatch.setattr(f"infra.neuron.{module}.time", SimpleNamespace(monotonic=lambda: clock["now"]))
 
     def slowly(neff: Neff, session: Path, deadline: float) -> dict[str, float]:
         clock["now"] += 90
@@ -369,3 +375,96 @@ def test_nothing_is_left_behind(sdk: PretendSdk) -> None:
     folder = toolchain.compile(SUBTRACT, [A, A], 60).path.parent
     toolchain.close()
     assert not folder.exists()
+
+
+# --- what an SDK's tools have, and no more --------------------------------------------------------
+
+RELEASES = [(2, 31), (2, 32), (2, 33), (2, 34)]
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=str)
+def test_documented_flags_are_enough_on_every_release(tmp_path: Path, release: tuple[int, int]) -> None:
+    sdk = PretendSdk(tmp_path, release=release, only_documented=True, site=(FIXTURES / "site", READS_TABLES))
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert np.array_equal(toolchain.run(neff, [LEFT, RIGHT], 60)[0], LEFT - RIGHT)
+    assert len(toolchain.time(neff, [LEFT, RIGHT], 1, 2, 60).samples_us) == 2
+    facts = toolchain.facts(neff)
+    assert [(hot.line, hot.engine) for hot in facts.hot_lines] == [(6, "tensor"), (7, "vector")]
+    toolchain.close()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"split_tables": True}, id="a table in numbered files"),
+        pytest.param({"no_formats": ["summary-json"], "silent_about_formats": True}, id="not even a summary as JSON"),
+        pytest.param({"silent_about_formats": True}, id="help that names no formats"),
+    ],
+)
+def test_tables_are_read_from_parquet_where_json_is_gone(tmp_path: Path, state: dict[str, object]) -> None:
+    sdk = PretendSdk(tmp_path, release=(2, 34), site=(FIXTURES / "site", READS_TABLES))
+    sdk.behave(operands="src=bf16@0x0", **state)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60).samples_us == pytest.approx((100.0,))
+    facts = toolchain.facts(neff)
+    assert [(hot.line, hot.engine, hot.active_us) for hot in facts.hot_lines] == [
+        (6, "tensor", 50.0),
+        (7, "vector", 25.0),
+    ]
+    assert facts.low_precision == ("bfloat16",)
+    assert not list(toolchain._last[neff.digest][1].parent.glob("*tables*")), "tables are not kept"
+    toolchain.close()
+
+
+@pytest.mark.parametrize(
+    ("site", "state", "says"),
+    [
+        ((), {}, "tables are in Parquet only, and no Python here has pyarrow"),
+        ((READS_TABLES,), {"no_instructions": True}, "no Instruction.parquet in what view left: Summary.parquet"),
+    ],
+)
+def test_without_tables_there_is_a_latency_and_a_word_on_what_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, site: tuple[Path, ...], state: dict[str, object], says: str
+) -> None:
+    sdk = PretendSdk(tmp_path, release=(2, 34), site=(FIXTURES / "site", *site))
+    sdk.behave(**state)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    neff = toolchain.compile(SUBTRACT, [A, A], 60)
+    assert toolchain.time(neff, [LEFT, RIGHT], 1, 1, 60).samples_us == pytest.approx((100.0,))
+    assert toolchain.facts(neff).hot_lines == ()
+    assert says in caplog.text
+    toolchain.close()
+
+
+def test_a_profiler_of_which_not_even_a_latency_can_be_read_is_not_opened(tmp_path: Path) -> None:
+    profiler = Profiler(tmp_path / "neuron-explorer", frozenset(), frozenset(), frozenset({"parquet"}))
+    with pytest.raises(ToolchainMissing, match="in Parquet only, and no Python here has pyarrow"):
+        ProfileReader(profiler, None)
+
+
+def test_what_the_reader_of_tables_does_is_what_the_real_pyarrow_takes(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"start_ts": [1, 2], "engine": ["tensor", None], "other": [0.5, 1.5]})
+    parquet.write_table(table, tmp_path / "Instruction_0.parquet")
+    parquet.write_table(table, tmp_path / "Instruction_1.parquet")
+    parquet.write_table(table, tmp_path / "InstructionX.parquet")
+    out = tmp_path / "rows.json"
+    argv = [
+        sys.executable,
+        "-I",
+        str(PARQUET_READER),
+        str(tmp_path),
+        "Instruction",
+        str(out),
+        "start_ts",
+        "engine",
+        "no",
+    ]
+    assert subprocess.run(argv).returncode == 0
+    assert json.loads(out.read_text()) == {
+        "rows": [{"start_ts": 1, "engine": "tensor"}, {"start_ts": 2, "engine": None}] * 2,
+        "files": 2,
+    }

@@ -13,6 +13,7 @@ from infra.neuron.profile import (
     parse_instructions,
     parse_summary,
     resource_bound_us,
+    summary_of_table,
 )
 from nki_sim.machine import TRN2
 
@@ -150,6 +151,14 @@ def test_the_summary_betrays_matmuls_below_float32(
         "adjusted_transpose_flops": adjusted_transpose,
     }
     assert (narrow_matmuls(fields) is not None) is narrow
+
+
+def test_the_table_of_summaries_has_the_same_fields_and_the_slowest_decides() -> None:
+    row = EXPLORER_2_32["n_5f3c9a1b2d"]
+    assert summary_of_table([row, {**row, "total_time": 0.002, "cc_active_time": None}])["total_time"] == 0.002
+    for rows in ([], [{**row, "total_time": 1.2345e6}], [{"hbm_read_bytes": 1}]):
+        with pytest.raises(ProfileUnreadable):
+            summary_of_table(rows)
 
 
 def test_a_summary_without_adjusted_flops_says_nothing_about_precision() -> None:

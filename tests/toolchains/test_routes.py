@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
 from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.routes import ROUTES, instance_type, machine_of, nki_release, probe_all
+from infra.neuron.commands import newest_first
+from infra.neuron.routes import (
+    ROUTES,
+    ProbeResult,
+    installed,
+    instance_type,
+    machine_of,
+    nki_release,
+    probe_all,
+    relied_on,
+    why_taken,
+)
 from infra.neuron.toolchain import open_neuron_toolchain
 from nki_sim.machine import MACHINES
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
 
 ERAS = {
     "SDK 2.26, Beta 1": ({"neuronx-cc": "2.21.1"}, ["neuronxcc.nki"], ["baremetal"]),
+    "SDK 2.27, whose wheel of NKI 0.2 is numbered 0.1": (
+        {"nki": "0.1.0"},
+        ["nki.framework.compiled", "nki.language"],
+        ["compile-kernel"],
+    ),
     "SDK 2.28": ({"nki": "0.2.0"}, ["nki.framework.compiled", "nki.language"], ["compile-kernel"]),
     "SDK 2.29": ({"nki": "0.3.0"}, ["nki.framework.compiled", "nki.language"], ["standalone", "compile-kernel"]),
     "SDK 2.30": (
@@ -23,9 +40,29 @@ ERAS = {
         ["standalone", "compile-driver"],
     ),
     "SDK 2.32 with PyTorch": (
-        {"nki": "0.6.0"},
+        {"nki": "0.6.0", "torch-neuronx": "2.9.0.2.15.32035"},
         ["nki.language", "torch", "torch_xla", "torch_neuronx", "neuronxcc.nki"],
         ["standalone", "torch-xla"],
+    ),
+    "SDK 2.33 with native PyTorch": (
+        {"nki": "0.7.0", "torch-neuronx": "2.14.3.0"},
+        ["nki.language", "torch", "torch_neuronx"],
+        ["standalone", "torch-neuron"],
+    ),
+    "SDK 2.33 with native PyTorch beside torch_xla": (
+        {"nki": "0.7.0", "torch-neuronx": "2.13.3.0"},
+        ["torch", "torch_neuronx", "torch_xla"],
+        ["torch-neuron"],
+    ),
+    "SDK 2.33 with the frozen PyTorch/XLA": (
+        {"nki": "0.7.0", "torch-neuronx": "2.9.0.2.15.32035"},
+        ["torch", "torch_xla", "torch_neuronx"],
+        ["torch-xla"],
+    ),
+    "a torch-neuronx of no known number": (
+        {"nki": "0.7.0", "torch-neuronx": "main"},
+        ["torch", "torch_xla", "torch_neuronx"],
+        [],
     ),
     "SDK 2.32 without nki.language": ({"nki": "0.6.0"}, [], []),
     "the empty package of PyPI": ({"nki": "0.0.1"}, ["nki.language"], []),
@@ -66,12 +103,34 @@ def test_each_era_offers_its_own_routes_in_order_of_preference(tmp_path: Path, e
         ("a version nobody knows", "standalone", "unknown version main"),
         ("no SDK", "standalone", "nki is not installed"),
         ("SDK 2.26, Beta 1", "torch-xla", "nki is not installed"),
+        ("SDK 2.33 with native PyTorch", "torch-xla", "torch-neuronx 2.14.3.0 is the native one, without XLA"),
+        ("SDK 2.33 with the frozen PyTorch/XLA", "torch-neuron", "2.9.0.2.15.32035 is the XLA-based one, before 2.13"),
+        ("a torch-neuronx of no known number", "torch-neuron", "torch-neuronx has the unknown version main"),
+        ("SDK 2.32 with PyTorch", "torch-neuron", "NKI 0.6.0 is not of this era"),
     ],
 )
 def test_what_a_route_lacks_is_said_by_name(tmp_path: Path, era: str, route: str, says: str) -> None:
     versions, modules, _ = ERAS[era]
     sdk = PretendSdk(tmp_path / "sdk", site=[_site(tmp_path / "site", versions, modules)])
     assert says in str(next(result.why_not for result in probe_all(sdk.installation) if result.route == route))
+
+
+def test_it_is_said_which_route_is_taken_and_why_and_what_it_relies_on(tmp_path: Path) -> None:
+    def probed(era: str) -> tuple[ProbeResult, ...]:
+        folder = tmp_path / era
+        return probe_all(PretendSdk(folder / "sdk", site=[_site(folder / "site", *ERAS[era][:2])]).installation)
+
+    both = str(why_taken(probed("SDK 2.33 with native PyTorch")))
+    assert both.startswith("standalone: the first that works here; torch-neuron would work too (Python 3.")
+    assert "nki 0.7.0, torch-neuronx 2.14.3.0" in both
+    results = probed("SDK 2.33 with native PyTorch beside torch_xla")
+    assert str(why_taken(results)).startswith("torch-neuron: the only one that works here")
+    (taken,) = [result for result in results if result.available]
+    told = relied_on(replace(taken, python_version="3.11.7"))
+    assert any("TORCH_NEURONX_NEFF_CACHE_DIR" in line for line in told)
+    assert told[-1] == "route torch-neuron: Python 3.11.7, where 3.12 to 3.14 are documented; it imports"
+    assert not any("Python" in line for line in relied_on(replace(taken, python_version="3.13.1")))
+    assert why_taken(probed("no SDK")) is None
 
 
 def test_an_interpreter_that_does_not_run_is_passed_over_for_one_that_does(tmp_path: Path) -> None:
@@ -85,6 +144,11 @@ def test_an_interpreter_that_does_not_run_is_passed_over_for_one_that_does(tmp_p
     assert dict(result.versions)["nki"] == "0.6.0+fixture"
     lonely = probe_all(sdk.with_pythons(broken))[0]
     assert lonely.why_not == f"{broken}: nki is not installed" or "does not run" in str(lonely.why_not)
+
+
+def test_environments_of_machine_images_are_looked_at_newest_first_by_number() -> None:
+    names = ["jax_0_10", "pytorch_2_9", "pytorch_2_14", "pytorch_2_9_nxd"]
+    assert [path.name for path in newest_first(map(Path, names))] == [names[2], names[3], names[1], names[0]]
 
 
 def test_a_package_whose_import_fails_is_not_a_route(tmp_path: Path) -> None:
@@ -145,10 +209,19 @@ def test_an_instance_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "release"),
-    [("0.6.0", (0, 6)), ("0.3.0+23.g1", (0, 3)), ("1.12", (1, 12)), ("main", None), (None, None)],
-)
-def test_versions_are_compared_as_numbers(version: str | None, release: tuple[int, int] | None) -> None:
+    [
+        ("0.6.0", (0, 6)), ("0.3.0+23.g1", (0, 3)), ("1.12", (1, 12)), ("main", None), (None, None),
+        ("0.1.0", (0, 2)), ("0.2.0", (0, 2)), ("0.0.1", (0, 0)),
+    ],
+)  # fmt: skip
+def test_versions_are_compared_as_numbers_and_wheel_0_1_is_the_dialect_0_2(
+    version: str | None, release: tuple[int, int] | None
+) -> None:
     assert nki_release(version) == release
+
+
+def test_the_sdk_of_wheel_0_1_is_one_of_those_of_nki_0_2() -> None:
+    assert installed({"nki": "0.1.0"}, None).sdk == installed({"nki": "0.2.0"}, None).sdk == "2.27 or 2.28"
 
 
 @pytest.mark.parametrize(

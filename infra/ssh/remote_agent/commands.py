@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import shutil
 import time
 from typing import Any
@@ -50,7 +51,7 @@ def find_python(request: dict[str, Any], wire: Wire) -> None:
     lacking = []
     for pattern in request["candidates"]:
         if "/" in pattern:
-            paths = sorted(glob.glob(os.path.expanduser(pattern)), reverse=True)
+            paths = sorted(glob.glob(os.path.expanduser(pattern)), key=_by_number, reverse=True)
         else:
             paths = [path for path in [shutil.which(pattern)] if path]
         if not paths:
@@ -85,6 +86,11 @@ def sweep(request: dict[str, Any], wire: Wire) -> None:
 def discard(request: dict[str, Any], wire: Wire) -> None:
     remove_tree(inside(os.path.join(work_directory(request), "scratch"), os.path.basename(request["path"])))
     wire.say("done")
+
+
+def _by_number(path: str) -> list[tuple[int, str]]:
+    """Numbers as numbers: `pytorch_2_14` is newer than `pytorch_2_9`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
 def _probe(path: str, request: dict[str, Any], wire: Wire) -> tuple[list[int], str]:
