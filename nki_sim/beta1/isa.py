@@ -21,6 +21,7 @@ from nki_sim.beta1.operations import (
 from nki_sim.beta1.tiles import PSUM, SBUF, Tile, covered, write
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.isa.constants import dge_mode, engine, matmul_perf_mode, oob_mode, reduce_cmd
+from nki_sim.machine import ISA
 
 tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
 gpsimd_engine, unknown_engine, sync_engine = engine.gpsimd, engine.unknown, engine.sync
@@ -62,7 +63,7 @@ def nc_matmul(
 def nc_transpose(data: Tile, *, mask: Any = None, dtype: Any = None, engine: Any = unknown_engine) -> Tile:
     rows, columns = data.shape[0], int(np.prod([int(n) for n in data.shape[1:]]))
     shape = (data.shape[1] if data.ndim == 2 else columns, rows)
-    small = int(rows) <= 32 and columns <= 32
+    small = max(int(rows), columns) <= ISA.vector_transpose_fmax
     on_vector = engine is vector_engine or (engine is unknown_engine and small)
 
     def compute(box: Box) -> np.ndarray:

@@ -25,6 +25,7 @@ from nki_sim.beta1.tiles import (
     write,
 )
 from nki_sim.errors import NkiValidationError, NotSupported
+from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
 
 ds = DynamicSlice
 par_dim = ParDim
@@ -38,14 +39,14 @@ bool_ = np.dtype(np.bool_)
 
 
 class tile_size:
-    pmax = 128
-    psum_fmax = 512
-    gemm_stationary_fmax = 128
-    gemm_moving_fmax = 512
-    bn_stats_fmax = 512
-    psum_min_align = 4
-    sbuf_min_align = 1
-    total_available_sbuf_size = 192 * 1024 - 16 * 1024
+    pmax = ISA.partitions
+    psum_fmax = ISA.psum_bank_bytes // float32.itemsize
+    gemm_stationary_fmax = ISA.stationary_fmax
+    gemm_moving_fmax = ISA.moving_fmax
+    bn_stats_fmax = ISA.bn_stats_fmax
+    psum_min_align = ISA.psum_align_bytes
+    sbuf_min_align = ISA.sbuf_align_bytes
+    total_available_sbuf_size = machine(DEFAULT_MACHINE).sbuf_partition_bytes
 
 
 class fp32:

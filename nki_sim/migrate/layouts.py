@@ -14,9 +14,10 @@ from math import prod
 from nki_sim.beta1.facts import TileFact
 from nki_sim.beta1.watching import Uses, Watcher
 from nki_sim.dtypes import as_dtype
+from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
 
-_SBUF_BYTES = 208 * 1024
-_PSUM_BYTES = 8 * 1024
+_SBUF_BYTES = machine(DEFAULT_MACHINE).sbuf_partition_bytes
+_PSUM_BYTES = ISA.psum_banks * ISA.psum_bank_bytes // 2
 """Half of a partition's PSUM: accumulators need the rest."""
 
 

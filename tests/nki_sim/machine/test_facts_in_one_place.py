@@ -26,6 +26,7 @@ OTHER_MEANINGS = {
     "isa/tensor_engine.py": {64: "entries of a cache"},
     "nki/language/creation.py": {2048: "our own choice of a fill tile's width"},
     "contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
+    "migrate/operands.py": {16: "characters of an expression that is not written twice"},
     "proofs/algebra.py": {16: "powers of two that integers are looked up by"},
     "proofs/constants.py": {4096: "entries of a cache"},
     "proofs/equivalence.py": {16: "how the original's unwritten memory is told from the candidate's"},
