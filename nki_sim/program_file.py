@@ -9,11 +9,9 @@ counted before it is looked at, and every instruction keeps its opcode's contrac
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from math import prod
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
+from nki_sim.collector import collector_resting
 from nki_sim.contracts import HBM, MOST_DIMENSIONS, check_contract
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
@@ -109,7 +108,7 @@ def loads(data: bytes, machine: str | None = None) -> Program:
     Raises ProgramFormatError.
     """
     try:
-        with _without_collector():
+        with collector_resting():
             return _loads(data, machine, may_have_peers=True)
     except ProgramFormatError:
         raise
@@ -117,18 +116,6 @@ def loads(data: bytes, machine: str | None = None) -> Program:
         raise ProgramFormatError("it takes more memory than there is") from None
     except Exception as error:  # whatever a check trips over, it has found a forgery
         raise ProgramFormatError(f"{type(error).__name__}: {str(error)[:200]}") from None
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of lists are made at once, none of them garbage: looking for some would take longer than all else."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:

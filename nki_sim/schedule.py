@@ -10,17 +10,16 @@ spills added, tiles in rotation. Two times come out:
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
 
 import numpy as np
 
+from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.rotation import Waits, find_waits
 from nki_sim.compiler.spills import Spill, with_spills
@@ -104,20 +103,8 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None, meet
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
-    with _collector_resting():
+    with collector_resting():
         return _schedule(program, machine, exact, meetings)
-
-
-@contextmanager
-def _collector_resting() -> Iterator[None]:
-    """What is made here by the hundred thousand has no cycles; to look for some took an eighth of the time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import traceback
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -114,7 +116,8 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
     except (BadReference, ToolchainMissing, MemoryError):
         raise
     except Exception as error:  # no candidate ends a run: another may do better
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        where = traceback.extract_tb(error.__traceback__)[-1]  # for whoever mends the judge
+        said = " ".join(f"{PurePath(where.filename).name}:{where.lineno}: {type(error).__name__}: {error}".split())
         return Crashed(step, f"it cannot be judged: {said[:_LONGEST_REASON]}")
 
 

@@ -285,7 +285,8 @@ class SimulatorToolchain:
             raise RunError(str(error)) from None
         except MemoryError:
             raise RunError("the kernel needs more memory than this machine has left") from None
-        except Exception as error:  # of a forged program: what is traced fits together
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Of a forged program: what is traced fits together.
             said = f"{type(error).__name__}: {error}"
             raise RunError(f"the program's instructions do not fit their operands: {said}") from None
 

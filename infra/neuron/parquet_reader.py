@@ -49,7 +49,7 @@ def find() -> tuple[str, Reader]:
     for reader in (with_pyarrow, with_pandas):
         try:
             return reader()
-        except Exception as error:  # a package built for another NumPy fails in any way
+        except (ImportError, AttributeError, RuntimeError, SystemError, TypeError, ValueError) as error:  # other NumPy
             why.append(f"{type(error).__name__}: {str(error)[:200]}")
     raise ImportError("; ".join(why))
 

@@ -120,7 +120,8 @@ class Grid:
             return NotImplemented
         return Mask([_grid(self - other), _grid(other - self)])
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        raise TypeError("a grid of indices is compared element by element: it is no key")
 
 
 def _grid(value: Any) -> Grid:

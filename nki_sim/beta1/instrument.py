@@ -24,11 +24,11 @@ _SEEN = (ast.Call, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Name, ast.Attribut
 def number(tree: ast.AST) -> None:
     """Give every node its number, as `node.number`."""
     for position, node in enumerate(ast.walk(tree)):
-        node.number = position  # type: ignore[attr-defined]
+        vars(node)["number"] = position
 
 
 def number_of(node: ast.AST) -> int:
-    return int(node.number)  # type: ignore[attr-defined]
+    return int(vars(node)["number"])
 
 
 def instrumented(tree: ast.Module) -> ast.Module:
@@ -177,7 +177,7 @@ class _Watch(ast.NodeTransformer):
         if node.value is None:
             return ast.Pass()
         plain = ast.Assign([node.target], node.value)
-        plain.number = number_of(node)  # type: ignore[attr-defined]
+        vars(plain)["number"] = number_of(node)
         return self.visit_Assign(ast.copy_location(plain, node))
 
     def _store(self, target: ast.Subscript, value: ast.expr) -> ast.stmt:

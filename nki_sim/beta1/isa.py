@@ -15,6 +15,7 @@ from nki_sim.beta1.operations import (
     numbers,
     op_name,
     promoted,
+    reducing,
     result,
     unary,
 )
@@ -154,7 +155,7 @@ def reduced(
 
     def compute(box: Box) -> np.ndarray:
         values = numbers(data, valid, data.shape)
-        out: np.ndarray = binary(name).reduce(values, axis=tuple(axes), keepdims=keepdims)  # type: ignore[attr-defined]
+        out: np.ndarray = reducing(name).reduce(values, axis=tuple(axes), keepdims=keepdims)
         return -out if negate else out
 
     tile = result(shape, dtype or data.numpy, _rows(valid, shape), compute)
@@ -250,7 +251,7 @@ def tensor_scalar_reduce(
 
     def compute(box: Box) -> Any:
         values = _step(op0, numbers(data, box, shape), numbers(operand0, box, shape), reverse0)
-        total = binary(op_name(reduce_op)).reduce(values, axis=tuple(range(1, values.ndim)))  # type: ignore[attr-defined]
+        total = reducing(op_name(reduce_op)).reduce(values, axis=tuple(range(1, values.ndim)))
         write(reduce_res, total, None if box is None else (box[0], 1))
         return values
 

@@ -46,6 +46,14 @@ def binary(name: str) -> Callable[..., Any]:
     return function
 
 
+def reducing(name: str) -> np.ufunc:
+    """The same, with `reduce`. Raises NotSupported for an operator that nothing is reduced by."""
+    function = binary(name)
+    if not isinstance(function, np.ufunc):
+        raise NotSupported(f"a reduction by {name}")
+    return function
+
+
 def unary(name: str) -> Callable[[np.ndarray], np.ndarray]:
     if name == "negative":
         return np.negative

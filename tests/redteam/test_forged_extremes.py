@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from nki_sim.program_file import MAGIC
 from tests.e2e import kernels
 from tests.redteam.forged_programs import before_all, every, on
 from tests.redteam.forgeries import Change, Forgery, again, forged
-from tests.redteam.test_forged_programs import MOST_S, assert_refused, judged
+from tests.redteam.test_forged_programs import HANGS, assert_refused, judged
 
 
 def header_with(old: str, new: str) -> Change:
@@ -196,13 +195,11 @@ OFTEN: dict[str, Change] = {
 }
 
 
+@HANGS
 @pytest.mark.parametrize("name", OFTEN)
 def test_what_is_said_often_is_judged_in_time(name: str) -> None:
     """Whatever the verdict; some of it is harmless."""
-    data = forged(OFTEN[name])
-    began = time.process_time()
-    result = judged(data)
-    assert time.process_time() - began < MOST_S
+    result = judged(forged(OFTEN[name]))
     if not isinstance(result, Measured):
         assert_refused(result)
     assert json.dumps(explain(result))

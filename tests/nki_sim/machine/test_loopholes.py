@@ -18,25 +18,9 @@ from nki_sim.errors import NkiValidationError, ProgramFormatError
 from nki_sim.executor import execute
 from nki_sim.isa import numerics
 from nki_sim.machine import TRN2
-from nki_sim.program import Engine, Operand, Program, Template
+from nki_sim.program import Engine, Operand, Program
 from nki_sim.session import TensorSpec
-
-
-def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:
-    """The program as a candidate's process could forge it: one operand of one template is another."""
-
-    def forged(template: Template) -> Template:
-        if template.opcode != opcode:
-            return template
-        operands = tuple(replace(o, **changes) if o.role == role else o for o in template.operands)
-        return replace(template, operands=operands)
-
-    assert any(t.opcode == opcode and t.operand(role) for t in program.templates)
-    templates = tuple(forged(template) for template in program.templates)
-    return Program(
-        **{**{name: getattr(program, name) for name in program.__dataclass_fields__}, "templates": templates}
-    )
-
+from tests.nki_sim.machine.forging import with_operand
 
 # --- access patterns --------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,28 +16,11 @@ from nki_sim.executor import execute_counting
 from nki_sim.machine import TRN2
 from nki_sim.passes import Passes, must_be_counted
 from nki_sim.profile import measure
-from nki_sim.program import Program, Template
+from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec
 from nki_sim.structure import dependence_structure
 from nki_sim.unroll import unrolled
-
-
-def with_operand(program: Program, opcode: str, role: str, **changes: Any) -> Program:
-    """The program as a candidate's process could forge it: one operand of one template is another."""
-
-    def forged(template: Template) -> Template:
-        if template.opcode != opcode:
-            return template
-        operands = tuple(replace(o, **changes) if o.role == role else o for o in template.operands)
-        return replace(template, operands=operands)
-
-    assert any(t.opcode == opcode and t.operand(role) for t in program.templates)
-    templates = tuple(forged(template) for template in program.templates)
-    return Program(
-        **{**{name: getattr(program, name) for name in program.__dataclass_fields__}, "templates": templates}
-    )
-
 
 # --- loops that stop repeating themselves -------------------------------------------------------------
 
