@@ -66,6 +66,12 @@ class RunSettings(Group):
     problem: Path | None = setting(
         None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
     )
+    function: str | None = setting(
+        None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
+    )
+    migrate: bool = setting(
+        False, "Rewrite a kernel of an older NKI for 0.7 first (python -m nki_sim migrate), and prove it equal."
+    )
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
     suite: str | None = setting(
         None,
@@ -110,6 +116,9 @@ class RunSettings(Group):
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
+        if (self.function is not None or self.migrate) and self.kernel is None and self.resume is None:
+            which = "migrate" if self.migrate else "function"
+            raise SettingsError(f"{which}: it is about a kernel file of yours: give --kernel FILE too")
         if self.suite is not None and (self.kernel is not None or self.in_place):
             raise SettingsError("suite: its tasks have their own kernels: leave --kernel and --in-place away")
         if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
@@ -380,6 +389,7 @@ examples:
   ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
+  python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
   python3 orchestrator.py --resume              go on where the latest run was interrupted
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
 

@@ -73,8 +73,8 @@ def run(invocation: config.Invocation) -> int:
     done = assembly.carry_out(invocation)
     console = Console()
     report.print_report(console, report.summary_of(done.folder))
-    if done.settings.run.in_place and done.result.best.source != done.problem.source:
-        copy = write_back(done.problem.kernel, done.problem.source, done.result.best.source)
+    if done.settings.run.in_place and done.result.best.source != done.problem.text:
+        copy = write_back(done.problem.kernel, done.problem.text, done.result.best.source)
         console.print(f"{done.problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
     return _status(done.result)
 

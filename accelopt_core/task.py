@@ -14,7 +14,50 @@ DEFAULT_TOLERANCE = 2e-5
 """Relative L2 over the whole output, in float64 (NKIBench protocol)."""
 
 ENTRY_POINTS = ("kernel", "optimized_kernel")
-"""Names under which a kernel file may expose its kernel, in order of preference."""
+"""Names under which a kernel file may expose its kernel, in order of preference, where its user names none."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """How a kernel's file is loaded: which of its functions is the kernel, and the files that it imports."""
+
+    function: str = ""
+    """Empty: the first of ENTRY_POINTS that the file has."""
+    module: str = ""
+    """Under which name its package imports it, e.g. `library.core.norm`; empty for a file that stands alone."""
+    neighbours: tuple[tuple[str, str], ...] = ()
+    """Files of the user's that it imports, directly or not: path below the package's folder, with `/`, and text."""
+
+    def __post_init__(self) -> None:
+        names = [*self.module.split("."), self.function] if self.module else [self.function or "kernel"]
+        if not all(name.isidentifier() for name in filter(None, names)):
+            raise ValueError(f"{'.'.join(names)!r} is no name that Python can import")
+        for path, _ in self.neighbours:
+            parts = path.split("/")
+            if not self.module or path == self.path or path.startswith("/") or {"", ".", ".."} & {*parts}:
+                raise ValueError(f"{path!r} is no file beside the kernel's")
+
+    @property
+    def entry_points(self) -> tuple[str, ...]:
+        """What the kernel may be called, in order of preference."""
+        return (self.function,) if self.function else ENTRY_POINTS
+
+    @property
+    def path(self) -> str:
+        """Of the kernel's own file, below the package's folder."""
+        return f"{self.module.replace('.', '/')}.py" if self.module else ""
+
+    @property
+    def importable(self) -> frozenset[str]:
+        """First names of what is imported from the neighbours."""
+        beside = self.path.rpartition("/")[0]
+        inside = [path.removeprefix(f"{beside}/") for path, _ in self.neighbours if path.startswith(f"{beside}/")]
+        return frozenset(
+            path.partition("/")[0].removesuffix(".py") for path in [*inside, *(path for path, _ in self.neighbours)]
+        )
+
+
+ALONE = Surroundings()
 
 
 REFERENCE = "reference"
@@ -86,6 +129,7 @@ class Task:
     seeds: tuple[int, ...] = PUBLISHED_SEEDS
     left_out: tuple[tuple[str, str], ...] = ()
     """Input distributions that this problem is not defined for, each with the reason."""
+    around: Surroundings = ALONE
 
     def __post_init__(self) -> None:
         if not self.presets:
@@ -115,5 +159,8 @@ class Task:
     @property
     def content_hash(self) -> str:
         """Changes whenever anything that could change a verdict changes."""
-        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        data = asdict(self)
+        if self.around == ALONE:  # as it was before there was anything else
+            del data["around"]
+        text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

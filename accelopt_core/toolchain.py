@@ -14,6 +14,7 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Proof, Step
+from accelopt_core.task import ALONE, Surroundings
 
 
 class CandidateFault(Exception):
@@ -228,11 +229,15 @@ class Toolchain(Protocol):
         """How many runs may go on at once in forked processes; 1 for a device."""
         ...
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Any:
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Any:
         """An artifact. Raises CompileError, StepTimeout, RunError (the compiler itself died) or ToolchainMissing."""
         ...
 
-    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
+    def traced(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Traced | None:
         """What the simulator makes of the source; None where this is the simulator, or it does not trace there."""
         ...
 

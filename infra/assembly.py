@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import platform
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
 from accelopt_core.proposer import Proposer
 from accelopt_core.task import PrecisionPolicy, Task
+from infra import migrating
 from infra.calibration import calibrating
 from infra.calibration import export as exporting
 from infra.calibration.file import Calibrations
@@ -49,7 +51,7 @@ from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
-from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
+from infra.runs.run_folder import Loaded, Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
 from infra.settings_reader import SettingsError
 from infra.ssh.config import SshSettings
@@ -58,6 +60,7 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.over_ssh import SshTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
+from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
 from infra.terminal import report
@@ -75,6 +78,15 @@ class Problem:
     task: Task
     kernel: Path
     source: str
+    """What the run begins with."""
+    text: str
+    """The user's file: another where that was migrated."""
+    notes: tuple[str, ...] = ()
+    """For the user, at the beginning of a run."""
+
+    @property
+    def loaded(self) -> Loaded:
+        return Loaded(self.task.around, tuple(preset.name for preset in self.task.presets), self.text)
 
 
 @dataclass(frozen=True)
@@ -108,6 +120,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         settings = replace(settings, run=replace(settings.run, width=width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
+            folder.load(problem.loaded)
         else:
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
@@ -190,6 +203,7 @@ def _notices(settings: config.Settings, problem: Problem, provider: str, info: T
             "no API key found, so the built-in catalogue proposes the changes; for a language model set "
             "ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL"
         )
+    yield from problem.notes
     if settings.run.preset == QUICK_START and settings.run.kernel is None:
         yield f"a quick start at {problem.task.full.describe()}; for NKIBench's shape add --preset full"
 
@@ -200,11 +214,16 @@ def _past(folder: RunFolder) -> Past | None:
 
 
 def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
-    """The kernel the run began with, even where the user's file has changed since."""
-    problem = _problem(settings)
+    """The kernel that the run began with, and its neighbours, even where the user's files have changed since."""
     if not folder.input_kernel.exists():
-        return problem
-    return replace(problem, source=folder.input_kernel.read_text(encoding="utf-8"))
+        return _problem(settings)
+    task, kernel = _task_and_kernel(settings)
+    source = folder.input_kernel.read_text(encoding="utf-8")
+    loaded = folder.loaded()
+    if loaded is None:
+        return Problem(task, kernel, source, source)
+    presets = tuple(preset for preset in task.presets if preset.name in loaded.presets)
+    return Problem(replace(task, presets=presets, around=loaded.around), kernel, source, loaded.text)
 
 
 def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
@@ -253,6 +272,45 @@ def _quick_start(invocation: config.Invocation) -> config.Settings:
 
 
 def _problem(settings: config.Settings) -> Problem:
+    """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
+    task, kernel = _task_and_kernel(settings)
+    try:
+        text = kernel.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
+    around = surroundings_of(kernel, text, settings.run.function)
+    problem = Problem(replace(task, around=around), kernel, text, text)
+    if settings.run.migrate:
+        return _migrated(problem, settings.run.view != "quiet")
+    return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
+
+
+def _of_its_dialect(problem: Problem, simulated: bool) -> Problem:
+    """The problem, with a word on what is not read everywhere. Raises TaskInvalid where nothing here reads it."""
+    old = migrating.outdated(problem.text)
+    if old is None:
+        return problem
+    said = f"{problem.kernel} is written in NKI {old.dialect}"
+    if old.only_in_old_sdks and simulated:
+        raise TaskInvalid(
+            f"{said}, which only SDKs up to 2.26 run: --migrate rewrites it for NKI 0.7 and goes on with that (`python "
+            f"-m nki_sim migrate {problem.kernel} --problem REF.py -o NEW.py` shows what that comes to)"
+        )
+    return replace(problem, notes=(f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first",))
+
+
+def _migrated(problem: Problem, aloud: bool) -> Problem:
+    task, kernel = problem.task, problem.kernel
+    if aloud:
+        print(f"migrating {kernel.name} to NKI 0.7, on the inputs of its reference", file=sys.stderr)
+    made = migrating.rewrite(kernel, problem.text, task)
+    said = f"{kernel.name} {'was migrated to' if made.source != problem.text else 'needs no rewriting for'} NKI 0.7"
+    presets = tuple(preset for preset in task.presets if preset.name in made.shapes)
+    notes = (f"{said}; {made.proof}" if made.proof else said, *made.left_out)
+    return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
+
+
+def _task_and_kernel(settings: config.Settings) -> tuple[Task, Path]:
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
         task, kernel = seed.task(), seed.kernel_path
@@ -262,11 +320,7 @@ def _problem(settings: config.Settings) -> Problem:
             raise TaskNotFound(f"{kernel}: no such kernel file")
         problem = settings.run.problem
         task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
-    try:
-        source = kernel.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
-    return Problem(_adjusted(task, settings), kernel, source)
+    return _adjusted(task, settings), kernel
 
 
 def _adjusted(task: Task, settings: config.Settings) -> Task:

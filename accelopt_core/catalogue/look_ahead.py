@@ -17,7 +17,7 @@ from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_r
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
-from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, parse_kernel
+from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Search:
         if before_us is None:
             return 0, []
         analysis = AnalysisContext(result.bottleneck, result.profile.fields)
-        steps = legal_rewrites(parse_kernel(parent.source), analysis, self._transforms)
+        steps = legal_rewrites(_parsed(parent.source, context), analysis, self._transforms)
         steps = tuple(step for step in steps if not tried(context, parent, step.content_hash, step.site.what))
         prices = self._predict([step.source for step in steps])
         ideas = []
@@ -127,7 +127,7 @@ class Search:
             node = _Node(first.root, first.root_us, first.path, first.source, first.after_us)
             while len(node.path) < self._look_ahead.longest_sum:
                 clock.left = self._look_ahead.most_kernels  # of every kernel on the way: the next rounds need them too
-                children = self._children(context, node, self._legal(node.source), clock)
+                children = self._children(context, node, self._legal(node.source, context), clock)
                 gaining = [child for child in children if child.us <= (1 - LEAST_SUMMAND) * node.us]
                 if not gaining:
                     break
@@ -159,7 +159,7 @@ class Search:
         root_us = self.price_us(root.source)
         if root_us is None or root_us > too_slow_us:
             return []
-        legal = self._legal(root.source)
+        legal = self._legal(root.source, context)
         children = self._children(context, _Node(root, root_us, (), root.source, root_us), legal, clock)
         if ideas := _ideas(children, enough_us):
             return ideas
@@ -171,7 +171,7 @@ class Search:
             for node in sorted(nodes, key=lambda node: node.us):
                 if clock.is_over:
                     return []
-                steps = [step for step in self._legal(node.source) if (_name(step) not in before) is opened]
+                steps = [step for step in self._legal(node.source, context) if (_name(step) not in before) is opened]
                 if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
                     return ideas
         return []
@@ -202,13 +202,17 @@ class Search:
                 made.append(_Node(node.root, node.root_us, path, step.source, us))
         return made
 
-    def _legal(self, source: str) -> tuple[Rewrite, ...]:
+    def _legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
         if source not in self._steps:
             try:
-                self._steps[source] = legal_rewrites(parse_kernel(source), AnalysisContext(), self._transforms)
+                self._steps[source] = legal_rewrites(_parsed(source, context), AnalysisContext(), self._transforms)
             except NotAKernel:  # a model's kernel, among those measured
                 self._steps[source] = ()
         return self._steps[source]
+
+
+def _parsed(source: str, context: RoundContext) -> KernelModule:
+    return parse_kernel(source, context.task.around.entry_points)
 
 
 class _Allowance:

@@ -111,7 +111,7 @@ class CatalogueMenu:
         if tool not in names:
             raise MalformedAnswer(f"no tool is called {tool!r}; there are: {', '.join(names)}")
         try:
-            made = carried_out(context.parent.source, [SiteName(tool, key)])
+            made = carried_out(context.parent.source, [SiteName(tool, key)], context.task.around.entry_points)
         except TransformError as error:
             sites = ", ".join(offer.site for offer in offered.values() if offer.tool == tool) or "none on the menu"
             raise MalformedAnswer(
@@ -143,10 +143,10 @@ class CatalogueMenu:
             details=details,
         )
 
-    def carried_out(self, source: str, plan: Plan) -> str | None:
+    def carried_out(self, context: RoundContext, plan: Plan) -> str | None:
         """None for a plan that a model described. Raises ToolFailed."""
         try:
-            return carried_out(source, rewrites_in(plan.details))
+            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around.entry_points)
         except NotRewrites:
             return None
         except (KeyError, TransformError) as error:
@@ -156,7 +156,8 @@ class CatalogueMenu:
         if source not in self._steps:
             result = context.parent_result
             analysis = AnalysisContext(result.bottleneck, result.profile.fields)
-            self._steps[source] = legal_rewrites(parse_kernel(source), analysis, self._transforms)
+            kernel = parse_kernel(source, context.task.around.entry_points)
+            self._steps[source] = legal_rewrites(kernel, analysis, self._transforms)
         return self._steps[source]
 
     def _priced(self, source: str, steps: tuple[Rewrite, ...]) -> Prices:

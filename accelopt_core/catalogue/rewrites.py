@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-import libcst as cst
-
 from accelopt_core.candidate import source_hash
-from accelopt_core.transforms.base import AnalysisContext, Site, Transform, parse_kernel
+from accelopt_core.transforms.base import AnalysisContext, KernelModule, Site, Transform, parse_kernel
 from accelopt_core.transforms.registry import transform_named
 
 
@@ -52,7 +50,7 @@ class NotRewrites(Exception):
 
 
 def legal_rewrites(
-    module: cst.Module, context: AnalysisContext, transforms: Sequence[Transform]
+    module: KernelModule, context: AnalysisContext, transforms: Sequence[Transform]
 ) -> tuple[Rewrite, ...]:
     """Every legal site, in the order of the transforms, less those that lead to the same kernel as one before.
 
@@ -66,10 +64,10 @@ def legal_rewrites(
     return tuple(found.values())
 
 
-def carried_out(source: str, names: Sequence[SiteName]) -> str:
+def carried_out(source: str, names: Sequence[SiteName], entry_points: tuple[str, ...]) -> str:
     """The kernel after the steps, one after the other. Raises KeyError for an unknown transform, and TransformError."""
     for name in names:
-        source = transform_named(name.transform).apply(parse_kernel(source), name.key).code
+        source = transform_named(name.transform).apply(parse_kernel(source, entry_points), name.key).code
     return source
 
 

@@ -131,7 +131,7 @@ def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None
         request.candidate.source.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CompileError(f"character {error.start} of the file is half a character: not UTF-8") from None
-    found = forbidden(request.candidate.source)
+    found = forbidden(request.candidate.source, request.task.around.importable)
     if found and request.candidate.parent_id is not None:
         raise CompileError(found[0].message + f" ({found[0].rule})", found[0].line)
     for finding in (*found, *dialect(request.candidate.source))[:3]:
@@ -151,7 +151,7 @@ def _artifact(
     request: EvaluationRequest, toolchain: Toolchain, candidate: Candidate, specs: tuple[ArgumentSpec, ...]
 ) -> Any:
     """Raises CompileError for a kernel on another number of cores than the task's input."""
-    artifact = toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s)
+    artifact = toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, request.task.around)
     cores = toolchain.cores(artifact)
     if request.cores is not None and cores != request.cores:
         raise CompileError(
@@ -242,7 +242,8 @@ def _measured(
 ) -> Evaluation:
     task = request.task
     latency = statistics.median(timing.samples_us)
-    traced = toolchain.traced(request.candidate.source, compiled.specs, request.limits.compile_timeout_s)
+    limit_s = request.limits.compile_timeout_s
+    traced = toolchain.traced(request.candidate.source, compiled.specs, limit_s, task.around)
     narrow = dict.fromkeys(facts.low_precision + (traced.low_precision if traced is not None else ()))
     if narrow and task.precision is PrecisionPolicy.FLOAT32_FAITHFUL:
         reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"

@@ -30,7 +30,8 @@ def proved(
 
     def compile_original() -> Any:
         assert original is not None
-        return toolchain.compile(original.source, compiled.specs, request.limits.compile_timeout_s)
+        limit_s = request.limits.compile_timeout_s
+        return toolchain.compile(original.source, compiled.specs, limit_s, request.task.around)
 
     def looked_at(marked: Sequence[np.ndarray]) -> bool:
         """By the task's transform_nki_outputs, which may cut off what a kernel pads its outputs with."""

@@ -38,10 +38,13 @@ def rule(check: Rule) -> Rule:
     return check
 
 
-def forbidden(source: str) -> list[Finding]:
-    """Findings of `RULES` in the order of lines; text that is not Python gives none, since it does not compile."""
+def forbidden(source: str, neighbours: frozenset[str] = frozenset()) -> list[Finding]:
+    """Findings of `RULES` in the order of lines; text that is not Python gives none, since it does not compile.
+
+    `neighbours`: modules and packages of the user's that the kernel may import.
+    """
     try:
-        kernel = KernelSource(_without_main(parsed(source)))
+        kernel = KernelSource(_without_main(parsed(source)), neighbours)
         found = {
             Finding(name, getattr(node, "lineno", 1), message)
             for name, check in RULES.items()
@@ -129,7 +132,7 @@ def unusual_import(source: KernelSource) -> Found:
             else []
         )
         for name in names:
-            if name.partition(".")[0] not in _IMPORTABLE:
+            if name.partition(".")[0] not in _IMPORTABLE | source.neighbours:
                 yield node, f"a kernel has no use for the module {name or '.'}"
             elif name in ("numpy.f2py", "numpy.testing", "numpy.ctypeslib", "numpy.lib.npyio", "numpy.distutils"):
                 yield node, f"a kernel has no use for the module {name}"

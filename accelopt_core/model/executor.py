@@ -48,9 +48,11 @@ class ModelExecutor:
             lambda detail: executor_prompt(context, plan, feedback, reference, detail),
             self._settings,
         )
-        tried = [entry.source for entry in feedback if defines_entry(entry.source)]
-        source = extract_kernel(reply.text, bases=[*reversed(tried), context.parent.source], truncated=reply.truncated)
-        check_kernel(source, parent=context.parent.source, history=context.history, failed=tried)
+        names = context.task.around.entry_points
+        tried = [entry.source for entry in feedback if defines_entry(entry.source, names)]
+        bases = [*reversed(tried), context.parent.source]
+        source = extract_kernel(reply.text, bases=bases, truncated=reply.truncated, names=names)
+        check_kernel(source, parent=context.parent.source, history=context.history, failed=tried, names=names)
         return source
 
     def _reference_for(self, source: str) -> str:
@@ -64,7 +66,7 @@ class ModelExecutor:
 def _by_tool(menu: Menu, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str | None:
     """The kernel that a plan of the menu leads to; None for a plan of the model's own."""
     try:
-        source = menu.carried_out(context.parent.source, plan)
+        source = menu.carried_out(context, plan)
         failure = ""
     except ToolFailed as error:
         source, failure = "", f"tool {plan.technique} cannot be applied: {error}"
@@ -74,7 +76,8 @@ def _by_tool(menu: Menu, context: RoundContext, plan: Plan, feedback: tuple[Feed
         raise CannotRepair(f"tool {plan.technique} has no second version of this change: {feedback[-1].message}")
     if failure:
         raise UnusableReply(failure, plan.details)
-    check_kernel(source, parent=context.parent.source, history=context.history, failed=())
+    names = context.task.around.entry_points
+    check_kernel(source, parent=context.parent.source, history=context.history, failed=(), names=names)
     return source
 
 
@@ -88,7 +91,7 @@ def executor_prompt(
         precision=PRECISION_TEXT[context.task.precision],
         plan=plan,
         feedback=feedback,
-        last_is_code=bool(feedback) and defines_entry(feedback[-1].source),
+        last_is_code=bool(feedback) and defines_entry(feedback[-1].source, context.task.around.entry_points),
         repeats=same_in_a_row([entry.message for entry in feedback]),
         api_reference=api_reference,
         detail=detail,

@@ -34,15 +34,18 @@ _PYTHON_NAMES = frozenset({"python", "py", "python3", "nki"})
 _CODE_KEYS = ("code", "kernel", "source", "python", "file", "content")
 
 
-def extract_kernel(reply: str, *, bases: Sequence[str], truncated: bool = False) -> str:
+def extract_kernel(
+    reply: str, *, bases: Sequence[str], truncated: bool = False, names: tuple[str, ...] = ENTRY_POINTS
+) -> str:
     """The whole new kernel file that a reply means.
 
     `bases`: the kernels an edit may refer to, the likeliest first (the last failed try, then the parent).
+    `names`: what the kernel may be called.
     Raises UnusableReply with what is missing, worded as an instruction for the next try.
     """
     text = strip_thought(reply)
     blocks = [block for block in fenced_blocks(text) if block[1].strip()]
-    files = [code for _, code in blocks if defines_entry(code)]
+    files = [code for _, code in blocks if defines_entry(code, names)]
     changed = [code for code in files if all(source_hash(code) != source_hash(base) for base in bases)]
     if changed or files:
         return _tidy((changed or files)[-1], reply)
@@ -50,15 +53,22 @@ def extract_kernel(reply: str, *, bases: Sequence[str], truncated: bool = False)
     if edited is not None:
         return _tidy(edited, reply)
     for code in _from_json(text):
-        if defines_entry(code):
+        if defines_entry(code, names):
             return _tidy(code, reply)
-    bare = _bare_code(text) if not blocks and not truncated else None
+    bare = _bare_code(text, names) if not blocks and not truncated else None
     if bare is not None:
         return _tidy(bare, reply)
-    raise UnusableReply(_why_unusable(text, blocks, truncated), reply)
+    raise UnusableReply(_why_unusable(text, blocks, truncated, names), reply)
 
 
-def check_kernel(source: str, *, parent: str, history: Sequence[Attempt] = (), failed: Sequence[str] = ()) -> None:
+def check_kernel(
+    source: str,
+    *,
+    parent: str,
+    history: Sequence[Attempt] = (),
+    failed: Sequence[str] = (),
+    names: tuple[str, ...] = ENTRY_POINTS,
+) -> None:
     """Raises UnusableReply unless the kernel is complete, keeps the parent's interface, and is new.
 
     `failed`: sources already tried and refused in this round.
@@ -70,12 +80,11 @@ def check_kernel(source: str, *, parent: str, history: Sequence[Attempt] = (), f
     tree = _parsed(source)
     if isinstance(tree, str):
         raise UnusableReply(f"the kernel is not valid Python: {tree}; answer with the whole corrected file", source)
-    entry = _entry(tree)
+    entry = _entry(tree, names)
     if entry is None:
-        names = " or ".join(f"`{name}`" for name in ENTRY_POINTS)
-        raise UnusableReply(f"the file defines no {names} at its top level: keep the kernel's name", source)
+        raise UnusableReply(f"the file defines no {_either(names)} at its top level: keep the kernel's name", source)
     before = _parsed(parent)
-    expected = _entry(before) if isinstance(before, ast.Module) else None
+    expected = _entry(before, names) if isinstance(before, ast.Module) else None
     if expected is not None and _parameters(entry) != _parameters(expected):
         raise UnusableReply(
             f"the kernel's parameters are ({', '.join(_parameters(entry))}) but must stay "
@@ -100,10 +109,10 @@ def check_kernel(source: str, *, parent: str, history: Sequence[Attempt] = (), f
             )
 
 
-def defines_entry(code: str) -> bool:
+def defines_entry(code: str, names: tuple[str, ...] = ENTRY_POINTS) -> bool:
     """Does it parse, and define the kernel at its top level?"""
     tree = _parsed(code)
-    return isinstance(tree, ast.Module) and _entry(tree) is not None
+    return isinstance(tree, ast.Module) and _entry(tree, names) is not None
 
 
 def strip_thought(reply: str) -> str:
@@ -168,7 +177,7 @@ def _from_json(text: str) -> Iterator[str]:
                     yield inner[-1][1] if inner else code
 
 
-def _bare_code(text: str) -> str | None:
+def _bare_code(text: str, names: tuple[str, ...]) -> str | None:
     """Code without a fence: from the first line that can begin a file up to the prose after it.
 
     Only unindented lines are cut off, so that a kernel that breaks off in the middle is never taken for
@@ -182,7 +191,7 @@ def _bare_code(text: str) -> str | None:
             failing_line = _parse_error("\n".join(chunk))
             if failing_line is None:
                 code = "\n".join(chunk)
-                if defines_entry(code):
+                if defines_entry(code, names):
                     return code
                 break
             cut = min(failing_line, len(chunk)) - 1
@@ -199,8 +208,7 @@ def _tidy(code: str, reply: str) -> str:
     return source
 
 
-def _why_unusable(text: str, blocks: list[tuple[str, str]], truncated: bool) -> str:
-    names = " or ".join(f"`{name}`" for name in ENTRY_POINTS)
+def _why_unusable(text: str, blocks: list[tuple[str, str]], truncated: bool, names: tuple[str, ...]) -> str:
     if truncated:
         return "the reply was cut off at its length limit: answer with the kernel file only, without explanations"
     if not text.strip():
@@ -213,9 +221,14 @@ def _why_unusable(text: str, blocks: list[tuple[str, str]], truncated: bool) -> 
     error = _parsed(best)
     if isinstance(error, str):
         return f"the code block is not valid Python: {error}; answer with the whole corrected kernel file"
+    name = _either(names)
     if "def " not in best:
-        return f"the code block is only a fragment: answer with the whole kernel file, which must define {names}"
-    return f"the code block defines no {names} at its top level: answer with the whole kernel file and keep that name"
+        return f"the code block is only a fragment: answer with the whole kernel file, which must define {name}"
+    return f"the code block defines no {name} at its top level: answer with the whole kernel file and keep that name"
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(f"`{name}`" for name in names)
 
 
 # --- syntax --------------------------------------------------------------------------------------------
@@ -244,8 +257,8 @@ def _parse_error(source: str) -> int | None:
     return None
 
 
-def _entry(tree: ast.Module) -> ast.FunctionDef | ast.Assign | None:
-    for name in ENTRY_POINTS:
+def _entry(tree: ast.Module, names: tuple[str, ...]) -> ast.FunctionDef | ast.Assign | None:
+    for name in names:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node

@@ -54,8 +54,8 @@ class Menu(Protocol):
         """The plan of an answer that names a tool. Raises MalformedAnswer with the complaint for the model."""
         ...
 
-    def carried_out(self, source: str, plan: Plan) -> str | None:
-        """The kernel that a plan of this menu leads to; None for any other plan. Raises ToolFailed."""
+    def carried_out(self, context: RoundContext, plan: Plan) -> str | None:
+        """The parent after a plan of this menu; None for any other plan. Raises ToolFailed."""
         ...
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import jinja2
@@ -21,7 +21,7 @@ from accelopt_core.evaluation import Profile, microseconds, timed
 from accelopt_core.machine_facts import MachineFacts
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
-from accelopt_core.task import PrecisionPolicy
+from accelopt_core.task import PrecisionPolicy, Surroundings
 from ka_extensions.plain_text import fenced, inline
 
 PROMPTS = Path(__file__).resolve().parents[2] / "prompts"
@@ -49,6 +49,8 @@ class Detail:
     gaps: int = 10
     fields: int = 40
     api_reference: int = 60_000
+    neighbours: int = 60_000
+    """Of all files that the kernel imports."""
     feedback: int = 4_000
     last_try: int = 60_000
     words: int = 2_000
@@ -60,11 +62,11 @@ class Detail:
 LESS_AND_LESS: tuple[Detail, ...] = (
     Detail(),
     Detail(experiences=5, snippets=False, attempts=10, reflexions=5, lessons=8, fields=24, api_reference=30_000,
-           words=900),
+           neighbours=30_000, words=900),
     Detail(experiences=3, snippets=False, attempts=6, reflexions=3, lessons=5, hot_lines=8, gaps=6, fields=12,
-           api_reference=15_000, feedback=2_000, last_try=20_000, words=500),
+           api_reference=15_000, neighbours=12_000, feedback=2_000, last_try=20_000, words=500),
     Detail(reference=False, experiences=0, snippets=False, attempts=3, reflexions=2, lessons=3, hot_lines=5, gaps=3,
-           fields=0, api_reference=6_000, feedback=1_000, last_try=8_000, words=300),
+           fields=0, api_reference=6_000, neighbours=0, feedback=1_000, last_try=8_000, words=300),
 )  # fmt: skip
 """From everything to the least that still makes sense."""
 
@@ -231,6 +233,35 @@ def engine_times(profile: Profile) -> list[EngineTime]:
     return sorted(found, key=lambda engine: -engine.busy_us)
 
 
+@dataclass(frozen=True)
+class ShownFiles:
+    """Of what a kernel imports, whole files as far as they fit, and the paths of the others."""
+
+    whole: tuple[tuple[str, str], ...]
+    others: tuple[str, ...]
+
+
+def shown_files(around: Surroundings, source: str, longest: int) -> ShownFiles:
+    """What the kernel itself imports comes first, then the shorter ones; files without code are left out."""
+    named = {word for line in source.splitlines() if "import" in line for word in re.findall(r"\w+", line)}
+
+    def order(file: tuple[str, str]) -> tuple[bool, int]:
+        return PurePosixPath(file[0]).stem not in named, len(file[1])
+
+    whole: list[tuple[str, str]] = []
+    others: list[str] = []
+    for path, text in sorted((file for file in around.neighbours if _has_code(file[1])), key=order):
+        if sum(len(known) for _, known in whole) + len(text) <= longest:
+            whole.append((path, text))
+        else:
+            others.append(path)
+    return ShownFiles(tuple(whole), tuple(others))
+
+
+def _has_code(text: str) -> bool:
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
+
+
 PRECISION_TEXT = {
     PrecisionPolicy.FLOAT32_FAITHFUL: "float32-faithful: every product and sum in fp32; casting operands to bf16, "
     "fp16 or fp8 is counted as wrong even if the result passes",
@@ -265,6 +296,7 @@ def _environment() -> jinja2.Environment:
         top=top,
         fenced=fenced,
         inline=inline,
+        shown_files=shown_files,
     )
     return environment
 

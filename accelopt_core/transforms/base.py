@@ -10,6 +10,7 @@ from typing import Protocol
 import libcst as cst
 
 from accelopt_core.evaluation import Bottleneck
+from accelopt_core.task import ENTRY_POINTS
 
 
 class TransformError(Exception):
@@ -57,6 +58,15 @@ class AnalysisContext:
     """Profile fields of the kernel, in the Neuron profiler's names and units; empty when unknown."""
 
 
+@dataclass(frozen=True, eq=False)
+class KernelModule:
+    """A kernel's file as a tree; the same object is the same kernel."""
+
+    tree: cst.Module
+    entry_points: tuple[str, ...] = ENTRY_POINTS
+    """What the kernel may be called, in order of preference."""
+
+
 class Transform(Protocol):
     """Stateless. `name` is the technique under which memory files what came of it."""
 
@@ -67,11 +77,11 @@ class Transform(Protocol):
         """One sentence for people and for a language model's menu."""
         ...
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         """Every legal site, in source order. Raises NotAKernel."""
         ...
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         """The module changed at the site of that key; checks legality again.
 
         Raises SiteGone, IllegalSite or NotAKernel.
@@ -79,10 +89,10 @@ class Transform(Protocol):
         ...
 
 
-def parse_kernel(source: str) -> cst.Module:
+def parse_kernel(source: str, entry_points: tuple[str, ...] = ENTRY_POINTS) -> KernelModule:
     """Raises NotAKernel when the text is not Python."""
     try:
-        return cst.parse_module(source)
+        return KernelModule(cst.parse_module(source), entry_points)
     except (cst.ParserSyntaxError, RecursionError, ValueError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotAKernel(f"the kernel's text cannot be parsed: {text}") from error

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import (
     Block,
@@ -59,7 +59,7 @@ class BlockTiles:
             "are loaded or prepared once for all of them."
         )
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for number, loop in enumerate(code.loops()):
@@ -82,7 +82,7 @@ class BlockTiles:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
         return cst.parse_module(_Rewriting(code, _plan(code, loop), factor).module().code)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
     Kind,
@@ -39,7 +39,7 @@ class EvacuatePsum(InstructionTransform[tuple[str, str]]):
     def describe(self) -> str:
         return "Copy a tile out of PSUM on the Scalar engine, so that the work on it can move from Vector to GpSimd."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         busy = [context.fields.get(f"{engine}_engine_active_time") for engine in ("vector", "scalar")]
         if busy[0] is not None and busy[1] is not None and busy[0] <= busy[1]:
             return ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
     Kind,
@@ -57,7 +57,7 @@ class FillPartitions:
     def describe(self) -> str:
         return "Process two iterations of an elementwise loop at once, side by side on the partitions."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for number, loop in enumerate(code.loops()):
@@ -78,7 +78,7 @@ class FillPartitions:
             )
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop = loop_at(code, key, key)
         return cst.parse_module(_rewrite(code, _plan(code, loop)).code)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import (
     Block,
@@ -63,7 +63,7 @@ class _Hoisting:
     name: str
     loads: bool
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         hoists = []
         for statement in code.statements():
@@ -77,7 +77,7 @@ class _Hoisting:
         largest = (hoist for hoist in hoists if not any(_contains(other, hoist) for other in hoists))
         return tuple(_site(self.name, hoist) for hoist in largest)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         tile, _, variable = key.partition("/")
         if not code.bindings(tile):

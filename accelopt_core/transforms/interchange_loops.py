@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_independence import check_independent
@@ -41,7 +41,7 @@ class InterchangeLoops:
             "iterations of the other, so that it stays resident."
         )
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for number, loop in enumerate(code.loops()):
@@ -50,7 +50,7 @@ class InterchangeLoops:
             except IllegalSite:
                 continue
             outer, inner = nest.outer.variable, nest.inner.variable
-            for tile in _kept_tiles(cst.parse_module(_exchanged(code, nest).code), outer, inner):
+            for tile in _kept_tiles(_exchanged(code, nest, module.entry_points), outer, inner):
                 found.append(
                     Site(
                         self.name,
@@ -64,7 +64,7 @@ class InterchangeLoops:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         pair, _, rest = key.partition("#")
         outer, _, inner = pair.partition(",")
@@ -72,7 +72,7 @@ class InterchangeLoops:
         nest = _plan(code, loop_at(code, f"{outer}#{number}", key))
         if nest.inner.variable != inner:
             raise SiteGone(f"{key}: the loop over {outer} holds one over {nest.inner.variable}")
-        exchanged = cst.parse_module(_exchanged(code, nest).code)
+        exchanged = _exchanged(code, nest, module.entry_points)
         if tile not in _kept_tiles(exchanged, outer, inner):
             raise IllegalSite(
                 f"{tile or 'no tile'} could be kept for every {outer}, so the exchange would gain nothing"
@@ -104,7 +104,7 @@ def _plan(code: KernelCode, outer: Statement) -> _Nest:
     return _Nest(outer, inner, definitions)
 
 
-def _kept_tiles(module: cst.Module, outer: str, inner: str) -> tuple[str, ...]:
+def _kept_tiles(module: KernelModule, outer: str, inner: str) -> tuple[str, ...]:
     """Tiles that the exchanged kernel can load in its loop over `inner`, before the one over `outer`."""
     code = read_kernel(module)
     found = []
@@ -115,7 +115,7 @@ def _kept_tiles(module: cst.Module, outer: str, inner: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _exchanged(code: KernelCode, nest: _Nest) -> cst.Module:
+def _exchanged(code: KernelCode, nest: _Nest, entry_points: tuple[str, ...]) -> KernelModule:
     outer, inner = nest.outer.node, nest.inner.node
     assert isinstance(outer, cst.For) and isinstance(inner, cst.For)
     assert isinstance(outer.body, cst.IndentedBlock) and isinstance(inner.body, cst.IndentedBlock)
@@ -125,4 +125,4 @@ def _exchanged(code: KernelCode, nest: _Nest) -> cst.Module:
     new_outer = inner.with_changes(body=outer.body.with_changes(body=[new_inner]), leading_lines=outer.leading_lines)
     result = replace_nodes(code.module, {outer: new_outer})
     assert isinstance(result, cst.Module)
-    return result
+    return KernelModule(cst.parse_module(result.code), entry_points)

@@ -14,8 +14,7 @@ from functools import lru_cache
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
 
-from accelopt_core.task import ENTRY_POINTS
-from accelopt_core.transforms.base import NotAKernel
+from accelopt_core.transforms.base import KernelModule, NotAKernel
 from accelopt_core.transforms.isa_effects import (
     LOOP_RANGES,
     PURE_FUNCTIONS,
@@ -107,13 +106,13 @@ class Block:
 class KernelCode:
     """The one kernel of a module, analyzed. Nodes belong to `module`, which is a copy of the one given."""
 
-    def __init__(self, module: cst.Module) -> None:
-        wrapper = MetadataWrapper(module)
+    def __init__(self, module: KernelModule) -> None:
+        wrapper = MetadataWrapper(module.tree)
         self.module = wrapper.module
         self._positions = wrapper.resolve(PositionProvider)
         self._qualified = wrapper.resolve(QualifiedNameProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
-        self.function = _find_kernel(self.module)
+        self.function = _find_kernel(self.module, module.entry_points)
         if not isinstance(self.function.body, cst.IndentedBlock):
             raise NotAKernel(f"kernel {self.function.name.value} has its body on the line of its def")
         self.parameters = frozenset(
@@ -427,7 +426,7 @@ class KernelCode:
 
 
 @lru_cache(maxsize=4)
-def read_kernel(module: cst.Module) -> KernelCode:
+def read_kernel(module: KernelModule) -> KernelCode:
     """The analysis of a module, made once for all transforms that look at the same one. Raises NotAKernel."""
     return KernelCode(module)
 
@@ -446,15 +445,15 @@ class _Named:
         return name
 
 
-def _find_kernel(module: cst.Module) -> cst.FunctionDef:
+def _find_kernel(module: cst.Module, entry_points: tuple[str, ...]) -> cst.FunctionDef:
     functions = [node for node in module.body if isinstance(node, cst.FunctionDef)]
-    for name in ENTRY_POINTS:
+    for name in entry_points:
         found = [function for function in functions if function.name.value == name]
         if len(found) == 1:
             return found[0]
         if found:
             raise NotAKernel(f"{name} is defined {len(found)} times")
-    raise NotAKernel(f"no function called {' or '.join(ENTRY_POINTS)} at the top level")
+    raise NotAKernel(f"no function called {' or '.join(entry_points)} at the top level")
 
 
 def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

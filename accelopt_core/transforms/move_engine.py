@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 
 ENGINES = ("scalar", "gpsimd", "vector")
@@ -28,7 +28,7 @@ class MoveEngine:
     def describe(self) -> str:
         return "Run one copy or elementwise instruction on another engine than it runs on, to relieve the busiest."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for name, statement in _candidates(code):
@@ -51,7 +51,7 @@ class MoveEngine:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         name, _, engine = key.partition("@")
         statement = dict(_candidates(code)).get(name)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 
 Found = TypeVar("Found")
@@ -41,7 +41,7 @@ class InstructionTransform(ABC, Generic[Found]):
     @abstractmethod
     def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: Found) -> cst.Module: ...
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         sites = []
         for key, instruction in self.candidates(code):
@@ -52,7 +52,7 @@ class InstructionTransform(ABC, Generic[Found]):
             sites.append(self.site(code, key, instruction, found))
         return tuple(sites)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         instruction = dict(self.candidates(code)).get(key)
         if instruction is None:

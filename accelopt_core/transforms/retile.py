@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import GlobalScope, MetadataWrapper, PositionProvider, ScopeProvider
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, NotAKernel, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotAKernel, Site, SiteGone
 from accelopt_core.transforms.kernel_code import replace_nodes
 
 DECLARATION = "TUNABLES"
@@ -36,8 +36,8 @@ class Retile:
     def describe(self) -> str:
         return "Change one tile size (or other constant) that the kernel declares in TUNABLES to another legal value."
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
-        _, declared = _read(module)
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
+        _, declared = _read(module.tree)
         sites = []
         for entry in declared:
             if isinstance(entry, IllegalSite):
@@ -58,9 +58,9 @@ class Retile:
                     )
         return tuple(sites)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         name, _, text = key.partition("=")
-        copy, declared = _read(module)
+        copy, declared = _read(module.tree)
         for entry in declared:
             if isinstance(entry, IllegalSite):
                 if str(entry).startswith(f"{name} "):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_sites import loop_at
 
@@ -57,7 +57,7 @@ class RotateBuffers:
             "one iteration need not wait for the readers of the one before."
         )
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for statement in code.statements():
@@ -83,7 +83,7 @@ class RotateBuffers:
                 found.append(innermost)
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         tile, _, rest = key.partition("/")
         loop = loop_at(code, rest, key)

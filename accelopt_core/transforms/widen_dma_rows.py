@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.index_algebra import Indices
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
@@ -62,7 +62,7 @@ class WidenDmaRows:
             "stays as it is."
         )
 
-    def analyze(self, module: cst.Module, context: AnalysisContext) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         found = []
         for number, loop in enumerate(code.loops()):
@@ -85,7 +85,7 @@ class WidenDmaRows:
                 )
         return tuple(found)
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
         return cst.parse_module(_rewrite(code, loop, _plan(code, loop), factor).code)

@@ -25,7 +25,7 @@ import numpy as np
 import nki_sim
 from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
 from accelopt_core.judging.static_checks import lines_with_code
-from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import (
     ArgumentSpec,
     CandidateFault,
@@ -211,11 +211,15 @@ class SimulatorToolchain:
             digest.update(path.read_bytes())
         return f"sim-{self.machine.name}-{digest.hexdigest()[:12]}"
 
-    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> None:
+    def traced(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> None:
         """There is no second opinion: what is measured here is the trace."""
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
-        traced = self._compiled(source, arguments, timeout_s)
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Simulated:
+        traced = self._compiled(source, arguments, timeout_s, around)
         self.isolation = traced.isolation
         finished = traced.finished
         if finished.over_disk:
@@ -224,7 +228,7 @@ class SimulatorToolchain:
             raise StepTimeout(Step.COMPILE, timeout_s)
         if finished.status != 0:
             error = _compile_error(traced.failure, finished)
-            if not traced.isolation and not (alone := self._compiled("", (), timeout_s)).isolation:
+            if not traced.isolation and not (alone := self._compiled("", (), timeout_s, ALONE)).isolation:
                 # The candidate was not even read, and without one it is no better.
                 raise ToolchainMissing(
                     f"the simulator does not start in a process of its own here: "
@@ -234,14 +238,14 @@ class SimulatorToolchain:
         with within(timeout_s, lambda: StepTimeout(Step.COMPILE, timeout_s)):
             return _checked(traced.program, source, self.machine)
 
-    def _compiled(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> _Compilation:
+    def _compiled(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings
+    ) -> _Compilation:
         """What the candidate's process left, whatever it did."""
         self._count += 1
         work = self._folder / f"compile-{self._count}"
         work.mkdir()
         limits = sandbox.ProcessLimits(timeout_s, self._memory_bytes, file_bytes=PROGRAM_LIMIT, disk_bytes=DISK_LIMIT)
-        source_file = work / "candidate.py"
-        source_file.write_text(source, encoding="utf-8")
         worker = Path(__file__).with_name("trace_worker.py")
         try:
             with ExitStack() as files:
@@ -249,14 +253,18 @@ class SimulatorToolchain:
                 program, failure, report = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
                 job = {
                     "tree": str(TREE),
-                    "source": str(source_file),
+                    "work": str(work),
+                    "text": source,
+                    "module": around.module,
+                    "path": around.path,
+                    "neighbours": around.neighbours,
                     "program_fd": program.fileno(),
                     "failure_fd": failure.fileno(),
                     "report_fd": report.fileno(),
                     "namespaces": self._namespaces,
                     "parent": os.getpid(),
                     "machine": self.machine.name,
-                    "entry_points": ENTRY_POINTS,
+                    "entry_points": around.entry_points,
                     "limits": asdict(limits),
                     "arguments": [asdict(a) for a in arguments],
                 }
@@ -386,7 +394,7 @@ def _proof(property: Property, found: proof.Proof) -> Proof:
 
 
 def traced_on_simulator(
-    machine: str, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float
+    machine: str, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
 ) -> Traced | None:
     """The simulator's second opinion on a source that a device of that machine runs.
 
@@ -394,7 +402,7 @@ def traced_on_simulator(
     """
     simulator = SimulatorToolchain(machine)
     try:
-        program = simulator.compile(source, arguments, timeout_s).program
+        program = simulator.compile(source, arguments, timeout_s, around).program
     except (CandidateFault, ToolchainMissing) as fault:
         log.info("no second opinion from the simulator: %s", fault)
         return None

@@ -24,17 +24,15 @@ def main() -> int:
     from infra.judging import integrity  # noqa: F401
 
     end_with_parent(job["parent"])
-    tree, source = Path(job["tree"]), Path(job["source"])
-    text = source.read_text(encoding="utf-8")
-    mounts = namespaces.Mounts((tree / "nki_sim",), source.parent)
+    mounts = namespaces.Mounts((Path(job["tree"], "nki_sim"),), Path(job["work"]))
     pid, refused = namespaces.fork_isolated(mounts) if job["namespaces"] else (-1, "not wanted")
     if pid > 0:
         os.close(job["report_fd"])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return _trace(job, text, refused)
+    return _trace(job, refused)
 
 
-def _trace(job: dict[str, Any], text: str, no_namespaces: str) -> int:
+def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     import nki_sim
     from infra.isolation import linux, report, sandbox, system_calls
     from infra.judging import integrity
@@ -56,9 +54,9 @@ def _trace(job: dict[str, Any], text: str, no_namespaces: str) -> int:
     arguments = [
         TensorSpec(tuple(a["shape"]), as_dtype(a["dtype"])) if "shape" in a else a["value"] for a in job["arguments"]
     ]
-    source = Path(job["source"])
+    source = Path(job["work"], job["path"] or "candidate.py")
     try:
-        kernel = _load(source, text, tuple(job["entry_points"]))
+        kernel = _load(source, job)
         program = nki_sim.trace(kernel, *arguments, machine=job["machine"])
         changed = integrity.changed_since(tracer)
         if changed:
@@ -67,15 +65,27 @@ def _trace(job: dict[str, Any], text: str, no_namespaces: str) -> int:
         while data:
             data = data[os.write(job["program_fd"], data) :]
     except NkiError as error:
-        return _failed(job, str(error), error.line)
+        return _failed(job, f"{error}{_beside(error, source, job)}", error.line)
     except MemoryError:
         return _failed(job, f"tracing the kernel needs more than {job['limits']['memory_bytes'] >> 20} MiB", None)
     except Exception as error:  # the candidate may raise anything
-        return _failed(job, f"{type(error).__name__}: {error}", _line(error, source))
+        return _failed(job, f"{type(error).__name__}: {error}{_beside(error, source, job)}", _line(error, source))
     return 0
 
 
-def _load(source: Path, text: str, entry_points: tuple[str, ...]) -> Any:
+def _load(source: Path, job: dict[str, Any]) -> Any:
+    module = _module_of_package(source, job) if job["module"] else _module_alone(source, job["text"])
+    for name in job["entry_points"]:
+        kernel = getattr(module, name, None)
+        if callable(kernel):
+            code = getattr(getattr(kernel, "__wrapped__", kernel), "__code__", None)
+            if job["module"] and getattr(code, "co_filename", "") != str(source):
+                raise NameError(f"{name} is imported from another file: optimize it in that one")
+            return kernel
+    raise NameError(f"the file defines no kernel: name it {' or '.join(job['entry_points'])}")
+
+
+def _module_alone(source: Path, text: str) -> Any:
     import linecache
     import types
 
@@ -84,10 +94,24 @@ def _load(source: Path, text: str, entry_points: tuple[str, ...]) -> Any:
     sys.modules["candidate"] = module
     linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
     exec(compile(text, str(source), "exec"), module.__dict__)
-    for name in entry_points:
-        if callable(getattr(module, name, None)):
-            return getattr(module, name)
-    raise NameError(f"the file defines no kernel: name it {' or '.join(entry_points)}")
+    return module
+
+
+def _module_of_package(source: Path, job: dict[str, Any]) -> Any:
+    """Imported among its neighbours, in the files of this process's own folder, by Python's own rules."""
+    import importlib
+
+    from nki_sim.session import pass_over
+
+    work = Path(job["work"])
+    files = {work / path: text for path, text in job["neighbours"]}
+    pass_over(str(path) for path in files)
+    for path, text in {**files, source: job["text"]}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    sys.dont_write_bytecode = True
+    sys.path[:0] = list(dict.fromkeys([str(work), str(source.parent)]))
+    return importlib.import_module(job["module"])
 
 
 def _failed(job: dict[str, Any], message: str, line: int | None) -> int:
@@ -100,6 +124,17 @@ def _line(error: BaseException, source: Path) -> int | None:
         return error.lineno
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(source)]
     return lines[-1] if lines else None
+
+
+def _beside(error: BaseException, source: Path, job: dict[str, Any]) -> str:
+    """Where among the neighbours it was raised, if it was there."""
+    files = {str(Path(job["work"], path)): path for path, _ in job["neighbours"]}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f" ({files[frame.filename]}, line {frame.lineno})"
+        if frame.filename == str(source):
+            break
+    return ""
 
 
 if __name__ == "__main__":

@@ -39,11 +39,11 @@ from accelopt_core.ports import (
     TargetUnreachable,
     TaskFault,
 )
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,14 @@ def _task(data: dict[str, Any]) -> Task:
             "precision": PrecisionPolicy(data["precision"]),
             "seeds": tuple(data["seeds"]),
             "left_out": tuple((name, reason) for name, reason in data["left_out"]),
+            "around": decode_surroundings(data["around"]),
         }
     )
+
+
+def decode_surroundings(data: dict[str, Any]) -> Surroundings:
+    """Raises KeyError, TypeError or ValueError for what are none."""
+    return Surroundings(data["function"], data["module"], tuple((path, text) for path, text in data["neighbours"]))
 
 
 def encode_evaluation(evaluation: Evaluation, *, nonce: str) -> str:

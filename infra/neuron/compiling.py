@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from accelopt_core.evaluation import Step
-from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import (
     ArgumentSpec,
     CandidateFault,
@@ -40,6 +40,9 @@ from infra.neuron.tensors import size_bytes
 
 log = logging.getLogger(__name__)
 
+SOURCE_NAME = "candidate.py"
+"""Of a kernel that stands alone."""
+
 ISOLATED_COMPILER = Path(__file__).with_name("isolated_compiler.py")
 
 
@@ -57,6 +60,8 @@ class Neff:
     """As the candidate's process reported them; they only decide how bytes are viewed."""
     io_bytes: int
     """All inputs and outputs once: the least that any kernel for this call must move."""
+    source_name: str
+    """How the path of the kernel's file ended while it was compiled: by which a profile names its lines."""
 
 
 class _MaybeIsolation(Exception):
@@ -97,32 +102,34 @@ class NeffCompiler:
         self._proven = False
         """The isolation was tried with the known kernel."""
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
         deadline = time.monotonic() + timeout_s
         try:
             try:
-                return self._compile(source, arguments, deadline)
+                return self._compile(source, arguments, deadline, around)
             except _MaybeIsolation as failure:
                 if self._proven or self._not_isolated or not self._isolation_is_to_blame(deadline):
                     raise failure.error from None
-            return self._compile(source, arguments, deadline)
+            return self._compile(source, arguments, deadline, around)
         except _MaybeIsolation as failure:
             raise failure.error from None
         except StepTimeout:
             raise StepTimeout(Step.COMPILE, timeout_s) from None
 
-    def _compile(self, source: str, arguments: Sequence[ArgumentSpec], deadline: float) -> Neff:
+    def _compile(self, source: str, arguments: Sequence[ArgumentSpec], deadline: float, around: Surroundings) -> Neff:
         outer = Path(tempfile.mkdtemp(prefix="compile-", dir=self._folder))
         work = outer / "work"
         try:
-            said = self._compile_in(work, source, arguments, deadline)
+            said = self._compile_in(work, source, arguments, deadline, around)
             neffs = neffs_in(work)
             if not neffs and said["phase"] == "done" and not self._runtime_saves:
                 self._runtime_saves = True
                 log.info("%s left no NEFF; compiling again with the runtime's inspection on", self.route.name)
                 shutil.rmtree(work)
-                said = self._compile_in(work, source, arguments, deadline)
+                said = self._compile_in(work, source, arguments, deadline, around)
                 neffs = neffs_in(work)
             if said["phase"] != "done" and not (neffs and "NRT" in said["message"]):
                 error = self._compile_error(said)
@@ -140,7 +147,7 @@ class NeffCompiler:
                 raise CompileError(
                     f"compiling left {len(neffs)} different NEFFs: one file must hold one kernel, called once"
                 )
-            return self._keep(next(iter(neffs.values())), said, arguments)
+            return self._keep(next(iter(neffs.values())), said, arguments, around.path or SOURCE_NAME)
         finally:
             shutil.rmtree(outer, ignore_errors=True)
 
@@ -148,7 +155,7 @@ class NeffCompiler:
         """Whether the known kernel compiles outside the namespaces only; from then on candidates are compiled there."""
         self._proven = True
         try:
-            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
+            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline, ALONE)
         except _MaybeIsolation as failure:
             within = str(failure.error)
         except (CandidateFault, ToolchainMissing) as fault:
@@ -157,24 +164,30 @@ class NeffCompiler:
             return False
         self._not_isolated = f"the SDK does not work within them: {within[:200]}"
         try:
-            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline)
+            self._compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, deadline, ALONE)
         except (_MaybeIsolation, CandidateFault, ToolchainMissing):
             self._not_isolated = ""  # nor does it outside: the namespaces stay
         return bool(self._not_isolated)
 
     def _compile_in(
-        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], deadline: float
+        self, work: Path, source: str, arguments: Sequence[ArgumentSpec], deadline: float, around: Surroundings
     ) -> dict[str, Any]:
         timeout_s = deadline - time.monotonic()
         if timeout_s <= 0:
             raise StepTimeout(Step.COMPILE, timeout_s)
-        candidate, said, artifacts = work / "candidate.py", work / "said.json", work / "artifacts"
+        said, artifacts = work / "said.json", work / "artifacts"
+        home = work / "source" if around.module else work
+        candidate = home / (around.path or SOURCE_NAME)
         artifacts.mkdir(parents=True)
-        candidate.write_text(source, encoding="utf-8")
+        for path, text in {**{home / path: text for path, text in around.neighbours}, candidate: source}.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
         job = {
             "route": self.route.name,
             "source": str(candidate),
-            "entry_points": ENTRY_POINTS,
+            "entry_points": around.entry_points,
+            "module": around.module,
+            "paths": list(dict.fromkeys([str(home), str(candidate.parent)])),
             "machine": self.machine,
             "lnc": LNC,
             "arguments": [asdict(a) for a in arguments],
@@ -265,7 +278,9 @@ class NeffCompiler:
                 return ToolchainMissing(f"{self.route.name} with {self._python}: {broken[0]}; {DOCTOR}")
         return compile_error(said["message"], said["line"], said["output"])
 
-    def _keep(self, content: bytes, said: Mapping[str, Any], arguments: Sequence[ArgumentSpec]) -> Neff:
+    def _keep(
+        self, content: bytes, said: Mapping[str, Any], arguments: Sequence[ArgumentSpec], source_name: str
+    ) -> Neff:
         digest = hashlib.sha256(content).hexdigest()[:16]
         path = self._folder / f"{digest}.neff"
         path.write_bytes(content)
@@ -281,7 +296,7 @@ class NeffCompiler:
             else:
                 outputs = tuple(tensor.name for tensor in declared.outputs)
             io_bytes = sum(tensor.size_bytes for tensor in (*declared.inputs, *declared.outputs))
-            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs, io_bytes)
+            return Neff(path, digest, match_inputs(declared.inputs, wanted), outputs, specs, io_bytes, source_name)
         except NeffUnreadable as error:
             raise CompileError(f"the compiled kernel does not fit the call: {error}") from None
 

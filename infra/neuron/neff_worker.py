@@ -41,7 +41,7 @@ def main() -> int:
     try:
         compile_with = ROUTES[job["route"]]()
         said["phase"] = "import"
-        kernel = load(job["source"], job["entry_points"])
+        kernel = load(job)
         said["parameters"] = parameters(kernel)
         said["phase"] = "call"
         outputs = compile_with(kernel, job)
@@ -96,17 +96,22 @@ def probe(modules: list[str], really_import: list[str]) -> dict[str, Any]:
 # --- the candidate --------------------------------------------------------------------------------
 
 
-def load(path: str, entry_points: list[str]) -> Any:
-    with open(path, encoding="utf-8") as stream:
-        text = stream.read()
-    module = types.ModuleType("candidate")
-    module.__file__ = path
-    sys.modules["candidate"] = module
-    exec(compile(text, path, "exec"), module.__dict__)
-    for name in entry_points:
+def load(job: dict[str, Any]) -> Any:
+    """The kernel, its file imported among its neighbours where it has any."""
+    if job["module"]:
+        sys.path[:0] = job["paths"]
+        module = importlib.import_module(job["module"])
+    else:
+        with open(job["source"], encoding="utf-8") as stream:
+            text = stream.read()
+        module = types.ModuleType("candidate")
+        module.__file__ = job["source"]
+        sys.modules["candidate"] = module
+        exec(compile(text, job["source"], "exec"), module.__dict__)
+    for name in job["entry_points"]:
         if callable(getattr(module, name, None)):
             return getattr(module, name)
-    raise NameError(f"the file defines no kernel: name it {' or '.join(entry_points)}")
+    raise NameError(f"the file defines no kernel: name it {' or '.join(job['entry_points'])}")
 
 
 def parameters(kernel: Any) -> list[str]:

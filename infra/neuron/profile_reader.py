@@ -96,22 +96,30 @@ class ProfileReader:
             raise ToolchainMissing(f"{self._profiler.name} view: {error}; {DOCTOR}") from None
 
     def instructions(
-        self, neff: Path, session: Path, total_time_s: float, deadline: float, env: Mapping[str, str]
+        self,
+        neff: Path,
+        session: Path,
+        source_name: str,
+        total_time_s: float,
+        deadline: float,
+        env: Mapping[str, str],
     ) -> InstructionFacts:
-        """Raises ProfileUnreadable where there is no table, or nothing that reads it; RunError, StepTimeout."""
+        """`source_name`: how the path of the kernel's file ends.
+
+        Raises ProfileUnreadable where there is no table, or nothing that reads it; RunError, StepTimeout."""
         if self._json is not False:
             table = session.with_suffix(".json")
             try:
                 said = self._view(neff, session, ["--output-format", JSON, "--output-file", str(table)], deadline, env)
                 if said.status == 0:
                     self._json = True
-                    return parse_instructions(_text(table), source_name=SOURCE_NAME, total_time_s=total_time_s)
+                    return parse_instructions(_text(table), source_name=source_name, total_time_s=total_time_s)
                 self._refused(said, known=self._json)
                 self._json = False
             finally:
                 table.unlink(missing_ok=True)
         rows = self._table(neff, session, "Instruction", READ_COLUMNS, deadline, env)
-        return instruction_facts(rows, source_name=SOURCE_NAME, total_time_s=total_time_s)
+        return instruction_facts(rows, source_name=source_name, total_time_s=total_time_s)
 
     def _refused(self, said: ToolRun, known: bool | None) -> None:
         """Return where `view` refused a format that its help had not named; raise for any other failure."""
@@ -178,7 +186,6 @@ class ProfileReader:
         )
 
 
-SOURCE_NAME = "candidate.py"
 _PROFILE_NAME = "kernel"
 
 NO_READER = "no Python here has pyarrow, or pandas with fastparquet: install pyarrow beside the SDK"

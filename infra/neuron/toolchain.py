@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from accelopt_core.evaluation import HotLine, Installed, Proof, Step
+from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, Facts, RunError, StepTimeout, Timing, ToolchainMissing, Traced
 from infra.neuron.commands import Installation, ToolRun, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
@@ -52,8 +53,10 @@ from nki_sim.machine import MACHINES, Machine
 log = logging.getLogger(__name__)
 
 
-Trace = Callable[[str, str, Sequence[ArgumentSpec], float], "Traced | None"]
-"""(machine, source, arguments, time limit in s) -> what another tool counts in the source; None: it cannot read it."""
+Trace = Callable[[str, str, Sequence[ArgumentSpec], float, Surroundings], "Traced | None"]
+"""(machine, source, arguments, time limit in s, files around it) -> what another tool counts in the source.
+
+None: it cannot read it."""
 
 
 def open_neuron_toolchain(
@@ -180,12 +183,16 @@ class NeuronToolchain:
     def isolation(self) -> str:
         return self._compiler.isolation if "_compiler" in self.__dict__ else ""  # asking must not lease a core
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Neff:
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Neff:
         """Raises CompileError, StepTimeout, or ToolchainMissing when the SDK itself does not work."""
-        return self._compiler.compile(source, arguments, timeout_s)
+        return self._compiler.compile(source, arguments, timeout_s, around)
 
-    def traced(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Traced | None:
-        return self._trace(self.machine.name, source, arguments, timeout_s)
+    def traced(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+    ) -> Traced | None:
+        return self._trace(self.machine.name, source, arguments, timeout_s, around)
 
     def prove(
         self,
@@ -302,7 +309,9 @@ class NeuronToolchain:
         try:
             until = time.monotonic() + _TABLE_TIMEOUT_S
             env = self._run_environment
-            detail = self._reader.instructions(artifact.path, session, summary["total_time"], until, env)
+            detail = self._reader.instructions(
+                artifact.path, session, artifact.source_name, summary["total_time"], until, env
+            )
             lines, narrow = detail.hot_lines, narrow | set(detail.low_precision)
         except (ProfileUnreadable, StepTimeout, RunError, ToolchainMissing) as error:
             log.warning("no time per source line: %s", error)

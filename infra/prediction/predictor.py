@@ -21,7 +21,7 @@ from typing import IO
 
 from accelopt_core.candidate import Candidate, source_hash
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
-from accelopt_core.task import Task
+from accelopt_core.task import Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
@@ -96,7 +96,7 @@ class Predictor:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = _Worker(self._machine, self._calibration, self._timeout_s, self._arguments)
+                worker = _Worker(self._machine, self._calibration, self._timeout_s, self._arguments, self._task.around)
                 self._started.append(worker)
                 if self._closed:  # while it was starting
                     worker.close()
@@ -114,6 +114,7 @@ class _Worker:
         calibration: Calibration | None,
         timeout_s: float,
         arguments: list[list[dict[str, object]]],
+        around: Surroundings,
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does: see close
         self._process = subprocess.Popen(
@@ -129,6 +130,7 @@ class _Worker:
             "calibration": calibration and asdict(calibration),
             "timeout_s": timeout_s,
             "arguments": arguments,
+            "around": asdict(around),
         }
 
     def price(self, source: str) -> float | None:

@@ -2,6 +2,7 @@
 
     manifest.json        what was run, where, by whom, and how it stands
     config.json          every setting
+    kernel.json          how the kernel is loaded: which function, the files it imports, the user's own text of it
     input_kernel.py      the kernel it began with, and baseline.json its measurement
     best_kernel.py       the best so far, and best.json its measurement
     best.diff            the difference between the two
@@ -38,6 +39,7 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Measured
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import TargetInfo
+from accelopt_core.task import Surroundings
 from infra.journal import (
     FileLock,
     JournalDamaged,
@@ -102,6 +104,17 @@ class Shown:
     """Experiences that a round's proposer was shown."""
 
     experiences: tuple[Experience, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How a run's kernel is loaded, whatever becomes of the user's files: what kernel.json says."""
+
+    around: Surroundings
+    presets: tuple[str, ...]
+    """Names of the task's shapes that it is verified at; the last is timed."""
+    text: str
+    """The user's file as it was: another than input_kernel.py where that was migrated."""
 
 
 def new_run_id(task: str, now: datetime) -> str:
@@ -203,6 +216,9 @@ class RunFolder:
         replace_file(self.path / "best.json", document)
         replace_file(self.best_kernel, source)
 
+    def load(self, loaded: Loaded) -> None:
+        replace_file(self.path / "kernel.json", _pretty(to_document(loaded)))
+
     def end(self, status: Status, reason: str) -> None:
         self._write_manifest(replace(self.manifest(), status=status, reason=reason))
 
@@ -294,6 +310,10 @@ class RunFolder:
         path = self._usage.path
         records = enumerate(self._usage.read(), 1)
         return tuple(from_document(LedgerEntry, record, f"{path} line {number}") for number, record in records)
+
+    def loaded(self) -> Loaded | None:
+        """None for a run of an earlier release."""
+        return self._read(Loaded, "kernel.json") if (self.path / "kernel.json").exists() else None
 
     def baseline(self) -> MeasuredKernel | None:
         return self._measured("baseline.json") if (self.path / "baseline.json").exists() else None

@@ -14,6 +14,8 @@ FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 @dataclass(frozen=True)
 class KernelSource:
     tree: ast.Module
+    neighbours: frozenset[str] = frozenset()
+    """Modules and packages beside the file, which it may import."""
 
     @cached_property
     def imports(self) -> dict[str, str]:

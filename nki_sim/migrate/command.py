@@ -37,9 +37,9 @@ def migrate_file(
     if dialect is not Dialect.BETA1:
         migration = migrate_current(text, also_in_06)
         if arguments and not migration.left:
-            _compare(text, migration, _only_kernel(text, function), arguments, constants, str(path))
+            _compare(text, migration, only_kernel(text, function), arguments, constants, str(path))
         return dialect, migration
-    name = _only_kernel(text, function)
+    name = only_kernel(text, function)
     if not arguments:
         raise Unclear(
             "a kernel of NKI 0.1 is migrated for the shapes it is called with: give --shape 128x512:float32 ..., "
@@ -68,7 +68,7 @@ def kernels_of(text: str) -> list[str]:
     return marked or others
 
 
-def _only_kernel(text: str, function: str | None) -> str:
+def only_kernel(text: str, function: str | None) -> str:
     found = kernels_of(text)
     if function is not None:
         return function

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import libcst as cst
-
+from accelopt_core.transforms.base import parse_kernel
 from accelopt_core.transforms.registry import transform_named
 from infra.tasks.seed_index import load_seed, seed_index
 
@@ -169,5 +168,5 @@ def made_again(name: str) -> str:
     """The seed of that name after its steps: what is in `after_steps/`, but for its layout."""
     source = load_seed(name).kernel_source
     for transform, key in STEPS[name]:
-        source = transform_named(transform).apply(cst.parse_module(source), key).code
+        source = transform_named(transform).apply(parse_kernel(source), key).code
     return source

@@ -7,11 +7,10 @@ import linecache
 import types
 from dataclasses import replace
 
-import libcst as cst
 import numpy as np
 
 import nki_sim
-from accelopt_core.transforms.base import AnalysisContext, Site, Transform
+from accelopt_core.transforms.base import AnalysisContext, Site, Transform, parse_kernel
 from nki_sim.machine import TRN2
 
 nki_sim.install()
@@ -47,11 +46,11 @@ def count(source: str, opcode: str, *arrays: np.ndarray) -> int:
 
 
 def sites(transform: Transform, source: str) -> dict[str, Site]:
-    return {site.key: site for site in transform.analyze(cst.parse_module(source), AnalysisContext())}
+    return {site.key: site for site in transform.analyze(parse_kernel(source), AnalysisContext())}
 
 
 def applied(transform: Transform, source: str, key: str) -> str:
-    return transform.apply(cst.parse_module(source), key).code
+    return transform.apply(parse_kernel(source), key).code
 
 
 def ones(*shape: int) -> np.ndarray:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import libcst as cst
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone, parse_kernel
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
@@ -62,7 +61,7 @@ def test_a_moved_instruction_runs_there_and_gives_the_same_numbers():
 def test_where_the_profile_is_known_work_moves_only_to_a_less_busy_engine():
     busy = {"vector_engine_active_time": 2e-3, "scalar_engine_active_time": 3e-3, "gpsimd_engine_active_time": 1e-3}
 
-    found = MOVE.analyze(cst.parse_module(SOFTMAX), AnalysisContext(fields=busy))
+    found = MOVE.analyze(parse_kernel(SOFTMAX), AnalysisContext(fields=busy))
 
     assert {site.key for site in found} == {"scaled@gpsimd", "twice@gpsimd"}
 

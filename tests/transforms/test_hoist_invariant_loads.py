@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import libcst as cst
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone
+from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone, parse_kernel
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites
@@ -293,7 +292,7 @@ def test_a_site_of_another_kernel_is_gone():
 )
 def test_text_without_one_kernel_is_refused_by_name(text):
     with pytest.raises(NotAKernel):
-        HOIST.analyze(cst.parse_module(text), None)
+        HOIST.analyze(parse_kernel(text), None)
 
 
 @settings(max_examples=12, deadline=None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import libcst as cst
 import pytest
 
-from accelopt_core.transforms.base import AnalysisContext, Transform, TransformError
+from accelopt_core.transforms.base import AnalysisContext, Transform, TransformError, parse_kernel
 from accelopt_core.transforms.registry import TRANSFORMS
 from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim.errors import NkiError
@@ -25,7 +24,7 @@ EQUAL_IN_EXACT_ARITHMETIC = {"softmax without the maximum", "attention without t
 
 def results(transform: Transform, task: str, source: str) -> Iterator[tuple[str, str]]:
     """(site, kernel) for every site, at whatever shape it compiles."""
-    module = cst.parse_module(source)
+    module = parse_kernel(source)
     for site in transform.analyze(module, AnalysisContext()):
         try:
             yield site.key, transform.apply(module, site.key).code

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import libcst as cst
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone
+from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone, parse_kernel
 from accelopt_core.transforms.retile import Retile
 from infra.tasks.seed_index import load_seed
 from tests.transforms.running import HEADER, applied, count, random, run, sites
@@ -112,7 +111,7 @@ def test_a_declaration_that_is_not_one_literal_is_refused_by_name(declaration):
     source = KERNEL.replace('TUNABLES = {"WIDTH": (32, 64, 128)}', declaration)
 
     with pytest.raises(NotAKernel, match="TUNABLES"):
-        RETILE.analyze(cst.parse_module(source), None)
+        RETILE.analyze(parse_kernel(source), None)
 
 
 @settings(max_examples=10, deadline=None)
