@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 from accelopt_core import kernel_wrapper
@@ -10,6 +11,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
 from infra.targets.local import LocalTarget
+from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.seed_index import task_from_files
 from nki_sim.machine import DEFAULT_MACHINE
 
@@ -40,9 +42,11 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         self._limits = limits or EvaluationLimits()
 
     def _judged(self, program_path: str, base_numpy_path: str) -> Evaluation:
+        source = Path(program_path).read_text(encoding="utf-8")
+        task = task_from_files(Path(base_numpy_path))
         request = EvaluationRequest(
-            task_from_files(Path(base_numpy_path)),
-            Candidate("input", Path(program_path).read_text(encoding="utf-8")),
+            replace(task, around=surroundings_of(Path(program_path), source, None)),
+            Candidate("input", source),
             self._limits,
             extra_seeds=tuple(secrets.randbelow(1 << 31) for _ in range(SECRET_SEEDS)),
         )

@@ -129,7 +129,10 @@ def _line(error: BaseException, source: Path) -> int | None:
 def _beside(error: BaseException, source: Path, job: dict[str, Any]) -> str:
     """Where among the neighbours it was raised, if it was there."""
     files = {str(Path(job["work"], path)): path for path, _ in job["neighbours"]}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    frames = traceback.extract_tb(error.__traceback__)
+    if error.__cause__ is not None:  # which the simulator has put into other words
+        frames += traceback.extract_tb(error.__cause__.__traceback__)
+    for frame in reversed(frames):
         if frame.filename in files:
             return f" ({files[frame.filename]}, line {frame.lineno})"
         if frame.filename == str(source):

@@ -27,12 +27,13 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable, TaskFault
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
 from infra.judging import wire
 
 TASK = Task(
     "matmul", "M = 4\n", (ShapePreset("small", (("M", 2),)), ShapePreset("full", (("M", 4),), Work(8, 0, 96))),
     tolerance=1e-4, precision=PrecisionPolicy.BF16_ALLOWED,
+    around=Surroundings("norm", "library.norm", (("library/__init__.py", ""), ("library/sizes.py", "P = 128\n"))),
 )  # fmt: skip
 PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (HotLine(3, "tensor", 9.0, 4),),
                   (Gap("reloads", 3.0, "hoist", "x is read 4 times"),),

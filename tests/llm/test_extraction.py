@@ -196,3 +196,14 @@ def test_operators_survive_other_ways_to_import(header: str) -> None:
 
 def test_operators_of_something_that_does_not_parse() -> None:
     assert kernel_operators("def (") == ()
+
+
+def test_a_kernel_of_another_name_is_known_by_it() -> None:
+    named = BETTER.replace("def kernel", "def row_silu")
+    assert named != BETTER
+    reply = f"```python\n{named}```"
+    assert "def row_silu" in extract_kernel(reply, bases=[KERNEL], names=("row_silu",))
+    with pytest.raises(UnusableReply, match="`row_silu`"):
+        extract_kernel(f"```python\n{BETTER}```", bases=[KERNEL], names=("row_silu",))
+    with pytest.raises(UnusableReply, match="`row_silu` at its top level"):
+        check_kernel(BETTER, parent=KERNEL, names=("row_silu",))

@@ -14,6 +14,7 @@ import accelopt_core.model.prompting as prompting
 from accelopt_core.evaluation import HotLine, Idle, Likely, Measured, microseconds
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.executor import executor_prompt
 from accelopt_core.model.planner import planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
@@ -26,10 +27,12 @@ from accelopt_core.model.prompting import (
     prompts_version,
     render,
     shortened,
+    shown_files,
     top,
 )
+from accelopt_core.task import Surroundings
 from nki_sim.machine import MACHINES, machine
-from tests.llm.scenes import KERNEL, PLAN, PROFILE, WIN, context, measured
+from tests.llm.scenes import KERNEL, PLAN, PROFILE, TASK, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
@@ -236,3 +239,36 @@ def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_i
     beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
     assert "in this round already" not in alone and "in this round already" in beside
     assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
+
+
+# --- the files that a kernel imports ----------------------------------------------------------------
+
+
+FILES = Surroundings(
+    "row_silu",
+    "library.core.silu",
+    (
+        ("library/__init__.py", "# A licence, and nothing else.\n"),
+        ("library/checks.py", "def check(x):\n    assert x\n"),
+        ("library/large.py", f"TABLE = '{'x' * 5000}'\n"),
+        ("library/sizes.py", "P = 128  # partitions" + " " * 200 + "\n"),
+    ),
+)
+
+
+def test_what_a_kernel_imports_is_shown_itself_first_and_whole() -> None:
+    shown = shown_files(FILES, "from ..sizes import P\n" + KERNEL, 1000)
+    assert [path for path, _ in shown.whole] == ["library/sizes.py", "library/checks.py"]
+    assert shown.others == ("library/large.py",), "and what has no code is not worth a line"
+    assert shown_files(FILES, KERNEL, 0).whole == ()
+
+
+def test_planner_and_executor_see_them_as_files_that_stay() -> None:
+    in_package = context(task=replace(TASK, around=FILES))
+    planned = planner_prompt(in_package, "", Detail(neighbours=1000))
+    written = executor_prompt(in_package, PLAN, (), "", Detail(neighbours=1000))
+    for prompt in (planned, written):
+        assert "`library/checks.py`:\n```python\ndef check(x):" in prompt
+        assert "stands in its package as `library/core/silu.py`" in prompt and "These files stay as they are" in prompt
+        assert "(Left out to keep this prompt short: library/large.py.)" in prompt
+    assert "library/" not in executor_prompt(context(), PLAN, (), "", Detail())

@@ -18,7 +18,7 @@ from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bounds, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
-from accelopt_core.transforms.base import IllegalSite, Site, SiteGone
+from accelopt_core.transforms.base import IllegalSite, KernelModule, Site, SiteGone
 from infra.tasks.seed_index import load_seed
 from tests.attempts import attempted
 from tests.transforms.running import priced_by
@@ -38,14 +38,14 @@ class Walk:
     def describe(self) -> str:
         return "Go one letter further."
 
-    def analyze(self, module: cst.Module, context) -> tuple[Site, ...]:
+    def analyze(self, module: KernelModule, context) -> tuple[Site, ...]:
         return tuple(
             Site(self.name, letter, f"go {letter}", 1, f"{letter} is open", f"{letter} is shorter")
-            for letter in self.edges.get(word(module.code), "")
+            for letter in self.edges.get(word(module.tree.code), "")
         )
 
-    def apply(self, module: cst.Module, key: str) -> cst.Module:
-        here = word(module.code)
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
+        here = word(module.tree.code)
         if key not in self.edges.get(here, ""):
             raise SiteGone(f"{key} is not open at {here}")
         if key == "!":

@@ -1,0 +1,58 @@
+"""A kernel rewritten before its run: what is outdated, what is left as it is, what the process sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.task import ShapePreset, Task
+from infra.migrating import outdated, rewrite
+from infra.tasks.reference_reader import TaskInvalid
+from tests.e2e.kernels import REFERENCE, SLOW
+from tests.e2e.test_stranger_kernels import OLD
+
+WHILE = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    for i in nl.dynamic_range(0, 4):
+        pass
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "dialect"),
+    [(OLD, "0.1 (Beta 1)"), (WHILE, "0.2 to 0.6"), (SLOW, None), ("def kernel(:", None), ("x = 1", None)],
+)
+def test_a_kernel_that_the_newest_compiler_does_not_read_is_outdated(source: str, dialect: str | None) -> None:
+    found = outdated(source)
+    assert (found.dialect if found is not None else None) == dialect
+    assert found is None or found.only_in_old_sdks == (source is OLD)
+
+
+def test_a_kernel_of_this_nki_is_left_as_it_is(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(SLOW, encoding="utf-8")
+    presets = (ShapePreset("small", (("T", 1),)), ShapePreset("full", (("T", 2),)))
+    made = rewrite(kernel, SLOW, Task("add", REFERENCE, presets))
+    assert made.source == SLOW and made.shapes == ("small", "full")
+    assert "the same stream" in made.proof
+
+
+def test_the_process_sees_no_key_and_what_the_kernel_prints_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    spy = OLD + "\n\nimport os\nprint('{\"left\": []}')\nassert 'ANTHROPIC_API_KEY' not in os.environ\n"
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(spy, encoding="utf-8")
+    task = Task("add", REFERENCE, (ShapePreset("full", (("T", 1),)),))
+    assert "nisa.dma_copy" in rewrite(kernel, spy, task).source
+    with pytest.raises(TaskInvalid, match="could not be migrated"):
+        rewrite(kernel, spy, Task("add", "raise SystemExit(3)", task.presets))

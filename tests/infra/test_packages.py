@@ -1,0 +1,155 @@
+"""A kernel that imports its neighbours: judged, priced and compiled as Python itself would load it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import CompileFailed, Evaluation, Measured
+from accelopt_core.judging.static_checks import forbidden
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import ShapePreset, Surroundings, Task
+from accelopt_core.toolchain import CompileError, TensorArgument
+from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_kernel
+from accelopt_core.transforms.retile import Retile
+from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
+from infra.neuron.toolchain import open_neuron_toolchain
+from infra.prediction.predictor import Predictor
+from infra.targets.local import LocalTarget
+from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
+from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
+
+KERNEL = IN_A_PACKAGE["pack/add.py"]
+NEIGHBOURS = {path: text for path, text in IN_A_PACKAGE.items() if path != "pack/add.py"}
+X, Y = TensorArgument((512, 2048), "float32"), TensorArgument((128, 2048), "float32")
+
+
+def around(function: str = "add_rows", **changed: str) -> Surroundings:
+    """`changed`: text of a file of the package, by its stem."""
+    files = {**NEIGHBOURS, **{f"pack/{name}.py": text for name, text in changed.items()}}
+    return Surroundings(function, "pack.add", tuple(sorted(files.items())))
+
+
+def task(found: Surroundings) -> Task:
+    presets = (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 4))),)
+    return Task("add", REFERENCE, presets, seeds=(0,), around=found)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalTarget]:
+    opened = LocalTarget("simulator", "trn2")
+    yield opened
+    opened.close()
+
+
+def judged(target: LocalTarget, source: str, found: Surroundings, parent: str | None = None) -> Evaluation:
+    return target.evaluate(EvaluationRequest(task(found), Candidate("c", source, parent)), lambda step, detail: None)
+
+
+def test_it_is_measured_and_lines_of_its_neighbours_count_for_the_calls(target: LocalTarget) -> None:
+    result = judged(target, KERNEL, around())
+    assert isinstance(result, Measured)
+    assert isinstance(alone := judged(target, SLOW, Surroundings()), Measured)
+    assert result.latency_us == alone.latency_us, "the same instructions"
+    calls = {number for number, line in enumerate(KERNEL.splitlines(), 1) if "load(" in line or "nisa." in line}
+    assert {hot.line for hot in result.profile.hot_lines} <= calls
+    assert all(hot.text.strip() in KERNEL for hot in result.profile.hot_lines)
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "changed", "said", "line"),
+    [
+        (KERNEL, {"moves": NEIGHBOURS["pack/moves.py"].replace("src=src)", "sauce=src)")},
+         r"sauce.*\(pack/moves.py, line 8\)", 18),
+        (KERNEL, {"moves": "def load(src, columns):\n    raise ValueError('not today')\n"},
+         r"ValueError: not today \(pack/moves.py, line 2\)", 18),
+        (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\)", 6),
+        (KERNEL, {"moves": ""}, "cannot import name 'load'", 6),
+        ("from .moves import load as add_rows\n", {}, "add_rows is imported from another file", None),
+        (KERNEL.replace("def add_rows", "def add"), {}, "defines no kernel: name it add_rows", None),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_a_neighbour_is_said_with_its_place(
+    kernel: str, changed: dict[str, str], said: str, line: int | None, namespaces: bool
+) -> None:
+    toolchain = SimulatorToolchain("trn2", namespaces=namespaces)
+    try:
+        with pytest.raises(CompileError, match=said) as failed:
+            toolchain.compile(kernel, [X, Y], 60, around(**changed))
+        assert failed.value.line == line
+    finally:
+        toolchain.close()
+
+
+def test_a_proposed_kernel_may_import_its_neighbours_and_nothing_else_of_the_users(target: LocalTarget) -> None:
+    absolute = KERNEL.replace("from .moves", "from pack.moves")
+    assert isinstance(judged(target, absolute, around(), "input"), Measured)
+    assert isinstance(judged(target, KERNEL.replace("from .moves", "from moves"), around(), "input"), Measured)
+    refused = judged(target, KERNEL.replace("from .moves", "from secrets_of_mine"), around(), "input")
+    assert isinstance(refused, CompileFailed) and "secrets_of_mine" in refused.message
+    assert [finding.rule for finding in forbidden(absolute)] == ["unusual-import"], "where it stands alone"
+
+
+def test_what_one_candidate_does_to_its_neighbours_the_next_does_not_see(target: LocalTarget) -> None:
+    spoils = KERNEL.replace("STEP = 256\n", "from . import moves\n\nmoves.load = None\nSTEP = 256\n")
+    assert isinstance(judged(target, spoils, around()), Measured), "it had its own name for it already"
+    assert isinstance(judged(target, KERNEL, around()), Measured)
+
+
+def test_the_same_kernel_with_other_neighbours_is_another_task() -> None:
+    hashes = [task(found).content_hash for found in (Surroundings(), around(), around(moves="x = 1\n"), around("f"))]
+    assert len(set(hashes)) == 4
+
+
+def test_it_is_priced() -> None:
+    predictor = Predictor(task(around()), "trn2", workers=1)
+    wide = KERNEL.replace("STEP = 256\n", "STEP = 2048\n")
+    try:
+        prices = predictor([KERNEL, wide, SLOW])
+    finally:
+        predictor.close()
+    slow_us, wide_us = prices[KERNEL], prices[wide]
+    assert slow_us is not None and wide_us is not None and wide_us < slow_us
+    assert prices[SLOW] is None, "it has no add_rows"
+
+
+def test_the_catalogue_reads_the_function_that_is_meant() -> None:
+    two = KERNEL + KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "kernel")
+    assert parse_kernel(two, ("add_rows",)).entry_points == ("add_rows",)
+    assert [site.key for site in Retile().analyze(parse_kernel(KERNEL, ("add_rows",)), AnalysisContext())] == [
+        "STEP=2048"
+    ]
+    from accelopt_core.transforms.kernel_code import read_kernel
+
+    assert read_kernel(parse_kernel(two, ("add_rows",))).function.name.value == "add_rows"
+    assert read_kernel(parse_kernel(two)).function.name.value == "kernel"
+    with pytest.raises(NotAKernel, match="add_rows_too"):
+        read_kernel(parse_kernel(two, ("add_rows_too",)))
+
+
+def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
+    sdk = PretendSdk(tmp_path, site=SIMULATED)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    try:
+        neff = toolchain.compile(KERNEL, [X, Y], 60, around())
+        assert neff.inputs == ("x", "y") and neff.source_name == "pack/add.py"
+        with pytest.raises(CompileError, match="not today"):
+            toolchain.compile(KERNEL, [X, Y], 60, around(moves="raise ValueError('not today')\n"))
+        second = toolchain.traced(KERNEL, [X, Y], 60, around())
+        assert second is not None and second.matmul_flops == 0
+        assert toolchain.compile(SLOW, [X, Y], 60).source_name == "candidate.py"
+    finally:
+        toolchain.close()
+
+
+def test_replaced_files_are_what_is_loaded(target: LocalTarget) -> None:
+    doubled = NEIGHBOURS["pack/moves.py"].replace("return tile", "nisa.tensor_scalar(dst=tile, data=tile, "
+                                                  "op0=nl.multiply, operand0=2.0)\n    return tile")  # fmt: skip
+    result = judged(target, KERNEL, around(moves=doubled))
+    assert result.kind == "incorrect"
+    assert isinstance(judged(target, KERNEL, replace(around(), function="add_rows")), Measured)
