@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="what the NKI compiler would reject although Python runs it")
     check.add_argument("kernel", type=Path)
     check.add_argument("--nki", default=lint.LATEST, choices=lint.VERSIONS, help="NKI version (default %(default)s)")
+    check.add_argument("--hints", action="store_true", help="also what that version has a shorter way for")
     check.set_defaults(action=_check)
     trace = commands.add_parser("trace", help="print the instructions of a kernel, or save them as a program")
     _kernel_options(trace)
@@ -216,13 +217,15 @@ def _check(options: argparse.Namespace) -> int:
         source = options.kernel.read_text()
     except OSError as error:
         raise UsageError(f"{options.kernel}: {error.strerror}") from None
-    findings = lint.check_source(source, options.nki)
+    findings = lint.check_source(source, options.nki, hints=options.hints)
     for finding in findings:
         print(
             f"{options.kernel}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}"
         )
     errors = sum(finding.severity == "error" for finding in findings)
-    print(f"{errors} errors, {len(findings) - errors} warnings for NKI {options.nki}")
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    hints = f", {len(findings) - errors - warnings} hints" if options.hints else ""
+    print(f"{errors} errors, {warnings} warnings{hints} for NKI {options.nki}")
     return 1 if errors else 0
 
 

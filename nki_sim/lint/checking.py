@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 
-from nki_sim.lint import name_rules, syntax_rules, tracing_rules  # noqa: F401  # importing them fills RULES
+from nki_sim.lint import hint_rules, name_rules, syntax_rules, tracing_rules  # noqa: F401  # importing them fills RULES
 from nki_sim.lint.findings import COMMON, LATEST, VERSIONS, Finding
 from nki_sim.lint.kernel_source import KernelSource
 from nki_sim.lint.rules import RULES
 
 
-def check_source(source: str, version: str = LATEST) -> list[Finding]:
-    """Findings in the order of lines. Source that is not Python gives one finding, `python-syntax`."""
+def check_source(source: str, version: str = LATEST, hints: bool = False) -> list[Finding]:
+    """Findings in the order of lines, hints where they are wanted.
+
+    Source that is not Python gives one finding, `python-syntax`.
+    """
     if version not in VERSIONS:
         raise ValueError(f"NKI version {version!r}: one of {', '.join(VERSIONS)}")
     try:
@@ -23,7 +26,7 @@ def check_source(source: str, version: str = LATEST) -> list[Finding]:
     found = {
         Finding(each.name, getattr(node, "lineno", 1), message, hint, each.severity)
         for each in RULES.values()
-        if each.holds(version)
+        if each.holds(version) and (hints or each.severity != "hint")
         for node, message, hint in each.check(kernel)
     }
     return sorted(found, key=lambda f: (f.line, f.rule, f.message))

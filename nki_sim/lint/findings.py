@@ -21,4 +21,5 @@ class Finding:
     hint: str
     """What to write instead."""
     severity: str = "error"
-    """"error": the compiler rejects it; "warning": it is deprecated, ignored, or slower than it looks."""
+    """"error": the compiler rejects it; "warning": it is deprecated, ignored, or slower than it looks; "hint": nothing
+    is wrong with it, and this version has a shorter way."""

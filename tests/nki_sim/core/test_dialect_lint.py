@@ -53,6 +53,8 @@ PLAIN = "class Config:\n    pass\n"
 REGISTER = "r = nisa.register_alloc()\n"
 SCALAR = "n = nl.ndarray((1, 1), nl.int32)\ns = nisa.scalar_load(n)\n"
 WIDE = "n = nl.ndarray((1, 1), nl.int64)\ns = nisa.scalar_load(n)\n"
+INDEX = "n = nl.ndarray((1, 1), nl.int32)\n"
+LOADED = "r = nisa.register_alloc()\nnisa.register_load(r, n)\n"
 CONFIG = "from nki.compiler import CompileConfig\n"
 
 Case = tuple[str, str, str, str]
@@ -208,6 +210,18 @@ CASES: dict[str, Case] = {
         "0.2", "0.5", kernel_with("def body(i):\n    pass\nnl.fori_loop(0, 3, body)"),
         kernel_with("for i in range(3):\n    pass"),
     ),
+    "register-as-offset": (
+        "0.7", LATEST, kernel_with(INDEX + LOADED + "b = a.select(0, r)"),
+        kernel_with(INDEX + LOADED + "b = a.select(0, r)\nnl.while_loop(r, body)"),
+    ),
+    "offset-on-a-tile": (
+        "0.7", LATEST, kernel_with(INDEX + "nisa.tensor_scalar(dst=n, data=n, op0=nl.add, operand0=4)\n" + LOADED),
+        kernel_with(INDEX + "nisa.tensor_scalar(dst=a, data=n, op0=nl.add, operand0=4)\n" + LOADED),
+    ),
+    "tail-by-hand": (
+        "0.7", LATEST, kernel_with("for i in range(3):\n    rows = min(128, a.shape[0] - i * 128)"),
+        kernel_with("for i in range(3):\n    rows = min(128, a.shape[0] - 128)"),
+    ),
     "old-front-end": (
         "0.7", LATEST, kernel_with("pass") + "import os\nos.environ['NKI_COMPILER_FRONTEND'] = 'parser'\n",
         kernel_with("pass"),
@@ -219,11 +233,44 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("rule", CASES)
 def test_a_broken_rule_is_found_in_its_versions_and_a_kept_one_in_none(rule: str, version: str) -> None:
     since, until, broken, kept = CASES[rule]
-    found = [finding for finding in check_source(broken, version) if finding.rule == rule]
+    found = [finding for finding in check_source(broken, version, hints=True) if finding.rule == rule]
     assert bool(found) == (VERSIONS.index(since) <= VERSIONS.index(version) <= VERSIONS.index(until))
     for finding in found:
         assert finding.hint and 1 <= finding.line <= broken.count("\n") + 1
-    assert [finding for finding in check_source(kept, version) if finding.rule == rule] == []
+    assert [finding for finding in check_source(kept, version, hints=True) if finding.rule == rule] == []
+
+
+def test_hints_are_given_to_who_asks_for_them() -> None:
+    _, _, broken, _ = CASES["tail-by-hand"]
+    assert check_source(broken) == []
+    assert [finding.severity for finding in check_source(broken, hints=True)] == ["hint"]
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [
+        "b = a.ap(pattern=[[512, 128], [1, 512]], offset=0, scalar_offset=r)",
+        "def body(i):\n    pass\nnl.fori_loop(0, r, body)",
+        "def body(i):\n    pass\nnl.fori_loop(lower=0, upper=r, body_fun=body)\nb = a.select(0, index=r)",
+    ],
+)
+def test_a_register_that_only_says_where_is_a_scalar(uses: str) -> None:
+    found = check_source(kernel_with(INDEX + LOADED + uses), hints=True)
+    assert "register-as-offset" in [finding.rule for finding in found]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        INDEX.replace("int32", "float32") + LOADED + "b = a.select(0, r)",
+        INDEX + LOADED + "nisa.register_load(r, n)\nb = a.select(0, r)",
+        INDEX + LOADED + "b = a.select(0, r)\nc = r",
+        INDEX + LOADED,
+    ],
+    ids=["of another dtype", "loaded twice", "used otherwise", "never used"],
+)
+def test_another_register_stays_one(source: str) -> None:
+    assert "register-as-offset" not in [f.rule for f in check_source(kernel_with(source), hints=True)]
 
 
 TRACED = {
