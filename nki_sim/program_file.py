@@ -24,6 +24,7 @@ from nki_sim.collector import collector_resting
 from nki_sim.contracts import HBM, MOST_DIMENSIONS, check_contract
 from nki_sim.dtypes import ALL, DType, int32
 from nki_sim.errors import NkiError, ProgramFormatError
+from nki_sim.in_place import check_in_place
 from nki_sim.machine import ISA, MACHINES
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.opcodes import OPCODES
@@ -162,6 +163,7 @@ def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
     check_stream(program)
     try:
         check_array_tiles(program)
+        check_in_place(program)
     except NkiError as error:
         raise ProgramFormatError(str(error)) from None
     shared = [(a.shape, a.dtype) for a in allocations if a.region is MemoryRegion.shared_hbm]

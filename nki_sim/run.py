@@ -16,6 +16,7 @@ from nki_sim.capacity import check_capacity
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, meet
+from nki_sim.in_place import check_in_place
 from nki_sim.isa.arguments import explain
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
@@ -46,6 +47,7 @@ def trace(kernel: Any, *arguments: Any, machine: str | None = None, **keywords: 
             code.co_filename if code is not None else "",
         )
         check_array_tiles(program)
+        check_in_place(program)
         check_capacity(program, may_spill=_may_spill(kernel))
         programs.append(program)
     first = programs[0]
@@ -81,6 +83,7 @@ def simulate(kernel: Any, machine: str | None = None) -> Callable[..., Any]:
             _outputs(tracer, result, inputs)
             program = tracer.program("kernel", [], [], False, "")
             check_array_tiles(program)
+            check_in_place(program)
             check_capacity(program, may_spill=_may_spill(kernel))
             changed = tracer.written()
             for tensor, original in inputs:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from accelopt_core.evaluation import Incorrect, explain
+from accelopt_core.evaluation import CompileFailed, explain
 from infra.targets.local import LocalTarget
 from tests.redteam.test_chance_and_precision import HONEST, ONE, tile, with_lines
 from tests.redteam.test_chance_and_precision import judged as judged_for
@@ -98,11 +98,7 @@ IN_PLACE = {
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-@pytest.mark.xfail(
-    strict=True,
-    reason="engines stream, so that the second half reads what the first has overwritten; here an instruction reads "
-    "all before it writes. What a device makes of it is not published",
-)
-def test_what_an_instruction_overwrites_before_it_reads_it_is_lost(target: LocalTarget, name: str) -> None:
+def test_what_an_instruction_overwrites_before_it_reads_it_is_refused(target: LocalTarget, name: str) -> None:
+    """Engines stream, and the simulator reads all before it writes: what a device makes of it is not published."""
     result = judged_for(target, with_lines(*IN_PLACE[name]), ONE)
-    assert isinstance(result, Incorrect) or "overlap" in explain(result), explain(result)
+    assert isinstance(result, CompileFailed) and "overlaps src in another order" in result.message, explain(result)
