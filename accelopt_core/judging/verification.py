@@ -73,16 +73,19 @@ class Reference:
         elements are rounded alike and their errors add up: the sum of both squares, each the mean of `NOISE_DRAWS`.
         Signs are drawn from `seed`: the same bits again.
         """
-        squares = [np.zeros(e.shape) for e in expected]
+        roots = [np.zeros(e.shape, np.float32) for e in expected]
         draw = np.random.default_rng(seed)
         with np.errstate(all="ignore"):
             for alike in (False, True) * NOISE_DRAWS:
-                moved = self._forward([_moved(a, unit, draw, alike) for a in _as(np.float64, inputs)])
-                for total, one, exact in zip(squares, moved, expected):
-                    _add_square(total, one, exact)
-            for total in squares:
-                total /= NOISE_DRAWS
-            return tuple(_with_rounding(total, exact, unit) for total, exact in zip(squares, expected))
+                self._join_change(roots, expected, [_moved(a, unit, draw, alike) for a in _as(np.float64, inputs)])
+            for root, exact in zip(roots, expected):
+                _join_rounding(root, exact, unit)
+        return tuple(roots)
+
+    def _join_change(self, roots: list[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any]) -> None:
+        """With what the outputs for other inputs are off. None of them outlives the call: they may be gigabytes."""
+        for root, one, exact in zip(roots, self._forward(moved), expected):
+            _join(root, _difference(one, exact))
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""
@@ -141,29 +144,38 @@ _BLOCK = 1 << 18
 """Elements taken at a time where a temporary array of all would cost gigabytes."""
 
 
-def _add_square(total: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
-    flat = [array.reshape(-1) for array in (total, one, exact)]
-    for start in range(0, total.size, _BLOCK):
-        part, moved, base = (array[start : start + _BLOCK] for array in flat)
-        change = np.subtract(moved, base, dtype=np.float64)
-        part += np.square(change, out=change)
+def _join(root: np.ndarray, change: Callable[[slice], np.ndarray]) -> None:
+    """root = sqrt(root^2 + change^2), in place; `change` gives a part of it in float64."""
+    flat = _flat(root)
+    for start in range(0, root.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        total = np.square(flat[part], dtype=np.float64)
+        more = change(part)
+        total += np.square(more, out=more)
+        flat[part] = np.sqrt(total, out=total)
 
 
-def _with_rounding(squares: np.ndarray, exact: np.ndarray, unit: float) -> np.ndarray:
-    """The root, with one rounding of the result, as float32.
+def _difference(one: np.ndarray, other: np.ndarray) -> Callable[[slice], np.ndarray]:
+    return lambda part: np.subtract(_flat(one)[part], _flat(other)[part], dtype=np.float64)
+
+
+def _join_rounding(root: np.ndarray, exact: np.ndarray, unit: float) -> None:
+    """The mean of all draws, joined with one rounding of the result.
 
     A result that is not finite is right only as it is; for one that is and nearly was not, anything is.
     """
-    result = np.empty(squares.shape, np.float32)
-    flat = [array.reshape(-1) for array in (squares, exact, result)]
-    for start in range(0, squares.size, _BLOCK):
-        total, base, out = (array[start : start + _BLOCK] for array in flat)
-        rounding = np.multiply(base, unit, dtype=np.float64)
-        total += np.square(rounding, out=rounding)
-        if not np.isfinite(total).all():
-            total[...] = np.where(np.isfinite(base), np.nan_to_num(total, nan=np.inf, posinf=np.inf), 0)
-        np.minimum(np.sqrt(total, out=total), np.finfo(np.float32).max, out=out, casting="same_kind")
-    return result
+    root /= np.float32(np.sqrt(NOISE_DRAWS))
+    _join(root, lambda part: np.multiply(_flat(exact)[part], unit, dtype=np.float64))
+    flat, base = _flat(root), _flat(exact)
+    largest = np.finfo(np.float32).max
+    for start in range(0, root.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        if not np.isfinite(flat[part]).all():
+            flat[part] = np.where(np.isfinite(base[part]), np.nan_to_num(flat[part], nan=largest, posinf=largest), 0)
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1)
 
 
 def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:

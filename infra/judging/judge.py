@@ -117,7 +117,8 @@ def _verdict(job: wire.Job, toolchain: Toolchain, progress: Progress, cache: Ref
     except _Late:
         return TimedOut(reached, limit_s)
     except MemoryError:
-        return Crashed(reached, f"judging it needs more than the {memory >> 20:,} MiB that a judge may use")
+        said = f"judging it needs more than the {memory >> 20:,} MiB that a judge may use"
+        return Crashed(reached, f"{said}; --candidate-memory allows both of them more")
 
 
 def describe(toolchain_name: str, machine: str, calibrated: str | None = None) -> str:

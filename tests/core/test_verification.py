@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -155,3 +156,39 @@ def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
     ref = reference()
     ReferenceCache(tmp_path, budget_bytes=10).kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
     assert not list(tmp_path.iterdir())
+
+
+OUTER = """
+def get_inputs():
+    return [np.random.normal(size=(M, 1)).astype(np.float32), np.random.normal(size=(1, M)).astype(np.float32)]
+
+
+def forward(x, y):
+    return x * y
+
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+
+def transform_nki_outputs(result, reference):
+    return [result]
+"""
+
+
+def test_noise_holds_little_more_than_the_reference_itself() -> None:
+    """Outputs of a full shape have gigabytes."""
+    source = SOURCE[: SOURCE.index("def get_inputs")] + OUTER
+    of_task = task(source, M=2048)
+    reference = Reference(of_task, of_task.full)
+    inputs = reference.inputs(0)
+    expected = reference.expected(inputs)
+    tracemalloc.start()
+    try:
+        noise = reference.noise(inputs, expected, 2.0**-24, 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * expected[0].nbytes, "the outputs for moved inputs in float64, and half as much for the noise"
+    relative = np.abs(noise[0] / expected[0])
+    assert 2.0**-25 < np.sqrt(np.mean(relative**2)) < 2.0**-22
