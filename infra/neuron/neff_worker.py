@@ -99,7 +99,11 @@ def probe(modules: list[str], really_import: list[str]) -> dict[str, Any]:
 def load(job: dict[str, Any]) -> Any:
     """The kernel, its file imported among its neighbours where it has any."""
     if job["module"]:
-        sys.path[:0] = job["paths"]
+        package, beside = job["paths"]
+        sys.path.insert(0, package)
+        if beside != package:  # behind Python's own modules, one of whose names a file of the package may have
+            own = next((number for number, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
+            sys.path.insert(own, beside)
         module = importlib.import_module(job["module"])
     else:
         with open(job["source"], encoding="utf-8") as stream:
