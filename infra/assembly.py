@@ -60,7 +60,7 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.over_ssh import SshTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
-from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
 from infra.terminal import report
@@ -274,10 +274,7 @@ def _quick_start(invocation: config.Invocation) -> config.Settings:
 def _problem(settings: config.Settings) -> Problem:
     """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
     task, kernel = _task_and_kernel(settings)
-    try:
-        text = kernel.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
+    text = kernel_text(kernel)
     around = surroundings_of(kernel, text, settings.run.function)
     problem = Problem(replace(task, around=around), kernel, text, text)
     if settings.run.migrate:

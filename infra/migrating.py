@@ -115,7 +115,7 @@ def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:
         return {"left": [str(error)]}
     if not migration.done:
         return {"left": [str(finding) for finding in migration.left] or [migration.proof]}
-    function = only_kernel(file.read_text(encoding="utf-8"), function)
+    function = only_kernel(file.read_text(encoding="utf-8-sig"), function)
     shapes, left_out = [], []
     for preset in task.presets[:-1]:
         why = _differs(file, function, migration.source, task, preset) if dialect is Dialect.BETA1 else ""
@@ -130,7 +130,7 @@ def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:
 def _differs(file: Path, function: str, source: str, task: Task, preset: ShapePreset) -> str:
     """Why the kernel that was migrated at the full shape cannot be verified at another; empty where it can."""
     try:
-        old = running.run(running.parsed(file.read_text(encoding="utf-8")), function, _arguments(task, preset), {},
+        old = running.run(running.parsed(file.read_text(encoding="utf-8-sig")), function, _arguments(task, preset), {},
                           str(file))  # fmt: skip
     except Exception as error:  # a kernel may raise anything
         return f"the old kernel does not run there ({_brief(error)})"

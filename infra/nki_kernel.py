@@ -11,7 +11,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
 from infra.targets.local import LocalTarget
-from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.seed_index import task_from_files
 from nki_sim.machine import DEFAULT_MACHINE
 
@@ -42,7 +42,7 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         self._limits = limits or EvaluationLimits()
 
     def _judged(self, program_path: str, base_numpy_path: str) -> Evaluation:
-        source = Path(program_path).read_text(encoding="utf-8")
+        source = kernel_text(Path(program_path))
         task = task_from_files(Path(base_numpy_path))
         request = EvaluationRequest(
             replace(task, around=surroundings_of(Path(program_path), source, None)),

@@ -30,7 +30,7 @@ def migrate_file(
     grid: tuple[int, ...] = (),
 ) -> tuple[Dialect, Migration]:
     """The file's dialect and its migration to 0.7. Raises Unclear, OSError, SyntaxError."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     dialect = dialect_of(text)
     if dialect is Dialect.UNKNOWN:
         raise Unclear(f"{path} calls no NKI")

@@ -68,7 +68,9 @@ def test_it_is_measured_and_lines_of_its_neighbours_count_for_the_calls(target: 
          r"sauce.*\(pack/moves.py, line 8\)", 18),
         (KERNEL, {"moves": "def load(src, columns):\n    raise ValueError('not today')\n"},
          r"ValueError: not today \(pack/moves.py, line 2\)", 18),
-        (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\)", 6),
+        (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\); it lies nei", 6),
+        (KERNEL, {"moves": "open('table.json')\n"}, r"table.json.*put what it reads into a module", 6),
+        (KERNEL, {"moves": "\n\ndef load(:\n"}, r"SyntaxError.*moves.py, line 3", 6),
         (KERNEL, {"moves": ""}, "cannot import name 'load'", 6),
         ("from .moves import load as add_rows\n", {}, "add_rows is imported from another file", None),
         (KERNEL.replace("def add_rows", "def add"), {}, "defines no kernel: name it add_rows", None),
@@ -84,6 +86,75 @@ def test_what_goes_wrong_in_a_neighbour_is_said_with_its_place(
         assert failed.value.line == line
     finally:
         toolchain.close()
+
+
+WRAPPED = """
+import contextlib
+from dataclasses import dataclass
+from queue import Queue
+
+
+def wrapped(kernel):
+    def around(x, y):
+        load(y[0:128, 0:64], 64)
+        return kernel(x, y)
+
+    return around
+
+
+@contextlib.contextmanager
+def loaded(src, columns):
+    yield load(src, columns)
+
+
+@dataclass
+class Tile:
+    src: object
+    columns: int
+
+    def __post_init__(self):
+        self.data = load(self.src, self.columns)
+"""
+
+
+def test_lines_are_those_of_the_kernels_own_file_whatever_lies_between(target: LocalTarget) -> None:
+    """A decorator that is no kernel of this file, a generator that Python resumes, a method that it wrote."""
+    source = KERNEL.replace("import load", "import Tile, load, loaded, wrapped").replace(
+        "@nki.jit", "@nki.jit\n@wrapped"
+    )
+    load = "a = load(x[t * 128 : (t + 1) * 128, j * STEP : (j + 1) * STEP], STEP)"
+    block = "\n            with loaded(y[0:128, 0:64], 64):\n                pass"
+    source = source.replace(load, load.replace("load(", "Tile(") + ".data" + block)
+    found = around(moves=NEIGHBOURS["pack/moves.py"] + WRAPPED, queue="raise ImportError('not this one')\n")
+    program = SimulatorToolchain("trn2").compile(source, [X, Y], 60, found).program
+    lines = {line.strip() for line in (source.splitlines()[t.line - 1] for t in program.templates)}
+    assert any("Tile(" in line for line in lines) and any("with loaded" in line for line in lines)
+    assert "def add_rows(x, y):" in lines, "what the decorator issues"
+
+
+@pytest.mark.parametrize("package", ["infra", "accelopt_core", "config"])
+def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
+    files = {path.replace("pack/", f"{package}/"): text for path, text in NEIGHBOURS.items()}
+    kernel = KERNEL.replace("from .moves", f"from {package}.moves")
+    for module in (f"{package}.add", "mine"):
+        found = Surroundings("add_rows", module, tuple(sorted(files.items())))
+        assert SimulatorToolchain("trn2").compile(kernel, [X, Y], 60, found).program.templates
+
+
+def test_lines_of_the_users_own_are_kept_however_unusual(target: LocalTarget) -> None:
+    """`import fastlib` in a try is noted in the input kernel; a candidate that keeps the line is no worse."""
+    unusual = KERNEL.replace(
+        "STEP = 256\n", "try:\n    import fastlib\nexcept ImportError:\n    fastlib = None\nSTEP = 256\n"
+    )
+    wider = unusual.replace("STEP = 256\n", "STEP = 2048\n")
+
+    def proposed(source: str) -> Evaluation:
+        request = EvaluationRequest(task(around()), Candidate("c", source, "i"), original=Candidate("i", unusual))
+        return target.evaluate(request, lambda step, detail: None)
+
+    assert isinstance(proposed(wider), Measured)
+    added = proposed(wider.replace("STEP = 2048\n", "STEP = 2048\nimport os\nos.getcwd\n"))
+    assert isinstance(added, CompileFailed) and "module os" in added.message
 
 
 def test_a_proposed_kernel_may_import_its_neighbours_and_nothing_else_of_the_users(target: LocalTarget) -> None:
