@@ -20,6 +20,7 @@ def main() -> int:
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
     # All that `_trace` needs of ours: once isolated, only the simulator's files are left to import from.
     from accelopt_core.judging.orphans import end_with_parent
+    from accelopt_core.toolchain import constant  # noqa: F401
     from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
     from infra.judging import integrity  # noqa: F401
 
@@ -34,6 +35,7 @@ def main() -> int:
 
 def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     import nki_sim
+    from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
     from infra.judging import integrity
     from nki_sim import program_file
@@ -51,9 +53,13 @@ def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     sandbox.limit_this_process(sandbox.ProcessLimits(**job["limits"]))
     os.write(job["report_fd"], report.describe(no_namespaces, no_filter).encode())
     os.close(job["report_fd"])
-    arguments = [
-        TensorSpec(tuple(a["shape"]), as_dtype(a["dtype"])) if "shape" in a else a["value"] for a in job["arguments"]
-    ]
+
+    def given(argument: dict[str, Any]) -> Any:
+        if "shape" in argument:
+            return TensorSpec(tuple(argument["shape"]), as_dtype(argument["dtype"]))
+        return as_dtype(argument["element_type"]) if "element_type" in argument else constant(argument["value"])
+
+    arguments = [given(argument) for argument in job["arguments"]]
     source = Path(job["work"], job["path"] or "candidate.py")
     try:
         kernel = _load(source, job)

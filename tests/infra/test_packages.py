@@ -13,7 +13,7 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Measured
 from accelopt_core.judging.static_checks import forbidden
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
-from accelopt_core.toolchain import CompileError, TensorArgument
+from accelopt_core.toolchain import CompileError, ConstantArgument, DtypeArgument, TensorArgument
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_kernel
 from accelopt_core.transforms.retile import Retile
 from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
@@ -214,6 +214,31 @@ def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
         second = toolchain.traced(KERNEL, [X, Y], 60, around())
         assert second is not None and second.matmul_flops == 0
         assert toolchain.compile(SLOW, [X, Y], 60).source_name == "candidate.py"
+    finally:
+        toolchain.close()
+
+
+GIVEN = """
+import nki
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, padding, name, dtype):
+    assert padding == ((1, 1), (0, 2)) and name == "silu" and dtype == nl.float32, (padding, name, dtype)
+    out = nl.ndarray(x.shape, dtype=dtype, buffer=nl.shared_hbm)
+    nki.isa.dma_copy(dst=out, src=x)
+    return out
+"""
+
+
+def test_constants_and_dtypes_arrive_as_they_were_given(tmp_path: Path) -> None:
+    arguments = [Y, ConstantArgument(((1, 1), (0, 2))), ConstantArgument("silu"), DtypeArgument("float32")]
+    assert SimulatorToolchain("trn2").compile(GIVEN, arguments, 60).program.templates
+    sdk = PretendSdk(tmp_path, site=SIMULATED)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    try:
+        assert toolchain.compile(GIVEN, arguments, 60).inputs[0] == "x"
     finally:
         toolchain.close()
 
