@@ -217,9 +217,9 @@ def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     """The kernel that the run began with, and its neighbours, even where the user's files have changed since."""
     if not folder.input_kernel.exists():
         return _problem(settings)
-    task, kernel = _task_and_kernel(settings)
-    source = folder.input_kernel.read_text(encoding="utf-8")
     loaded = folder.loaded()
+    task, kernel = _task_and_kernel(settings, gone=loaded is not None)
+    source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
         return Problem(task, kernel, source, source)
     presets = tuple(preset for preset in task.presets if preset.name in loaded.presets)
@@ -307,15 +307,16 @@ def _migrated(problem: Problem, aloud: bool) -> Problem:
     return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
 
 
-def _task_and_kernel(settings: config.Settings) -> tuple[Task, Path]:
+def _task_and_kernel(settings: config.Settings, gone: bool = False) -> tuple[Task, Path]:
+    """`gone`: the kernel's file may be, where its reference is named."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
         task, kernel = seed.task(), seed.kernel_path
     else:
         kernel = settings.run.kernel
-        if not kernel.is_file():
-            raise TaskNotFound(f"{kernel}: no such kernel file")
         problem = settings.run.problem
+        if not kernel.is_file() and not (gone and problem is not None):
+            raise TaskNotFound(f"{kernel}: no such kernel file")
         task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
     return _adjusted(task, settings), kernel
 

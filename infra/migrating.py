@@ -19,7 +19,7 @@ from typing import Any
 from accelopt_core.candidate import Candidate, parsed
 from accelopt_core.judging.verification import BadReference, Reference
 from accelopt_core.ports import EvaluationRequest
-from accelopt_core.task import ShapePreset, Task
+from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
@@ -102,10 +102,19 @@ def main() -> int:
     answer = os.dup(1)
     os.dup2(2, 1)  # what the kernel prints is no answer
     task = wire.decode_job(asked["job"]).request.task
+    _import_from_its_package(Path(asked["file"]), task.around)
     said = _rewritten(Path(asked["file"]), asked["function"], task)
     with os.fdopen(answer, "w", encoding="utf-8") as stream:
         json.dump(said, stream)
     return 0
+
+
+def _import_from_its_package(file: Path, around: Surroundings) -> None:
+    """Old and new find the files that they import, where the folders have names that Python can import."""
+    sys.dont_write_bytecode = True  # they are the user's folders
+    names = around.module.split(".")
+    if around.module and names[:-1] == [folder.name for folder in reversed(file.parents[: len(names) - 1])]:
+        sys.path.insert(0, str(file.parents[len(names) - 1]))
 
 
 def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:

@@ -169,6 +169,8 @@ def _beside(error: BaseException, source: Path, job: dict[str, Any]) -> str:
 
 
 def _what_next(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("neuronxcc"):
+        return "; a file in NKI 0.1 that a kernel imports is rewritten by hand, or by `python -m nki_sim migrate`"
     if isinstance(error, ModuleNotFoundError):
         return "; it lies neither in the kernel's package, nor beside it, nor in its project, and is not installed here"
     if isinstance(error, ImportError) and "relative import" in str(error):

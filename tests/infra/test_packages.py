@@ -69,6 +69,7 @@ def test_it_is_measured_and_lines_of_its_neighbours_count_for_the_calls(target: 
         (KERNEL, {"moves": "def load(src, columns):\n    raise ValueError('not today')\n"},
          r"ValueError: not today \(pack/moves.py, line 2\)", 18),
         (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\); it lies nei", 6),
+        (KERNEL, {"moves": "import neuronxcc.nki.isa\n"}, "moves.py, line 1.*NKI 0.1 that a kernel imports", 6),
         (KERNEL, {"moves": "open('table.json')\n"}, r"table.json.*put what it reads into a module", 6),
         (KERNEL, {"moves": "\n\ndef load(:\n"}, r"SyntaxError.*moves.py, line 3", 6),
         (KERNEL, {"moves": ""}, "cannot import name 'load'", 6),
