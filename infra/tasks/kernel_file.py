@@ -27,6 +27,9 @@ MOST_BYTES = 8 << 20
 _NOT_NEIGHBOURS = {*sys.stdlib_module_names, "__main__", "nki", "nki_sim", "neuronxcc", "numpy", "ml_dtypes"}
 """What a kernel means by these is never a file beside it, nor is a kernel imported by such a name."""
 
+_LISTED = 8
+"""Functions that an error names."""
+
 _PROJECT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 
@@ -71,11 +74,32 @@ def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None) -> 
         if wanted not in lines:
             raise TaskInvalid(f"{kernel} defines no {wanted!r} at its top level; its kernels are: {listed}")
         return "" if wanted == default else wanted
-    if default or not marked:
+    if default:
+        return ""
+    if not marked:
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        if functions and not _may_bind(tree, ENTRY_POINTS):
+            some = ", ".join(f"{node.name} (line {node.lineno})" for node in functions[:_LISTED])
+            raise TaskInvalid(
+                f"{kernel} has no kernel that nki.jit decorates: name one of its {len(functions)} functions with "
+                f"--function: {some}{', ...' if len(functions) > _LISTED else ''}"
+            )
         return ""
     if len(marked) > 1:
         raise TaskInvalid(f"{kernel} has {len(marked)} kernels: {listed}; name one with --function")
     return marked[0]
+
+
+def _may_bind(tree: ast.Module, names: tuple[str, ...]) -> bool:
+    """Whether the module may have one of these names by other ways than a plain definition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            return True
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (*names, "*"):
+            return True
+    return False
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:

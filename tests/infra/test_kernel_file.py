@@ -61,6 +61,19 @@ def test_a_file_with_several_kernels_lists_them(tmp_path: Path, wanted: str | No
         around(tmp_path, "k.py", {"k.py": TWO}, wanted)
 
 
+PLAIN = "".join(f"def f{number}(x):\n    return x\n\n\n" for number in range(9))
+
+
+def test_functions_that_nobody_decorates_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(
+        TaskInvalid, match=r"one of its 9 functions with --function: f0 \(line 1\), .* \(line 29\), \.\.\.$"
+    ):
+        around(tmp_path, "k.py", {"k.py": PLAIN})
+    assert around(tmp_path, "k.py", {"k.py": PLAIN}, "f3") == Surroundings("f3")
+    for kernel in ("if True:\n    kernel = f0\n", "from elsewhere import *\n", "from elsewhere import f as kernel\n"):
+        assert around(tmp_path, "k.py", {"k.py": PLAIN + kernel}) == ALONE, "there may be one: importing it shows"
+
+
 # --- which files ----------------------------------------------------------------------------------
 
 

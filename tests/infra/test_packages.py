@@ -18,8 +18,10 @@ from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_ker
 from accelopt_core.transforms.retile import Retile
 from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.nki_kernel import NKIKernel
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
+from infra.tasks.reference_reader import TaskInvalid
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
@@ -217,6 +219,17 @@ def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
         assert toolchain.compile(SLOW, [X, Y], 60).source_name == "candidate.py"
     finally:
         toolchain.close()
+
+
+def test_one_kernel_of_a_package_is_profiled_from_python(tmp_path: Path) -> None:
+    second = KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "other")
+    for name, text in {**IN_A_PACKAGE, "pack/add.py": KERNEL + second, "ref.py": REFERENCE}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = str(tmp_path / "pack/add.py"), str(tmp_path / "ref.py")
+    assert NKIKernel(*files, function="other").profile([]).correct
+    with pytest.raises(TaskInvalid, match="name one with --function"):
+        NKIKernel(*files).profile([])
 
 
 GIVEN = """
