@@ -95,6 +95,9 @@ def _load(source: Path, job: dict[str, Any]) -> Any:
     raise NameError(f"the file defines no kernel: name it {' or '.join(job['entry_points'])}")
 
 
+_MOST_DECORATORS = 100
+
+
 def _defined_at(kernel: Any, name: str, source: Path, text: str) -> int | None:
     """The line of the kernel's def; None where that is in another file, which alone could make it faster.
 
@@ -105,8 +108,8 @@ def _defined_at(kernel: Any, name: str, source: Path, text: str) -> int | None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node.lineno
-    while hasattr(kernel, "__wrapped__"):
-        kernel = kernel.__wrapped__
+    for _ in range(_MOST_DECORATORS):  # a candidate may make a circle of them
+        kernel = getattr(kernel, "__wrapped__", kernel)
     code: Any = getattr(kernel, "__code__", None)
     return code.co_firstlineno if getattr(code, "co_filename", "") == str(source) else None
 

@@ -169,6 +169,23 @@ def test_a_proposed_kernel_may_import_its_neighbours_and_nothing_else_of_the_use
     assert [finding.rule for finding in forbidden(absolute)] == ["unusual-import"], "where it stands alone"
 
 
+@pytest.mark.parametrize(
+    ("imported", "used", "rule"),
+    [
+        ("from .moves import load, os", "", "behind-a-neighbour"),
+        ("from pack.moves import load, os as q", "", "behind-a-neighbour"),
+        ("from . import moves\nload = moves.load", "moves.os.getcwd()", "behind-a-neighbour"),
+        ("from . import moves\nload = moves.load", "moves.nisa.dma_copy = None", "patched-module"),
+        ("from .moves import load, nisa as other", "other.dma_copy = None", "patched-module"),
+        ("from .moves import load, open", "open", None),
+    ],
+)
+def test_what_a_neighbour_has_is_no_way_around_the_tripwire(imported: str, used: str, rule: str | None) -> None:
+    source = KERNEL.replace("from .moves import load", imported).replace("STEP = 256\n", f"STEP = 256\n{used}\n")
+    found = [finding.rule for finding in forbidden(source, around().importable)]
+    assert found == ([] if rule is None else [rule])
+
+
 def test_what_one_candidate_does_to_its_neighbours_the_next_does_not_see(target: LocalTarget) -> None:
     spoils = KERNEL.replace("STEP = 256\n", "from . import moves\n\nmoves.load = None\nSTEP = 256\n")
     assert isinstance(judged(target, spoils, around()), Measured), "it had its own name for it already"
