@@ -55,14 +55,33 @@ class TensorArgument:
     """An NKI dtype name, e.g. `float32`."""
 
 
+Constant = Union[int, float, bool, str, None, "tuple[Constant, ...]"]
+
+
 @dataclass(frozen=True)
 class ConstantArgument:
-    """A Python number given to the kernel at compile time."""
+    """A plain value of Python's given to the kernel at compile time."""
 
-    value: Union[int, float, bool, None]
+    value: Constant
 
 
-ArgumentSpec = Union[TensorArgument, ConstantArgument]
+@dataclass(frozen=True)
+class DtypeArgument:
+    """An element type given to the kernel at compile time, as `nki.language` calls it."""
+
+    element_type: str
+
+
+ArgumentSpec = Union[TensorArgument, ConstantArgument, DtypeArgument]
+
+
+def constant(value: object) -> Constant:
+    """Raises TypeError for what is none; a list, which is what JSON makes of a tuple, is one."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(constant, value))
+    raise TypeError(type(value).__name__)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.over_ssh import SshTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
-from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
 from infra.terminal import report
@@ -217,9 +217,9 @@ def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     """The kernel that the run began with, and its neighbours, even where the user's files have changed since."""
     if not folder.input_kernel.exists():
         return _problem(settings)
-    task, kernel = _task_and_kernel(settings)
-    source = folder.input_kernel.read_text(encoding="utf-8")
     loaded = folder.loaded()
+    task, kernel = _task_and_kernel(settings, gone=loaded is not None)
+    source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
         return Problem(task, kernel, source, source)
     presets = tuple(preset for preset in task.presets if preset.name in loaded.presets)
@@ -274,10 +274,7 @@ def _quick_start(invocation: config.Invocation) -> config.Settings:
 def _problem(settings: config.Settings) -> Problem:
     """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
     task, kernel = _task_and_kernel(settings)
-    try:
-        text = kernel.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
+    text = kernel_text(kernel)
     around = surroundings_of(kernel, text, settings.run.function)
     problem = Problem(replace(task, around=around), kernel, text, text)
     if settings.run.migrate:
@@ -310,15 +307,16 @@ def _migrated(problem: Problem, aloud: bool) -> Problem:
     return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
 
 
-def _task_and_kernel(settings: config.Settings) -> tuple[Task, Path]:
+def _task_and_kernel(settings: config.Settings, gone: bool = False) -> tuple[Task, Path]:
+    """`gone`: the kernel's file may be, where its reference is named."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
         task, kernel = seed.task(), seed.kernel_path
     else:
         kernel = settings.run.kernel
-        if not kernel.is_file():
-            raise TaskNotFound(f"{kernel}: no such kernel file")
         problem = settings.run.problem
+        if not kernel.is_file() and not (gone and problem is not None):
+            raise TaskNotFound(f"{kernel}: no such kernel file")
         task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
     return _adjusted(task, settings), kernel
 

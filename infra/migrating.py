@@ -19,7 +19,7 @@ from typing import Any
 from accelopt_core.candidate import Candidate, parsed
 from accelopt_core.judging.verification import BadReference, Reference
 from accelopt_core.ports import EvaluationRequest
-from accelopt_core.task import ShapePreset, Task
+from accelopt_core.task import ShapePreset, Surroundings, Task
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
@@ -102,10 +102,19 @@ def main() -> int:
     answer = os.dup(1)
     os.dup2(2, 1)  # what the kernel prints is no answer
     task = wire.decode_job(asked["job"]).request.task
+    _import_from_its_package(Path(asked["file"]), task.around)
     said = _rewritten(Path(asked["file"]), asked["function"], task)
     with os.fdopen(answer, "w", encoding="utf-8") as stream:
         json.dump(said, stream)
     return 0
+
+
+def _import_from_its_package(file: Path, around: Surroundings) -> None:
+    """Old and new find the files that they import, where the folders have names that Python can import."""
+    sys.dont_write_bytecode = True  # they are the user's folders
+    names = around.module.split(".")
+    if around.module and names[:-1] == [folder.name for folder in reversed(file.parents[: len(names) - 1])]:
+        sys.path.insert(0, str(file.parents[len(names) - 1]))
 
 
 def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:
@@ -115,7 +124,7 @@ def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:
         return {"left": [str(error)]}
     if not migration.done:
         return {"left": [str(finding) for finding in migration.left] or [migration.proof]}
-    function = only_kernel(file.read_text(encoding="utf-8"), function)
+    function = only_kernel(file.read_text(encoding="utf-8-sig"), function)
     shapes, left_out = [], []
     for preset in task.presets[:-1]:
         why = _differs(file, function, migration.source, task, preset) if dialect is Dialect.BETA1 else ""
@@ -130,7 +139,7 @@ def _rewritten(file: Path, function: str | None, task: Task) -> dict[str, Any]:
 def _differs(file: Path, function: str, source: str, task: Task, preset: ShapePreset) -> str:
     """Why the kernel that was migrated at the full shape cannot be verified at another; empty where it can."""
     try:
-        old = running.run(running.parsed(file.read_text(encoding="utf-8")), function, _arguments(task, preset), {},
+        old = running.run(running.parsed(file.read_text(encoding="utf-8-sig")), function, _arguments(task, preset), {},
                           str(file))  # fmt: skip
     except Exception as error:  # a kernel may raise anything
         return f"the old kernel does not run there ({_brief(error)})"

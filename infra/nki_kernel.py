@@ -11,7 +11,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
 from infra.targets.local import LocalTarget
-from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.seed_index import task_from_files
 from nki_sim.machine import DEFAULT_MACHINE
 
@@ -21,7 +21,8 @@ SECRET_SEEDS = 2
 class NKIKernel(kernel_wrapper.NKIKernel):
     """On the simulated `machine`; with `toolchain="auto"` on this machine's device; with `target` wherever that is.
 
-    `target` (an `SshTarget`, say) stays the caller's to close. `profile` raises TaskNotFound or TaskInvalid for the
+    `function`: which of the file's kernels, where it has several. `target` (an `SshTarget`, say) stays the caller's to
+    close. `profile` raises TaskNotFound or TaskInvalid for the
     files, TaskFault for what the reference does, and TargetError when there is nothing to evaluate with.
     """
 
@@ -34,18 +35,20 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         machine: str = DEFAULT_MACHINE,
         target: Target | None = None,
         limits: EvaluationLimits | None = None,
+        function: str | None = None,
     ) -> None:
         super().__init__(program_path, base_numpy_path, evaluate=self._judged)
         self._toolchain = toolchain
         self._machine = machine
         self._target = target
         self._limits = limits or EvaluationLimits()
+        self._function = function
 
     def _judged(self, program_path: str, base_numpy_path: str) -> Evaluation:
-        source = Path(program_path).read_text(encoding="utf-8")
+        source = kernel_text(Path(program_path))
         task = task_from_files(Path(base_numpy_path))
         request = EvaluationRequest(
-            replace(task, around=surroundings_of(Path(program_path), source, None)),
+            replace(task, around=surroundings_of(Path(program_path), source, self._function)),
             Candidate("input", source),
             self._limits,
             extra_seeds=tuple(secrets.randbelow(1 << 31) for _ in range(SECRET_SEEDS)),

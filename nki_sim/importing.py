@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 _ALIASES = {
@@ -62,3 +63,13 @@ def install() -> None:
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AliasFinder(_ALIASES))
         sys.meta_path.append(_AliasFinder(_OLD_ALIASES))
+
+
+def package_of(file: str) -> str:
+    """What a file's relative imports start from: the package of its folder, below a folder that is imported from."""
+    folder = Path(file).resolve().parent
+    for entry in map(Path.resolve, map(Path, sys.path)):
+        parts = folder.relative_to(entry).parts if entry in folder.parents else ()
+        if parts and all(part.isidentifier() for part in parts):
+            return ".".join(parts)
+    return ""

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -160,9 +160,9 @@ class Tracer:
         the kernel's line attached.
         """
         frame = sys._getframe(1)
-        while _is_ours(frame.f_code.co_filename):
-            frame = frame.f_back  # type: ignore[assignment]  # the bottom frame is not the simulator's
-        line = frame.f_lineno
+        while frame is not None and _is_ours(frame.f_code.co_filename):
+            frame = frame.f_back  # type: ignore[assignment]  # ends in None, which ends the loop
+        line = _FILES.otherwise if frame is None else frame.f_lineno
         parts: list[Any] = [opcode.name, engine, attrs, line, roles, access]
         for tensor in operands:
             if tensor.indirection is not None:
@@ -320,10 +320,15 @@ def _ref(tensor: NkiTensor) -> TensorRef:
 
 
 class _FilesOfOurs(dict[str, bool]):
-    """Whether a source file is the simulator's, by file name; filled as files are met."""
+    """Whether lines of a source file are passed over, by file name; filled as files are met."""
+
+    only = ""
+    """The file whose lines count; empty: any that is not the simulator's."""
+    otherwise = 0
+    """The line that counts for what is called from nowhere in that file."""
 
     def __missing__(self, file: str) -> bool:
-        self[file] = file.startswith(_PACKAGE)
+        self[file] = file != self.only if self.only else file.startswith(_PACKAGE)
         return self[file]
 
 
@@ -331,19 +336,25 @@ _FILES = _FilesOfOurs()
 _is_ours = _FILES.__getitem__
 
 
-def pass_over(files: Iterable[str]) -> None:
-    """What is issued in these files counts for the line that called into them, as with the simulator's own."""
-    _FILES.update(dict.fromkeys(files, True))
+def count_lines_of(file: str) -> None:
+    """What is issued in any other file counts for the line of this one that called into it."""
+    _FILES.clear()
+    _FILES.only = file
+
+
+def count_the_rest_for(line: int) -> None:
+    """What no line of that file called: a wrapper around the kernel did."""
+    _FILES.otherwise = line
 
 
 def user_line() -> int:
-    """Line of the innermost frame that is not the simulator's; 0 when there is none."""
+    """Line of the innermost frame that counts."""
     frame = sys._getframe(2)
     while frame is not None:
         if not _is_ours(frame.f_code.co_filename):
             return frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]  # ends in None, which ends the loop
-    return 0
+    return _FILES.otherwise
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class CataloguePlanner:
         if not ideas:
             raise NothingToPlan(
                 f"the catalogue has no idea left: {sites} untried sites, {least}, "
-                f"and none of {kernels} kernels further on either"
+                f"and none of {kernels} kernels further on either{_out_of_reach(sites, context)}"
             )
         bottleneck = context.parent_result.bottleneck
         weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
@@ -121,6 +121,13 @@ class CataloguePlanner:
         tie_us = self._tie * min(idea.after_us for idea in ideas)
         order = best_first(weighed, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
         return _plan(context, order, bottleneck, seen)
+
+
+def _out_of_reach(sites: int, context: RoundContext) -> str:
+    """A kernel of a library is often a few calls of other functions."""
+    if sites or not context.task.around.neighbours:
+        return ""
+    return "; it changes the kernel's own function and none that this calls: a language model can"
 
 
 def _headroom(best: Measured) -> float:

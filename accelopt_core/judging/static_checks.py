@@ -249,6 +249,26 @@ _STDLIB_REACH = {
 
 
 @rule
+def behind_a_neighbour(source: KernelSource) -> Found:
+    """A module of Python's that a file of the user's has imported for itself: by attribute, or by import."""
+    for node in ast.walk(source.tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in _STDLIB_REACH
+            and _is_neighbour(source, source.dotted(node))
+        ):
+            yield node, f"{source.dotted(node)} reaches a module of Python's behind another"
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.name in _STDLIB_REACH and _is_neighbour(source, "." * node.level + (node.module or "")):
+                    yield node, f"{alias.name} is a module of Python's behind another"
+
+
+def _is_neighbour(source: KernelSource, dotted: str) -> bool:
+    return dotted.startswith(".") or dotted.partition(".")[0] in source.neighbours
+
+
+@rule
 def host_computation(source: KernelSource) -> Found:
     """Numbers computed by NumPy inside a kernel are constants of one compilation, or work that nobody times."""
     for node in source.in_kernels():

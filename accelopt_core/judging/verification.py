@@ -14,7 +14,7 @@ import numpy as np
 
 from accelopt_core.judging.distributions import changed_inputs, is_floating
 from accelopt_core.task import REFERENCE, ShapePreset, Task
-from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
+from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 
 NOISE_DRAWS = 2
 """With one, a row that hangs on a single number (two equal logits of a softmax) seems exact by luck, one in many."""
@@ -184,15 +184,19 @@ def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             specs.append(TensorArgument(tuple(argument.shape) or (1,), str(argument.dtype)))
-        elif isinstance(argument, (bool, int, float)) or argument is None:
-            specs.append(ConstantArgument(argument))
-        elif isinstance(argument, np.generic):
-            specs.append(ConstantArgument(argument.item()))
+        elif isinstance(argument, np.dtype) or isinstance(argument, type) and issubclass(argument, np.generic):
+            specs.append(DtypeArgument(np.dtype(argument).name))
         else:
-            raise BadReference(
-                f"transform_to_nki_inputs returned a {type(argument).__name__}: only arrays and numbers "
-                "can be passed to a kernel"
-            )
+            try:
+                specs.append(
+                    ConstantArgument(constant(argument.item() if isinstance(argument, np.generic) else argument))
+                )
+            except TypeError as error:
+                raise BadReference(
+                    f"transform_to_nki_inputs returned a {type(argument).__name__} with a {error} in it: a kernel is "
+                    "given arrays, numbers, text, None, NumPy's dtypes and tuples of these; let its parameter default "
+                    "to anything else (docs/tasks.md)"
+                ) from None
     return tuple(specs)
 
 

@@ -20,6 +20,7 @@ def main() -> int:
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
     # All that `_trace` needs of ours: once isolated, only the simulator's files are left to import from.
     from accelopt_core.judging.orphans import end_with_parent
+    from accelopt_core.toolchain import constant  # noqa: F401
     from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
     from infra.judging import integrity  # noqa: F401
 
@@ -34,6 +35,7 @@ def main() -> int:
 
 def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     import nki_sim
+    from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
     from infra.judging import integrity
     from nki_sim import program_file
@@ -51,9 +53,13 @@ def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     sandbox.limit_this_process(sandbox.ProcessLimits(**job["limits"]))
     os.write(job["report_fd"], report.describe(no_namespaces, no_filter).encode())
     os.close(job["report_fd"])
-    arguments = [
-        TensorSpec(tuple(a["shape"]), as_dtype(a["dtype"])) if "shape" in a else a["value"] for a in job["arguments"]
-    ]
+
+    def given(argument: dict[str, Any]) -> Any:
+        if "shape" in argument:
+            return TensorSpec(tuple(argument["shape"]), as_dtype(argument["dtype"]))
+        return as_dtype(argument["element_type"]) if "element_type" in argument else constant(argument["value"])
+
+    arguments = [given(argument) for argument in job["arguments"]]
     source = Path(job["work"], job["path"] or "candidate.py")
     try:
         kernel = _load(source, job)
@@ -74,15 +80,38 @@ def _trace(job: dict[str, Any], no_namespaces: str) -> int:
 
 
 def _load(source: Path, job: dict[str, Any]) -> Any:
+    from nki_sim.session import count_lines_of, count_the_rest_for
+
+    count_lines_of(str(source))
     module = _module_of_package(source, job) if job["module"] else _module_alone(source, job["text"])
     for name in job["entry_points"]:
         kernel = getattr(module, name, None)
         if callable(kernel):
-            code = getattr(getattr(kernel, "__wrapped__", kernel), "__code__", None)
-            if job["module"] and getattr(code, "co_filename", "") != str(source):
+            line = _defined_at(kernel, name, source, job["text"])
+            if line is None:
                 raise NameError(f"{name} is imported from another file: optimize it in that one")
+            count_the_rest_for(line)
             return kernel
     raise NameError(f"the file defines no kernel: name it {' or '.join(job['entry_points'])}")
+
+
+_MOST_DECORATORS = 100
+
+
+def _defined_at(kernel: Any, name: str, source: Path, text: str) -> int | None:
+    """The line of the kernel's def; None where that is in another file, which alone could make it faster.
+
+    A decorator may have put a function of its own in its place; a name may stand for a function of another.
+    """
+    import ast
+
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node.lineno
+    for _ in range(_MOST_DECORATORS):  # a candidate may make a circle of them
+        kernel = getattr(kernel, "__wrapped__", kernel)
+    code: Any = getattr(kernel, "__code__", None)
+    return code.co_firstlineno if getattr(code, "co_filename", "") == str(source) else None
 
 
 def _module_alone(source: Path, text: str) -> Any:
@@ -101,16 +130,18 @@ def _module_of_package(source: Path, job: dict[str, Any]) -> Any:
     """Imported among its neighbours, in the files of this process's own folder, by Python's own rules."""
     import importlib
 
-    from nki_sim.session import pass_over
-
     work = Path(job["work"])
-    files = {work / path: text for path, text in job["neighbours"]}
-    pass_over(str(path) for path in files)
-    for path, text in {**files, source: job["text"]}.items():
+    for path, text in {**{work / path: text for path, text in job["neighbours"]}, source: job["text"]}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     sys.dont_write_bytecode = True
-    sys.path[:0] = list(dict.fromkeys([str(work), str(source.parent)]))
+    sys.path.remove(job["tree"])
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("accelopt_core", "infra", "ka_extensions")]:
+        del sys.modules[name]  # a user may have a package of that name
+    sys.path.insert(0, str(work))
+    if source.parent != work:  # behind Python's own modules, one of whose names a file of the package may have
+        own = next((number for number, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
+        sys.path.insert(own, str(source.parent))
     return importlib.import_module(job["module"])
 
 
@@ -120,7 +151,7 @@ def _failed(job: dict[str, Any], message: str, line: int | None) -> int:
 
 
 def _line(error: BaseException, source: Path) -> int | None:
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename == str(source):
         return error.lineno
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(source)]
     return lines[-1] if lines else None
@@ -134,9 +165,21 @@ def _beside(error: BaseException, source: Path, job: dict[str, Any]) -> str:
         frames += traceback.extract_tb(error.__cause__.__traceback__)
     for frame in reversed(frames):
         if frame.filename in files:
-            return f" ({files[frame.filename]}, line {frame.lineno})"
+            return f" ({files[frame.filename]}, line {frame.lineno}){_what_next(error)}"
         if frame.filename == str(source):
             break
+    return _what_next(error)
+
+
+def _what_next(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("neuronxcc"):
+        return "; a file in NKI 0.1 that a kernel imports is rewritten by hand, or by `python -m nki_sim migrate`"
+    if isinstance(error, ModuleNotFoundError):
+        return "; it lies neither in the kernel's package, nor beside it, nor in its project, and is not installed here"
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "; no such file lies around the kernel's"
+    if isinstance(error, FileNotFoundError):
+        return "; only files that are imported travel with a kernel: put what it reads into a module"
     return ""
 
 

@@ -187,7 +187,7 @@ class NeffCompiler:
             "source": str(candidate),
             "entry_points": around.entry_points,
             "module": around.module,
-            "paths": list(dict.fromkeys([str(home), str(candidate.parent)])),
+            "paths": [str(home), str(candidate.parent)],
             "machine": self.machine,
             "lnc": LNC,
             "arguments": [asdict(a) for a in arguments],

@@ -99,7 +99,11 @@ def probe(modules: list[str], really_import: list[str]) -> dict[str, Any]:
 def load(job: dict[str, Any]) -> Any:
     """The kernel, its file imported among its neighbours where it has any."""
     if job["module"]:
-        sys.path[:0] = job["paths"]
+        package, beside = job["paths"]
+        sys.path.insert(0, package)
+        if beside != package:  # behind Python's own modules, one of whose names a file of the package may have
+            own = next((number for number, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
+            sys.path.insert(own, beside)
         module = importlib.import_module(job["module"])
     else:
         with open(job["source"], encoding="utf-8") as stream:
@@ -136,7 +140,7 @@ def zeros(arguments: list[dict[str, Any]]) -> list[Any]:
     made: list[Any] = []
     for argument in arguments:
         if "shape" not in argument:
-            made.append(argument["value"])
+            made.append(constant(argument))
             continue
         name = argument["dtype"]
         try:
@@ -148,6 +152,21 @@ def zeros(arguments: list[dict[str, Any]]) -> list[Any]:
                 raise ToolchainTrouble(f"no NumPy dtype for {name} here; install ml_dtypes in {sys.prefix}") from None
         made.append(np.zeros(argument["shape"], dtype))
     return made
+
+
+def constant(argument: dict[str, Any]) -> Any:
+    """What is no tensor: an element type as `nki.language` has it, or a plain value, of which JSON has no tuples."""
+    if "element_type" in argument:
+        name = argument["element_type"]
+        try:
+            return getattr(importlib.import_module("nki.language"), name)
+        except (ImportError, AttributeError):
+            raise ToolchainTrouble(f"nki.language has no element type {name} here") from None
+    return tuples(argument["value"])
+
+
+def tuples(value: Any) -> Any:
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def flatten(outputs: Any) -> list[Any]:
@@ -188,7 +207,7 @@ def compile_driver() -> Compile:
 
     def run(kernel: Any, job: dict[str, Any]) -> Any:
         if any("shape" not in argument for argument in job["arguments"]):
-            raise ToolchainTrouble("the compile-driver route cannot pass Python numbers to a kernel")
+            raise ToolchainTrouble("the compile-driver route cannot pass constants to a kernel")
         import numpy as np
 
         inputs = dict(zip(parameters(kernel), zeros(job["arguments"])))
@@ -256,7 +275,7 @@ def tensors(torch: Any, arguments: list[dict[str, Any]], device: Any) -> list[An
     made: list[Any] = []
     for argument in arguments:
         if "shape" not in argument:
-            made.append(argument["value"])
+            made.append(constant(argument))
             continue
         dtype = getattr(torch, argument["dtype"], None)
         if dtype is None:

@@ -22,7 +22,7 @@ from typing import IO
 from accelopt_core.candidate import Candidate, source_hash
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import Surroundings, Task
-from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, TensorArgument
+from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
@@ -198,8 +198,8 @@ def decode_arguments(data: Sequence[dict[str, object]]) -> tuple[ArgumentSpec, .
             shape = entry["shape"]
             assert isinstance(shape, list)
             made.append(TensorArgument(tuple(int(n) for n in shape), str(entry["dtype"])))
+        elif "element_type" in entry:
+            made.append(DtypeArgument(str(entry["element_type"])))
         else:
-            value = entry["value"]
-            assert value is None or isinstance(value, (int, float, bool))
-            made.append(ConstantArgument(value))
+            made.append(ConstantArgument(constant(entry["value"])))
     return tuple(made)

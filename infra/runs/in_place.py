@@ -15,7 +15,7 @@ def write_back(kernel: Path, input_source: str, winner: str) -> Path:
     """Returns the path of the copy, `<kernel>.bak` or the next free name. Raises JournalError; then nothing changed."""
     with explained(kernel, "read"):
         current = kernel.read_bytes()
-    if current.decode("utf-8", "replace").splitlines() != input_source.splitlines():
+    if current.decode("utf-8-sig", "replace").splitlines() != input_source.splitlines():
         raise KernelChanged(f"{kernel} was changed while the run went on: it is left alone; merge the winner by hand")
     copy = _free_name(kernel)
     replace_file(copy, current)

@@ -165,7 +165,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise TaskNotFound(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -18,6 +18,7 @@ from nki_sim.beta1.instrument import instrumented, number
 from nki_sim.beta1.kernels import Kernel, Launches, launches
 from nki_sim.beta1.modules import installed
 from nki_sim.beta1.watching import Watcher
+from nki_sim.importing import package_of
 
 
 @dataclass
@@ -53,12 +54,13 @@ def run(
     watcher = Watcher()
     noted = Launches()
     code = compile(instrumented(tree), file, "exec")
-    folder = str(Path(file).resolve().parent)
+    folder, package = str(Path(file).resolve().parent), package_of(file)
     sys.path.insert(0, folder)
     token = launches.set(noted)
     try:
         with installed() as pasted:
-            space: dict[str, Any] = {**_assumed(), **pasted, **watcher.names(), "__name__": "kernel"}
+            space: dict[str, Any] = {**_assumed(), **pasted, **watcher.names(), "__name__": "kernel",
+                                     "__package__": package}  # fmt: skip
             exec(code, space)
             kernel = space[function]
             if not isinstance(kernel, Kernel) and not _launches(tree, function):

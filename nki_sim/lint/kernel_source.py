@@ -19,7 +19,7 @@ class KernelSource:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """Local name -> dotted name of what it imports."""
+        """Local name -> dotted name of what it imports; one of the file's own package begins with dots."""
         found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -27,9 +27,10 @@ class KernelSource:
                     found[alias.asname or alias.name.partition(".")[0]] = (
                         alias.name if alias.asname else alias.name.partition(".")[0]
                     )
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            elif isinstance(node, ast.ImportFrom):
+                within = "." * node.level + (f"{node.module}." if node.module else "")
                 for alias in node.names:
-                    found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    found[alias.asname or alias.name] = f"{within}{alias.name}"
         return found
 
     def dotted(self, node: ast.AST) -> str:

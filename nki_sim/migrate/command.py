@@ -30,7 +30,7 @@ def migrate_file(
     grid: tuple[int, ...] = (),
 ) -> tuple[Dialect, Migration]:
     """The file's dialect and its migration to 0.7. Raises Unclear, OSError, SyntaxError."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     dialect = dialect_of(text)
     if dialect is Dialect.UNKNOWN:
         raise Unclear(f"{path} calls no NKI")
@@ -84,7 +84,7 @@ def _compare(
     """Old and new traced: the streams of instructions have to be the same."""
     try:
         before = proving.traced(old, function, arguments, constants, file)
-    except NkiError as error:
+    except Exception as error:  # a kernel may raise anything
         migration.proof = f"not compared: the old kernel does not trace here ({error})"
         return
     try:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nki_sim.beta1.instrument import definitions
 from nki_sim.dtypes import as_dtype
-from nki_sim.importing import install
+from nki_sim.importing import install, package_of
 from nki_sim.run import simulate, trace
 from nki_sim.session import TensorSpec
 
@@ -54,6 +54,7 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
         spec = importlib.util.spec_from_file_location("migrated_kernel", path)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
+        module.__package__ = package_of(file) if file else ""
         beside = str(Path(file).resolve().parent) if file else folder
         sys.path.insert(0, beside)
         try:

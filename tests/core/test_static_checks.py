@@ -29,6 +29,7 @@ FOUND = [
     ("computed-attribute", kernel("setattr(np, 'square', None)")),
     ("patched-module", kernel("pass", "np.square = abs")),
     ("simulator-internals", kernel("z = np.ctypeslib.ctypes")),
+    ("behind-a-neighbour", kernel("z = files.getcwd()", "from .helpers import os as files")),
     ("host-computation", kernel("z = np.matmul(x, x)")),
     ("file-formats", kernel("pass", "TABLE = np.load('x.npy')")),
 ]

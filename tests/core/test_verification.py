@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from dataclasses import asdict
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
 from accelopt_core.task import REFERENCE, ShapePreset, Task
-from accelopt_core.toolchain import ConstantArgument, TensorArgument
+from accelopt_core.toolchain import ConstantArgument, DtypeArgument, TensorArgument
+from infra.prediction.predictor import decode_arguments
 
 SOURCE = """
+import ml_dtypes
 import numpy as np
 
 M, N = 8, 4
@@ -114,6 +119,19 @@ def test_a_compiler_learns_shapes_and_constants_but_no_contents() -> None:
     ref = reference(M=3, N=2)
     specs = argument_specs(ref.kernel_arguments(ref.inputs(0)))
     assert specs == (TensorArgument((3, 2), "float32"), ConstantArgument(0.5))
+
+
+def test_a_kernel_is_given_plain_values_and_dtypes_and_nothing_else() -> None:
+    given = [((1, 1), [0, 2]), "silu", None, np.float32, np.dtype("int8"), ml_dtypes.bfloat16, np.int32(3), True]
+    specs = argument_specs(given)
+    assert specs == (
+        ConstantArgument(((1, 1), (0, 2))), ConstantArgument("silu"), ConstantArgument(None), DtypeArgument("float32"),
+        DtypeArgument("int8"), DtypeArgument("bfloat16"), ConstantArgument(3), ConstantArgument(True),
+    )  # fmt: skip
+    assert decode_arguments(json.loads(json.dumps([asdict(spec) for spec in specs]))) == specs
+    for wrong in (float, object(), {"a": 1}, (1, np.zeros(2)), 1j):
+        with pytest.raises(BadReference, match="let its parameter default to anything else"):
+            argument_specs([wrong])
 
 
 @pytest.mark.parametrize(

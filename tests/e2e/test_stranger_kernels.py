@@ -53,8 +53,10 @@ def test_a_kernel_in_its_package_gets_faster_and_goes_on_whatever_becomes_of_its
         "pack/moves.py",
     ]
     (tmp_path / "pack/moves.py").write_text("raise ValueError('edited meanwhile')\n", encoding="utf-8")
+    (tmp_path / "pack/add.py").unlink()
     again = orchestrate("--resume", "--rounds", "2", folder=tmp_path)
     assert again.status == 0, again.errors
+    (tmp_path / "pack/add.py").write_text(IN_A_PACKAGE["pack/add.py"], encoding="utf-8")
     fresh = orchestrate("--kernel", "pack/add.py", "--problem", "ref.py", "--provider", "catalogue", folder=tmp_path)
     assert fresh.status == 3 and "edited meanwhile (pack/moves.py, line 1)" in fresh.errors
 

@@ -9,19 +9,19 @@ import pytest
 
 from accelopt_core.task import ALONE, Surroundings
 from infra.tasks import kernel_file
-from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 
 JIT = "import nki\n\n\n@nki.jit\ndef {}(x):\n    return x\n"
 TWO = JIT.format("first") + "\n\n@nki.jit\ndef second(x):\n    return x\n"
 
 
-def around(folder: Path, kernel: str, files: Mapping[str, str], function: str | None = None) -> Surroundings:
+def around(folder: Path, kernel: str, files: Mapping[str, str | bytes], function: str | None = None) -> Surroundings:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return surroundings_of(folder / kernel, files[kernel], function)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return surroundings_of(folder / kernel, kernel_text(folder / kernel), function)
 
 
 def paths(found: Surroundings) -> list[str]:
@@ -53,12 +53,25 @@ def test_the_kernel_is_the_one_that_is_meant(tmp_path: Path, source: str, wanted
     ("wanted", "said"),
     [
         (None, r"2 kernels: first \(line 5\), second \(line 10\); name one with --function"),
-        ("third", r"defines no third .* its kernels are: first \(line 5\), second"),
+        ("third", r"defines no 'third' .* its kernels are: first \(line 5\), second"),
     ],
 )
 def test_a_file_with_several_kernels_lists_them(tmp_path: Path, wanted: str | None, said: str) -> None:
     with pytest.raises(TaskInvalid, match=said):
         around(tmp_path, "k.py", {"k.py": TWO}, wanted)
+
+
+PLAIN = "".join(f"def f{number}(x):\n    return x\n\n\n" for number in range(9))
+
+
+def test_functions_that_nobody_decorates_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(
+        TaskInvalid, match=r"one of its 9 functions with --function: f0 \(line 1\), .* \(line 29\), \.\.\.$"
+    ):
+        around(tmp_path, "k.py", {"k.py": PLAIN})
+    assert around(tmp_path, "k.py", {"k.py": PLAIN}, "f3") == Surroundings("f3")
+    for kernel in ("if True:\n    kernel = f0\n", "from elsewhere import *\n", "from elsewhere import f as kernel\n"):
+        assert around(tmp_path, "k.py", {"k.py": PLAIN + kernel}) == ALONE, "there may be one: importing it shows"
 
 
 # --- which files ----------------------------------------------------------------------------------
@@ -131,10 +144,104 @@ def test_a_neighbour_that_is_no_python_travels_for_the_compiler_to_complain_of(t
     assert paths(around(tmp_path, "k.py", files)) == ["broken.py"]
 
 
-def test_relative_imports_in_a_folder_that_python_cannot_import_are_explained(tmp_path: Path) -> None:
-    files = {"my-kernels/k.py": "from .helpers import f\n" + JIT.format("kernel"), "my-kernels/helpers.py": ""}
-    with pytest.raises(TaskInvalid, match="no name that Python can import"):
-        around(tmp_path, "my-kernels/k.py", files)
+@pytest.mark.parametrize(
+    ("kernel", "module"),
+    [
+        ("my-kernels/k.py", "my_kernels.k"),
+        ("my-kernels/k-v2.py", "my_kernels.k_v2"),
+        ("my-kernels/2nd.py", "my_kernels._2nd"),
+        ("my-kernels/helpers-.py", "my_kernels.helpers_"),
+        ("my-kernels/help-ers.py", "my_kernels.help_ers_"),
+        ("nki/k.py", "{}.nki.k"),
+        ("nki/math.py", "{}.nki.math"),
+    ],
+)
+def test_a_name_that_python_cannot_import_is_replaced_by_one_that_it_can(
+    tmp_path: Path, kernel: str, module: str
+) -> None:
+    folder = kernel.partition("/")[0]
+    files = {
+        kernel: "try:\n    from .helpers import f\nexcept ImportError:\n    from helpers import f\n"
+        + JIT.format("kernel"),
+        f"{folder}/helpers.py": "def f(): pass\n",
+        f"{folder}/help_ers.py": "",
+    }
+    top = tmp_path / "top"
+    found = around(top, kernel, files)
+    assert found.module == module.format("top")
+    assert paths(found) == [f"{found.path.rpartition('/')[0]}/helpers.py"]
+
+
+def test_a_lone_kernel_of_a_name_of_pythons_is_imported_by_another(tmp_path: Path) -> None:
+    files = {"math.py": "import helpers\n" + JIT.format("kernel"), "helpers.py": ""}
+    found = around(tmp_path / "top", "math.py", files)
+    assert (found.module, paths(found)) == ("top.math", ["top/helpers.py"])
+
+
+def test_packages_without_init_files_and_files_of_the_project_are_found_by_their_whole_name(tmp_path: Path) -> None:
+    files = {
+        "repo/pyproject.toml": "",
+        "repo/src/library/__init__.py": "",
+        "repo/src/library/sizes.py": "P = 128\n",
+        "repo/tools/names.py": "import examples.more\n",
+        "repo/examples/more.py": "",
+        "repo/examples/ns/b/k.py": "import library.sizes\nfrom ns.a.help import f\nfrom tools import names\n"
+        + JIT.format("kernel"),
+        "repo/examples/ns/a/help.py": "def f(): pass\n",
+    }
+    found = around(tmp_path, "repo/examples/ns/b/k.py", files)
+    assert found.module == "ns.b.k"
+    assert paths(found) == [
+        "examples/more.py", "library/__init__.py", "library/sizes.py", "ns/a/help.py", "tools/names.py",
+    ]  # fmt: skip
+
+
+def test_what_is_imported_in_less_plain_ways_is_found_too(tmp_path: Path) -> None:
+    files = {
+        "pack/__init__.py": "import importlib\n\n\ndef __getattr__(name):\n"
+        "    return getattr(importlib.import_module('.lazy', __name__), name)\n",
+        "pack/lazy.py": "def f(): pass\n",
+        "pack/k.py": "from . import f\nfrom .all import *\n" + JIT.format("kernel"),
+        "pack/all/__init__.py": "__all__ = ['one']\n",
+        "pack/all/one.py": "try:\n    from ........far import away\nexcept ImportError:\n    pass\n",
+    }
+    found = around(tmp_path, "pack/k.py", files)
+    assert paths(found) == ["pack/__init__.py", "pack/all/__init__.py", "pack/all/one.py", "pack/lazy.py"]
+
+
+def test_files_are_read_as_python_reads_them_and_travel_as_utf_8(tmp_path: Path) -> None:
+    files = {
+        "k.py": b"\xef\xbb\xbfimport bom\nimport old\n" + JIT.format("kernel").encode(),
+        "bom.py": b"\xef\xbb\xbfimport more\n",
+        "more.py": "",
+        "old.py": b"#!/bin/python\n# -*- coding: latin-1 -*-\nNAME = 'caf\xe9'\n",
+    }
+    found = dict(around(tmp_path, "k.py", files).neighbours)
+    assert found["bom.py"] == "import more\n" and "more.py" in found
+    assert found["old.py"] == "#!/bin/python\n# -*- coding: utf-8 -*-\nNAME = 'caf\u00e9'\n"
+    for name in ("k.py", "old.py"):
+        with pytest.raises(TaskInvalid, match=rf"{name}.*save it as UTF-8"):
+            around(tmp_path, "k.py", {"k.py": "import old\n", name: b"import old  # caf\xe9\n"})
+
+
+@pytest.mark.parametrize("folder_is_link", [True, False])
+def test_links_are_looked_at_as_they_are_then_as_what_they_lead_to(tmp_path: Path, folder_is_link: bool) -> None:
+    kernel = "from ..utils import f\n" + JIT.format("kernel")
+    files = {"pack/__init__.py": "", "pack/utils.py": "", "store/a.py": kernel, "pack/kernels/__init__.py": ""}
+    if folder_is_link:
+        del files["pack/kernels/__init__.py"]
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / "pack/kernels").mkdir(parents=True, exist_ok=True)
+    if folder_is_link:
+        (tmp_path / "pack/kernels").rmdir()
+        (tmp_path / "pack/kernels").symlink_to(tmp_path / "store")
+    else:
+        (tmp_path / "pack/kernels/a.py").symlink_to(tmp_path / "store/a.py")
+    (tmp_path / "mine.py").symlink_to(tmp_path / "pack/kernels/a.py")
+    given = tmp_path / "store/../pack/kernels/a.py"
+    assert surroundings_of(given, kernel, None).module == "pack.kernels.a"
 
 
 def test_neighbours_do_not_travel_without_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

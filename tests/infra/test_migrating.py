@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.task import ShapePreset, Task
-from infra.migrating import outdated, rewrite
+from infra.migrating import Rewritten, outdated, rewrite
+from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
-from tests.e2e.kernels import REFERENCE, SLOW
+from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
 from tests.e2e.test_stranger_kernels import OLD
 
 WHILE = """
@@ -43,6 +44,33 @@ def test_a_kernel_of_this_nki_is_left_as_it_is(tmp_path: Path) -> None:
     made = rewrite(kernel, SLOW, Task("add", REFERENCE, presets))
     assert made.source == SLOW and made.shapes == ("small", "full")
     assert "the same stream" in made.proof
+
+
+def test_what_a_kernel_imports_of_its_package_is_there_while_it_is_migrated(tmp_path: Path) -> None:
+    """Old and new are compared, and the folders stay as they were."""
+    files = {
+        **IN_A_PACKAGE,
+        "pack/sizes.py": "WIDE = 256\n",
+        "pack/old.py": OLD.replace("language as nl\n", "language as nl\nfrom .sizes import WIDE\n").replace(
+            "256", "WIDE"
+        ),
+        "pack/broken.py": IN_A_PACKAGE["pack/add.py"].replace(".moves", ".stale"),
+        "pack/stale.py": IN_A_PACKAGE["pack/moves.py"].replace("import nki.isa", "import neuronxcc.nki.isa"),
+    }
+    (tmp_path / "pack").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    presets = (ShapePreset("full", (("T", 1),)),)
+
+    def made(name: str) -> Rewritten:
+        kernel = tmp_path / "pack" / name
+        text = kernel.read_text(encoding="utf-8")
+        return rewrite(kernel, text, Task("add", REFERENCE, presets, around=surroundings_of(kernel, text, None)))
+
+    assert "the same stream" in made("add.py").proof
+    assert "equal within rounding" in made("old.py").proof
+    assert "not compared" in made("broken.py").proof
+    assert not list(tmp_path.rglob("__pycache__"))
 
 
 def test_the_process_sees_no_key_and_what_the_kernel_prints_is_no_answer(

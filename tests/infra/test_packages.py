@@ -13,13 +13,15 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Measured
 from accelopt_core.judging.static_checks import forbidden
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
-from accelopt_core.toolchain import CompileError, TensorArgument
+from accelopt_core.toolchain import CompileError, ConstantArgument, DtypeArgument, TensorArgument
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_kernel
 from accelopt_core.transforms.retile import Retile
 from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.nki_kernel import NKIKernel
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
+from infra.tasks.reference_reader import TaskInvalid
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
@@ -68,7 +70,10 @@ def test_it_is_measured_and_lines_of_its_neighbours_count_for_the_calls(target: 
          r"sauce.*\(pack/moves.py, line 8\)", 18),
         (KERNEL, {"moves": "def load(src, columns):\n    raise ValueError('not today')\n"},
          r"ValueError: not today \(pack/moves.py, line 2\)", 18),
-        (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\)", 6),
+        (KERNEL, {"moves": "import nowhere\n"}, r"No module named 'nowhere' \(pack/moves.py, line 1\); it lies nei", 6),
+        (KERNEL, {"moves": "import neuronxcc.nki.isa\n"}, "moves.py, line 1.*NKI 0.1 that a kernel imports", 6),
+        (KERNEL, {"moves": "open('table.json')\n"}, r"table.json.*put what it reads into a module", 6),
+        (KERNEL, {"moves": "\n\ndef load(:\n"}, r"SyntaxError.*moves.py, line 3", 6),
         (KERNEL, {"moves": ""}, "cannot import name 'load'", 6),
         ("from .moves import load as add_rows\n", {}, "add_rows is imported from another file", None),
         (KERNEL.replace("def add_rows", "def add"), {}, "defines no kernel: name it add_rows", None),
@@ -86,6 +91,75 @@ def test_what_goes_wrong_in_a_neighbour_is_said_with_its_place(
         toolchain.close()
 
 
+WRAPPED = """
+import contextlib
+from dataclasses import dataclass
+from queue import Queue
+
+
+def wrapped(kernel):
+    def around(x, y):
+        load(y[0:128, 0:64], 64)
+        return kernel(x, y)
+
+    return around
+
+
+@contextlib.contextmanager
+def loaded(src, columns):
+    yield load(src, columns)
+
+
+@dataclass
+class Tile:
+    src: object
+    columns: int
+
+    def __post_init__(self):
+        self.data = load(self.src, self.columns)
+"""
+
+
+def test_lines_are_those_of_the_kernels_own_file_whatever_lies_between(target: LocalTarget) -> None:
+    """A decorator that is no kernel of this file, a generator that Python resumes, a method that it wrote."""
+    source = KERNEL.replace("import load", "import Tile, load, loaded, wrapped").replace(
+        "@nki.jit", "@nki.jit\n@wrapped"
+    )
+    load = "a = load(x[t * 128 : (t + 1) * 128, j * STEP : (j + 1) * STEP], STEP)"
+    block = "\n            with loaded(y[0:128, 0:64], 64):\n                pass"
+    source = source.replace(load, load.replace("load(", "Tile(") + ".data" + block)
+    found = around(moves=NEIGHBOURS["pack/moves.py"] + WRAPPED, queue="raise ImportError('not this one')\n")
+    program = SimulatorToolchain("trn2").compile(source, [X, Y], 60, found).program
+    lines = {line.strip() for line in (source.splitlines()[t.line - 1] for t in program.templates)}
+    assert any("Tile(" in line for line in lines) and any("with loaded" in line for line in lines)
+    assert "def add_rows(x, y):" in lines, "what the decorator issues"
+
+
+@pytest.mark.parametrize("package", ["infra", "accelopt_core", "config"])
+def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
+    files = {path.replace("pack/", f"{package}/"): text for path, text in NEIGHBOURS.items()}
+    kernel = KERNEL.replace("from .moves", f"from {package}.moves")
+    for module in (f"{package}.add", "mine"):
+        found = Surroundings("add_rows", module, tuple(sorted(files.items())))
+        assert SimulatorToolchain("trn2").compile(kernel, [X, Y], 60, found).program.templates
+
+
+def test_lines_of_the_users_own_are_kept_however_unusual(target: LocalTarget) -> None:
+    """`import fastlib` in a try is noted in the input kernel; a candidate that keeps the line is no worse."""
+    unusual = KERNEL.replace(
+        "STEP = 256\n", "try:\n    import fastlib\nexcept ImportError:\n    fastlib = None\nSTEP = 256\n"
+    )
+    wider = unusual.replace("STEP = 256\n", "STEP = 2048\n")
+
+    def proposed(source: str) -> Evaluation:
+        request = EvaluationRequest(task(around()), Candidate("c", source, "i"), original=Candidate("i", unusual))
+        return target.evaluate(request, lambda step, detail: None)
+
+    assert isinstance(proposed(wider), Measured)
+    added = proposed(wider.replace("STEP = 2048\n", "STEP = 2048\nimport os\nos.getcwd\n"))
+    assert isinstance(added, CompileFailed) and "module os" in added.message
+
+
 def test_a_proposed_kernel_may_import_its_neighbours_and_nothing_else_of_the_users(target: LocalTarget) -> None:
     absolute = KERNEL.replace("from .moves", "from pack.moves")
     assert isinstance(judged(target, absolute, around(), "input"), Measured)
@@ -93,6 +167,23 @@ def test_a_proposed_kernel_may_import_its_neighbours_and_nothing_else_of_the_use
     refused = judged(target, KERNEL.replace("from .moves", "from secrets_of_mine"), around(), "input")
     assert isinstance(refused, CompileFailed) and "secrets_of_mine" in refused.message
     assert [finding.rule for finding in forbidden(absolute)] == ["unusual-import"], "where it stands alone"
+
+
+@pytest.mark.parametrize(
+    ("imported", "used", "rule"),
+    [
+        ("from .moves import load, os", "", "behind-a-neighbour"),
+        ("from pack.moves import load, os as q", "", "behind-a-neighbour"),
+        ("from . import moves\nload = moves.load", "moves.os.getcwd()", "behind-a-neighbour"),
+        ("from . import moves\nload = moves.load", "moves.nisa.dma_copy = None", "patched-module"),
+        ("from .moves import load, nisa as other", "other.dma_copy = None", "patched-module"),
+        ("from .moves import load, open", "open", None),
+    ],
+)
+def test_what_a_neighbour_has_is_no_way_around_the_tripwire(imported: str, used: str, rule: str | None) -> None:
+    source = KERNEL.replace("from .moves import load", imported).replace("STEP = 256\n", f"STEP = 256\n{used}\n")
+    found = [finding.rule for finding in forbidden(source, around().importable)]
+    assert found == ([] if rule is None else [rule])
 
 
 def test_what_one_candidate_does_to_its_neighbours_the_next_does_not_see(target: LocalTarget) -> None:
@@ -143,6 +234,42 @@ def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
         second = toolchain.traced(KERNEL, [X, Y], 60, around())
         assert second is not None and second.matmul_flops == 0
         assert toolchain.compile(SLOW, [X, Y], 60).source_name == "candidate.py"
+    finally:
+        toolchain.close()
+
+
+def test_one_kernel_of_a_package_is_profiled_from_python(tmp_path: Path) -> None:
+    second = KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "other")
+    for name, text in {**IN_A_PACKAGE, "pack/add.py": KERNEL + second, "ref.py": REFERENCE}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = str(tmp_path / "pack/add.py"), str(tmp_path / "ref.py")
+    assert NKIKernel(*files, function="other").profile([]).correct
+    with pytest.raises(TaskInvalid, match="name one with --function"):
+        NKIKernel(*files).profile([])
+
+
+GIVEN = """
+import nki
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, padding, name, dtype):
+    assert padding == ((1, 1), (0, 2)) and name == "silu" and dtype == nl.float32, (padding, name, dtype)
+    out = nl.ndarray(x.shape, dtype=dtype, buffer=nl.shared_hbm)
+    nki.isa.dma_copy(dst=out, src=x)
+    return out
+"""
+
+
+def test_constants_and_dtypes_arrive_as_they_were_given(tmp_path: Path) -> None:
+    arguments = [Y, ConstantArgument(((1, 1), (0, 2))), ConstantArgument("silu"), DtypeArgument("float32")]
+    assert SimulatorToolchain("trn2").compile(GIVEN, arguments, 60).program.templates
+    sdk = PretendSdk(tmp_path, site=SIMULATED)
+    toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
+    try:
+        assert toolchain.compile(GIVEN, arguments, 60).inputs[0] == "x"
     finally:
         toolchain.close()
 

@@ -14,6 +14,7 @@ from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bottleneck, Bounds, CompileFailed, Measured, Profile
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
+from accelopt_core.task import Surroundings
 from accelopt_core.transforms.registry import TRANSFORMS
 from infra.tasks.seed_index import load_seed
 from ka_extensions.divergence_guard import DivergenceGuard
@@ -81,6 +82,15 @@ def test_what_was_tried_is_not_planned_again(catalogue):
     by_title = catalogue.planner.plan(replace(context, history=(attempt(other, title=first.title),)))
 
     assert first.title not in (by_code.title, by_title.title)
+
+
+def test_a_kernel_that_only_calls_others_is_said_to_be_out_of_reach(catalogue):
+    inner = MATMUL.kernel_source.replace("def kernel(", "def inner(").replace("TUNABLES", "_CHOICES")
+    source = inner + "\n\n@nki.jit\ndef kernel(a, b):\n    return inner(a, b)\n"
+    context = context_for(source)
+    task = replace(context.task, around=Surroundings("", "k", (("helpers.py", "def f(x): return x\n"),)))
+    with pytest.raises(NothingToPlan, match="none that this calls: a language model can"):
+        catalogue.planner.plan(replace(context, task=task))
 
 
 def test_rounds_end_by_themselves_and_every_step_is_faster_and_right(catalogue, predict):
