@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.runs.run_folder import RunFolder
-from tests.e2e.kernels import REFERENCE, SLOW, WRONG
+from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW, WRONG
 from tests.e2e.run import ROOT, Ran, orchestrate
 from tests.e2e.test_model_run import LESSON, PLAN, SECRET, SUMMARY, code
 from tests.llm.wire_server import WireServer
@@ -61,6 +61,17 @@ def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, 
     assert processes_mentioning(str(tmp_path / "host")) == []
     far = [path for path in (tmp_path / "host").rglob("*") if path.is_file()]
     assert far and all(SECRET.encode() not in path.read_bytes() for path in far), "no key ever travels"
+
+
+def test_a_kernel_in_its_package_travels_with_its_neighbours(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    for name, text in IN_A_PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    flags = ("--remote-simulator", "--rounds", "1", "--provider", "catalogue")
+    ran = over_ssh(sshd, tmp_path, *flags, "--kernel", "pack/add.py", "--problem", "add_reference.py")
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.outcomes() == ["improved"] and ran.speedup > 1.05
 
 
 def test_a_simulated_latency_is_the_same_here_and_there(sshd: Sshd, tmp_path: Path) -> None:
