@@ -12,7 +12,7 @@ import numpy as np
 
 from nki_sim.beta1 import isa
 from nki_sim.beta1.indices import arange, mgrid
-from nki_sim.beta1.operations import binary, broadcast_shape, column, numbers, op_name, promoted, result, unary
+from nki_sim.beta1.operations import aligned, binary, broadcast_shape, numbers, op_name, promoted, result, unary
 from nki_sim.beta1.tiles import (
     HBM,
     PSUM,
@@ -164,7 +164,7 @@ class Function:
 
 def _binary(name: str) -> Callable[..., Tile]:
     def function(x: Any, y: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
-        x, y = _aligned(x, y)
+        x, y = aligned(x, y)
         shape = broadcast_shape(x, y)
         compute = binary(name)
         return result(
@@ -175,12 +175,6 @@ def _binary(name: str) -> Callable[..., Tile]:
         )
 
     return function
-
-
-def _aligned(x: Any, y: Any) -> tuple[Any, Any]:
-    if isinstance(x, Tile) and isinstance(y, Tile) and x.ndim != y.ndim:
-        return (x, column(y, x)) if x.ndim > y.ndim else (column(x, y), y)
-    return x, y
 
 
 def _unary(name: str) -> Callable[..., Tile]:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from nki_sim.beta1.instrument import instrumented, number
 from nki_sim.beta1.kernels import Kernel, Launches, launches
 from nki_sim.beta1.modules import installed
 from nki_sim.beta1.watching import Watcher
+
+_MODULE = "old_kernel"
 
 
 @dataclass
@@ -58,7 +61,10 @@ def run(
     token = launches.set(noted)
     try:
         with installed() as pasted:
-            space: dict[str, Any] = {**_assumed(), **pasted, **watcher.names(), "__name__": "kernel"}
+            module = ModuleType(_MODULE)
+            sys.modules[_MODULE] = module  # dataclasses look up where they are
+            space = vars(module)
+            space.update({**_assumed(), **pasted, **watcher.names()})
             exec(code, space)
             kernel = space[function]
             if not isinstance(kernel, Kernel) and not _launches(tree, function):
@@ -68,6 +74,7 @@ def run(
             outputs = kernel(*arguments, **(keywords or {}))
     finally:
         launches.reset(token)
+        sys.modules.pop(_MODULE, None)
         sys.path.remove(folder)
     return Watched(outputs, watcher, noted.grids, noted.shapes)
 

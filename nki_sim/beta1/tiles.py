@@ -247,11 +247,16 @@ class Tile:
             offset += int(start) * int(stride)
             strides.append(step * int(stride))
             shape.append(length)
+        if self.memory != HBM and len(shape) == 1:  # a tile keeps two dimensions
+            shape.append(1)
+            strides.append(0)
+            dims = [Dim(dim.base, (*dim.factors, 0), dim.size) for dim in dims]
         return Tile(self.buffer, shape, strides, offset, tuple(dims), self)
 
-    def reshape(self, *shape: Any) -> Tile:
+    def reshape(self, *sizes_given: Any, shape: Any = None) -> Tile:
         """A tensor of another shape on the same memory."""
-        sizes = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else list(shape)
+        given = sizes_given if shape is None else (shape,)
+        sizes = list(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else list(given)
         total = prod(int(n) for n in self.shape)
         if -1 in sizes:
             sizes[sizes.index(-1)] = total // -prod(int(n) for n in sizes)

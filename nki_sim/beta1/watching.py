@@ -12,7 +12,7 @@ import numpy as np
 
 from nki_sim.beta1 import instrument
 from nki_sim.beta1.facts import Seen, TileFact, describe
-from nki_sim.beta1.indices import Mask
+from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.language import Reduced
 from nki_sim.beta1.operations import binary
 from nki_sim.beta1.symbols import Atom, Symbolic
@@ -86,6 +86,10 @@ class Watcher:
         facts = (fact for seen in self.seen.values() for fact in seen.kinds.values())
         return {fact.dtype for fact in facts if isinstance(fact, TileFact)}
 
+    def gave_tiles(self, node: int) -> bool:
+        """Whether this expression gave a tile, a grid or a mask."""
+        return node in self.seen and bool(self.seen[node].kinds)
+
     # --- reports -----------------------------------------------------------------------------------
 
     def see(self, node: int, value: Any) -> Any:
@@ -100,10 +104,9 @@ class Watcher:
             self._note(node, value)
             self._extents(node, value)
         else:
-            kind = type(value)
-            if kind.__module__ == "nki_sim.beta1.indices":
+            if isinstance(value, Grid):
                 self._note(node, value)
-            elif kind in (tuple, list) and value and any(type(v).__module__ == "nki_sim.beta1.indices" for v in value):
+            elif isinstance(value, (tuple, list)) and any(isinstance(v, (Grid, Mask)) for v in value):
                 self.seen[node].kinds["grids"] = "grids"
         return value
 

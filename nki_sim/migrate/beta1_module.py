@@ -7,11 +7,11 @@ import re
 
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.running import Watched
+from nki_sim.migrate import launch_grids
 from nki_sim.migrate.calls import Calls
 from nki_sim.migrate.code import Names
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.lowering import Lowering
-from nki_sim.migrate.operands import NeedsPerson
 from nki_sim.migrate.report import Finding, Kind, Migration
 from nki_sim.migrate.statements import Statements
 
@@ -30,18 +30,25 @@ def migrated(
     statements = Statements(Lowering(source, names, watched.watcher), Names(tree), spilled)
     kernels, others = _functions_with_kernel_code(tree, names, watched)
     for function in kernels:
+        statements.accumulations(function)
+    for function in kernels:  # a function may use what another allocates
+        statements.layouts(function)
+    for function in kernels:
         statements.function(function)
     findings = statements.findings
     for function in others:
         said = f"{function.name} was not run: migrate it with --function {function.name}"
         source.insert_above(function, [f"# migrate [not run]: {said}"])
+        documented = ast.get_docstring(function) is not None
+        body = function.body[1 if documented and len(function.body) > 1 else 0 :]
+        source.retire(body, f"not migrated: migrate it with --function {function.name}")
         findings.append(Finding(function.lineno, "not run", said, Kind.NOTE))
     _elsewhere(tree, watched, findings)
     _shapes(source, kernels, watched, findings)
     _imports(source, tree, findings)
     _decorators(source, names, tree, entry, [*kernels, *others], findings)
     _placement(source, names, tree, findings)
-    _grids(source, names, tree, watched, statements, findings)
+    launch_grids.rewrite(source, names, tree, watched, findings)
     _host_code(source, names, tree, kernels, findings)
     new = _with_imports(_without_index_helpers(_numpy_dtypes(source.result(), kernels)), names, tree)
     return Migration(new, sorted(findings, key=lambda finding: finding.line))
@@ -56,9 +63,11 @@ def _functions_with_kernel_code(
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
-            if any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
-                seen = any(number_of(n) in watched.watcher.seen for part in node.body for n in ast.walk(part))
-                (found if seen else others).append(node)
+            seen = any(watched.watcher.gave_tiles(number_of(n)) for part in node.body for n in ast.walk(part))
+            if seen:
+                found.append(node)
+            elif any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
+                others.append(node)
     return found, others
 
 
@@ -176,67 +185,6 @@ def _base(node: ast.expr) -> ast.expr:
     return _base(node.value) if isinstance(node, ast.Subscript) else node
 
 
-def _grids(
-    source: Source,
-    names: Calls,
-    tree: ast.Module,
-    watched: Watched,
-    statements: Statements,
-    findings: list[Finding],
-) -> None:
-    """A launch grid becomes loops over its programs, whose sizes come in as an argument."""
-    for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
-        launch = watched.grids.get(function.name, ())
-        if not launch:
-            continue
-        last_argument = function.args.args[-1]
-        default = function.args.defaults[-1] if function.args.defaults else None
-        place = default if default is not None else last_argument
-        sizes = f"({', '.join(map(str, launch))}{',' if len(launch) == 1 else ''})"
-        source.insert(source.span(place)[1], f", grid={sizes}")
-        for node in ast.walk(function):
-            if isinstance(node, ast.Call) and names.called(node) == "nl.program_id":
-                source.replace(node, f"program_{ast.unparse(node.args[0] if node.args else node.keywords[0].value)}")
-            elif isinstance(node, ast.Call) and names.called(node) == "nl.num_programs" and node.args:
-                source.replace(node, f"grid[{ast.unparse(node.args[0])}]")
-        findings.append(Finding(function.lineno, "grids", f"a loop over {launch} programs", Kind.REWRITTEN))
-        _wrap(source, names, function, launch)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-            kernel = ast.unparse(node.func.value)
-            if kernel in watched.grids and watched.grids[kernel]:
-                given = node.func.slice
-                parts = given.elts if isinstance(given, ast.Tuple) else [given]
-                sizes = ", ".join(_size(source, names, part) for part in parts)
-                called = ", ".join(source.of(a) for a in (*node.args, *(k.value for k in node.keywords)))
-                if node.keywords:
-                    raise NeedsPerson("grids", f"{kernel}[...] is called with keywords")
-                source.replace(node, f"{kernel}({called}, grid=({sizes}{',' if len(parts) == 1 else ''}))")
-
-
-def _size(source: Source, names: Calls, node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and names.called(node) == "nl.spmd_dim":
-        return source.of(node.args[0])
-    return source.of(node)
-
-
-def _wrap(source: Source, names: Calls, function: ast.FunctionDef, launch: tuple[int, ...]) -> None:
-    """Loops around everything from the first use of a program's id to the return."""
-    body = function.body
-    uses = [
-        k
-        for k, statement in enumerate(body)
-        if any(isinstance(n, ast.Call) and names.called(n) == "nl.program_id" for n in ast.walk(statement))
-    ]
-    if not uses:
-        return
-    last = len(body) - 1 if isinstance(body[-1], ast.Return) else len(body)
-    marks = [f"for program_{axis} in range(grid[{axis}]):" for axis in range(len(launch))]
-    source.insert_above(body[uses[0]], [f"#<program loops>{len(launch)}", *marks])
-    if last < len(body):
-        source.insert_above(body[last], ["#<end of program loops>"])
-
-
 def _host_code(
     source: Source, names: Calls, tree: ast.Module, kernels: list[ast.FunctionDef], findings: list[Finding]
 ) -> None:
@@ -253,35 +201,11 @@ def _host_code(
 def _numpy_dtypes(text: str, kernels: list[ast.FunctionDef]) -> str:
     """`np.float32` in kernels is `nl.float32`; the module's other functions keep theirs."""
     wanted = {function.name for function in kernels}
-    module = ast.parse(_indented(text))
-    lines = _indented(text).splitlines(keepends=True)
+    module = ast.parse(launch_grids.indented(text))
+    lines = launch_grids.indented(text).splitlines(keepends=True)
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name in wanted:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
                 if not any(made in lines[at] for made in _NUMPY_ARRAYS):
                     lines[at] = _NUMPY_DTYPES.sub(lambda m: f"nl.{m[1] or m[2]}", lines[at])
     return "".join(lines)
-
-
-def _indented(text: str) -> str:
-    """What stands between the marks of program loops, moved into them."""
-    out, depth = [], 0
-    skip = 0
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        if bare.startswith("#<program loops>"):
-            depth = skip = int(bare.rpartition(">")[2])
-            level = 0
-            continue
-        if bare == "#<end of program loops>":
-            depth = 0
-            continue
-        if skip:
-            out.append("  " * 2 * level + line)
-            level += 1
-            skip -= 1
-        elif depth and bare:
-            out.append("    " * depth + line)
-        else:
-            out.append(line)
-    return "".join(out)

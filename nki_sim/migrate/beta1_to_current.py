@@ -11,6 +11,7 @@ from nki_sim.errors import CapacityExceeded, NkiError
 from nki_sim.migrate import proving
 from nki_sim.migrate.beta1_module import migrated
 from nki_sim.migrate.layouts import largest, may_overflow
+from nki_sim.migrate.operands import NeedsPerson
 from nki_sim.migrate.report import Finding, Kind, Migration
 from nki_sim.session import where
 
@@ -36,7 +37,13 @@ def migrate_beta1(
         return Migration(text, [Finding(line or 0, "front end", said, Kind.PERSON)], "", None)
     spilled: frozenset[int] = frozenset()
     while True:
-        migration = migrated(text, tree, function, watched, spilled)
+        try:
+            migration = migrated(text, tree, function, watched, spilled)
+        except NeedsPerson as problem:
+            return Migration(text, [Finding(0, problem.rule, problem.text, Kind.PERSON)], "", None)
+        except SyntaxError as error:
+            said = f"what was written is not Python: {error}"
+            return Migration(text, [Finding(0, "syntax", said, Kind.PERSON)], "", None)
         if migration.left:
             migration.proof = "not run: places are left to a person"
             return migration

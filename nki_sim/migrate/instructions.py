@@ -379,6 +379,37 @@ def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) 
     return made if target is None else low.copied(made, target, fact.dtype)
 
 
+@_rule("bn_stats", "bn_aggr")
+def _statistics(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _direct(low, given["data"], clip)
+    dst = low.new(fact, target, _on_chip(target), "statistics")
+    name = "nisa.bn_stats" if fact.sizes()[1] == 6 else "nisa.bn_aggr"
+    with low.out.only_if(guard):
+        low.out.call(name, dst=clipped(dst, _rows(clip)).text, data=data.text)
+        return low.finished(dst, target, _rows(clip))
+
+
+def _search(name: str, *roles: str) -> None:
+    """An instruction whose operands are all tiles, and which takes no mask."""
+
+    @_rule(name)
+    def search(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+        clip, guard = low.mask(given.get("mask"))
+        if clip or guard:
+            raise NeedsPerson("mask", f"nisa.{name} under a mask")
+        more = {key: low.source.of(given[key]) for key in ("imm",) if key in given}
+        tiles = {role: _tiles(low, given[role]).text for role in roles}
+        dst = low.new(fact, target, _on_chip(target), "found")
+        low.out.call(f"nisa.{name}", dst=dst.text, **tiles, **more)
+        return low.finished(dst, target)
+
+
+_search("max8", "src")
+_search("nc_find_index8", "data", "vals")
+_search("nc_match_replace8", "data", "vals")
+
+
 # --- GpSimd -----------------------------------------------------------------------------------------
 
 
@@ -416,6 +447,14 @@ def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand 
             offset=offset,
         )
         return low.finished(dst, target)
+
+
+@_rule("tensor_partition_reduce")
+def _partition_reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    data = low.in_sbuf(_tiles(low, given["data"]))
+    dst = low.new(fact, target, "sbuf", "reduced")
+    low.out.call("nisa.tensor_partition_reduce", dst=dst.text, op=low.op(given["op"]), data=data.text)
+    return low.finished(dst, target)
 
 
 @_rule("iota")

@@ -73,9 +73,12 @@ class Lowering:
 
     def layout(self, fact: TileFact) -> Layout | None:
         """The layout of the buffer, where the old one had another."""
-        if fact.site not in self.layouts:
-            return None
-        return self.layouts[fact.site]
+        layout = self.layouts.get(fact.site)
+        if layout is None or not fact.root or fact.sizes() == self.watcher.seen[fact.site].any().sizes():
+            return layout
+        if layout.order != tuple(range(len(layout.order))) or layout.loop is not None:
+            raise NeedsPerson("blocks", "a tile with block dimensions is reshaped")
+        return None  # reshaped
 
     def memory(self, fact: TileFact) -> str:
         """Where the buffer is in the new kernel."""
@@ -170,10 +173,11 @@ class Lowering:
             return self._broadcast(self.operand(node.func.value), fact)
         if method == "astype":
             return self.copied(self.operand(node.func.value), None, fact.dtype)
-        if method == "reshape" and fact.memory == "hbm":
+        if method == "reshape":
             inner = self.operand(node.func.value).text
-            shape = ", ".join(self.rewritten(a) for a in node.args)
-            text = f"({shape})" if len(node.args) > 1 else shape
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            shape = ", ".join(self.rewritten(a) for a in given)
+            text = f"({shape})" if len(given) > 1 else shape
             return Operand(f"{inner}.reshape({text})", fact.shape, fact.dtype, fact.memory)
         raise NeedsPerson("method", f".{method}() of a tile")
 

@@ -57,10 +57,12 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
         beside = str(Path(file).resolve().parent) if file else folder
         sys.path.insert(0, beside)
         try:
+            sys.modules[module.__name__] = module  # dataclasses look up where they are
             exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
             yield module
         finally:
             sys.path.remove(beside)
+            sys.modules.pop(module.__name__, None)
 
 
 def difference(old: Any, new: Any) -> float:

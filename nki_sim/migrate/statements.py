@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
@@ -30,22 +31,58 @@ class Statements:
         self.findings: list[Finding] = []
         self.moved: defaultdict[int, list[str]] = defaultdict(list)
         """Allocations by the loop they have moved into."""
-        self.spaces: dict[int, str] = {}
+        self.gone: set[int] = set()
+        """Statements in whose place there is none."""
+
+    def accumulations(self, function: ast.FunctionDef) -> None:
+        """Which accumulators are added anything to but products where they are made: those start from zeros."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.AugAssign) and self.low.calls.called(node.value) not in _PRODUCTS:
+                seen = self.low.watcher.seen.get(number_of(node.target))
+                for fact in seen.kinds.values() if seen is not None else ():
+                    if isinstance(fact, TileFact):
+                        self.low.watcher.uses[fact.site].products_only = False
+
+    def layouts(self, function: ast.FunctionDef) -> None:
+        """Where the function's allocations are in the new kernel; others may use them."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and self._allocates(node):
+                self._layout(node)
 
     # --- blocks ------------------------------------------------------------------------------------
 
     def function(self, function: ast.FunctionDef) -> None:
         """One function at module level, with those inside it."""
         self.low.scope = function.name
-        for node in ast.walk(function):  # layouts first: a use may stand before the allocation in a walk
-            if isinstance(node, ast.Call) and self._allocates(node):
-                self._layout(node)
         self.block(function.body, {})
 
     def block(self, body: list[ast.stmt], counts: dict[str, str]) -> None:
         known = dict(counts)
-        for statement in body:
+        run = self._run(body)
+        for statement in body[:run]:
             self.statement(statement, known)
+        if body[run:]:
+            first, last = body[run].lineno, body[-1].end_lineno
+            said = f"lines {first} to {last} were not run with these arguments: they are kept as comments"
+            self.low.source.insert_above(body[run], [f"# migrate [unreached]: {said}"])
+            self.low.source.retire(body[run:], "not migrated: these arguments need another run of the migration")
+            self.findings.append(Finding(first, "unreached", said, Kind.NOTE))
+        elif body and all(number_of(statement) in self.gone for statement in body):
+            self.low.source.insert_above(body[0], ["pass"])
+
+    def _run(self, body: list[ast.stmt]) -> int:
+        """How many statements there are before those at the end which were not run and call the old API."""
+        run = len(body)
+        while run and not any(number_of(n) in self.low.watcher.reached for n in ast.walk(body[run - 1])):
+            run -= 1
+        while run < len(body) and not any(_expressions(body[run])):
+            run += 1  # nothing in it that could have been seen
+        rest = [n for statement in body[run:] for n in ast.walk(statement)]
+        return run if any(self._is_old(n) for n in rest) else len(body)
+
+    def _is_old(self, node: ast.AST) -> bool:
+        name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
+        return name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.ds")
 
     def statement(self, node: ast.stmt, counts: dict[str, str]) -> None:
         if isinstance(node, ast.For):
@@ -90,6 +127,8 @@ class Statements:
             self._left(node, NeedsPerson("layout", "several statements in one line"))
             return
         counts.update(out.counts)
+        if not out.lines:
+            self.gone.add(number_of(node))
         self.low.source.replace_lines(node, out.lines)
         self._done(node, rule, f"{len(out.lines)} statements")
 
@@ -385,6 +424,11 @@ class Statements:
                 if name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.par_dim", "nl.ds"):
                     raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")
         return None
+
+
+def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What of a statement a run would have seen."""
+    return (n for n in ast.walk(statement) if isinstance(n, (ast.Call, ast.Name, ast.Subscript, ast.BinOp)))
 
 
 __all__ = ["Statements"]
