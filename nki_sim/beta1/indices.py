@@ -170,7 +170,10 @@ class Mask:
                     return (0,) * len(shape)
                 continue
             if len(moving) > 1:
-                return None
+                reach = sum(min(0, int(lowered.factors[k]) * (int(lowered.shape[k]) - 1)) for k in moving)
+                if int(lowered.base) + reach < 0:
+                    return None
+                continue  # it holds at the farthest corner, so everywhere
             axis, factor = moving[0], int(lowered.factors[moving[0]])
             if factor > 0:
                 if int(lowered.base) < 0:

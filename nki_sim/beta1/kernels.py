@@ -66,7 +66,9 @@ def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, k
         given = [*zip(_names(function), tiles), *named.items()]
         noted.grids[function.__name__] = launch
         noted.shapes[function.__name__] = [
-            f"{name} {[int(n) for n in value.shape]}" for name, value in given if isinstance(value, Tile)
+            f"{name} {[int(n) for n in value.shape]}" if isinstance(value, Tile) else f"{name}={value!r}"
+            for name, value in given
+            if isinstance(value, (Tile, bool, int, float, str))
         ]
     outputs: Any = None
     shared: list[Tile] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +25,7 @@ from nki_sim.beta1.tiles import (
     set_operator,
     write,
 )
+from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
 
@@ -52,6 +54,12 @@ class tile_size:
 class fp32:
     min = float(np.finfo(np.float32).min)
     max = float(np.finfo(np.float32).max)
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating type."""
+    limits = ml_dtypes.finfo(as_dtype(dtype).numpy)
+    return SimpleNamespace(min=float(limits.min), max=float(limits.max), eps=float(limits.eps))
 
 
 # --- tensors ---------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Dim:
 class Tile:
     """A view of a buffer; what `nl` and `nisa` take and give."""
 
-    __slots__ = ("buffer", "shape", "strides", "offset", "dims", "parent", "valid", "numpy", "made")
+    __slots__ = ("buffer", "shape", "strides", "offset", "dims", "parent", "valid", "numpy", "made", "kept")
 
     def __init__(
         self,
@@ -103,6 +103,8 @@ class Tile:
         self.valid: Valid = None
         """What of it the operation that made it has computed."""
         self.made = ""
+        self.kept: tuple[int, ...] | None = None
+        """Which dimensions of the buffer a view has left, blocks among them; None for other views."""
         self.numpy = buffer.array.dtype
 
     @staticmethod
@@ -251,7 +253,21 @@ class Tile:
             shape.append(1)
             strides.append(0)
             dims = [Dim(dim.base, (*dim.factors, 0), dim.size) for dim in dims]
-        return Tile(self.buffer, shape, strides, offset, tuple(dims), self)
+        tile = Tile(self.buffer, shape, strides, offset, tuple(dims), self)
+        tile.kept = self._blocks_left(keys)
+        return tile
+
+    def _blocks_left(self, keys: list[Any]) -> tuple[int, ...] | None:
+        """The buffer's dimensions that are left where a subscript takes some of its blocks, whole ones."""
+        partition = self.buffer.partition
+        mine = self.kept
+        if mine is None and self.dims is None and self.shape == self.buffer.shape:
+            mine = tuple(range(self.ndim))
+        if mine is None or not partition:
+            return None
+        left = tuple(k for k, key in zip(mine, keys) if not isinstance(key, (int, np.integer)))
+        plain = all(isinstance(key, (int, np.integer)) or key == slice(None) for key in keys)
+        return left if plain and partition in left and left[0] < partition else None
 
     def reshape(self, *sizes_given: Any, shape: Any = None) -> Tile:
         """A tensor of another shape on the same memory."""

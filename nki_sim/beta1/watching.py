@@ -65,6 +65,8 @@ class Watcher:
         self.alloc_stack: dict[int, tuple[int, ...]] = {}
         self.named: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         """What integer names were bound to, by function."""
+        self.floats: defaultdict[int, set[float]] = defaultdict(set)
+        """What expressions that are floats gave."""
         self._stack: Stack = ()
         self._serial = 0
         self._last_write: dict[tuple[int, tuple[int, ...]], Stack] = {}
@@ -106,6 +108,8 @@ class Watcher:
         else:
             if isinstance(value, Grid):
                 self._note(node, value)
+            elif type(value) is float:
+                self.floats[node].add(value)
             elif isinstance(value, (tuple, list)) and any(isinstance(v, (Grid, Mask)) for v in value):
                 self.seen[node].kinds["grids"] = "grids"
         return value
@@ -183,9 +187,9 @@ class Watcher:
         self._stack = outer
 
     def name(self, name: str, function: str, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             kind = type(value)
-            if kind is int or kind is Symbolic:
+            if kind is int or kind is Symbolic or isinstance(value, np.integer):
                 self.named[(function, name)].add(int(value))
                 return Symbolic.named(Atom(name, function, False, int(value)))
         return value
@@ -212,7 +216,9 @@ class Watcher:
         if any(int(n) == 0 for n in box):
             seen.empty = True
         cut = [int(a) - int(b) for a, b in zip(box, shape)]  # 0 where nothing is cut off
-        seen.cuts = [min(a, b) for a, b in zip(cut, seen.cuts)] if seen.cuts else cut
+        width = max(len(cut), len(seen.cuts))  # masks of fewer axes are over the last ones
+        before, now = ([0] * (width - len(cuts)) + cuts for cuts in (seen.cuts, cut))
+        seen.cuts = [min(a, b) for a, b in zip(before, now)]
 
     def _use(self, tile: Tile, is_write: bool) -> None:
         buffer = tile.buffer

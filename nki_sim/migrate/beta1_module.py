@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
+import ml_dtypes
+
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.running import Watched
+from nki_sim.dtypes import as_dtype
 from nki_sim.migrate import launch_grids
 from nki_sim.migrate.calls import Calls
-from nki_sim.migrate.code import Names
+from nki_sim.migrate.code import DTYPES, Names
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.lowering import Lowering
 from nki_sim.migrate.report import Finding, Kind, Migration
@@ -19,6 +22,7 @@ _IMPORTS = {"nki": "import nki", "nisa": "import nki.isa as nisa", "nl": "import
 _MARKS = ("nki.jit", "nki.baremetal", "nki.benchmark", "nki.profile", "nki.trace")
 _NAMES = "float32|float16|int32|int16|int8|uint32|uint16|uint8"
 _NUMPY_DTYPES = re.compile(rf"np\.dtype\(np\.({_NAMES})\)(?!\.)|np\.({_NAMES})\b(?!\()")
+_NL_NUMBERS = re.compile(r"\bnl\.(?:fp32|finfo\((?:nl\.|np\.)?(\w+(?:\.dtype)?)\))\.(min|max|eps)\b")
 _NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.ones(", "np.zeros(", ".astype(")
 
 
@@ -36,6 +40,9 @@ def migrated(
     for function in kernels:
         statements.function(function)
     findings = statements.findings
+    for mask in statements.low.idle_masks.values():
+        said = f"mask {ast.unparse(mask)} lets everything through with these arguments and is gone"
+        findings.append(Finding(mask.lineno, "mask", said, Kind.NOTE))
     for function in others:
         said = f"{function.name} was not run: migrate it with --function {function.name}"
         source.insert_above(function, [f"# migrate [not run]: {said}"])
@@ -50,7 +57,8 @@ def migrated(
     _placement(source, names, tree, findings)
     launch_grids.rewrite(source, names, tree, watched, findings)
     _host_code(source, names, tree, kernels, findings)
-    new = _with_imports(_without_index_helpers(_numpy_dtypes(source.result(), kernels)), names, tree)
+    text = _numpy_dtypes(launch_grids.indented(source.result()), kernels)
+    new = _with_imports(_without_index_helpers(launch_grids.into_helpers(text, watched)), names, tree)
     return Migration(new, sorted(findings, key=lambda finding: finding.line))
 
 
@@ -201,11 +209,20 @@ def _host_code(
 def _numpy_dtypes(text: str, kernels: list[ast.FunctionDef]) -> str:
     """`np.float32` in kernels is `nl.float32`; the module's other functions keep theirs."""
     wanted = {function.name for function in kernels}
-    module = ast.parse(launch_grids.indented(text))
-    lines = launch_grids.indented(text).splitlines(keepends=True)
+    module = ast.parse(text)
+    lines = text.splitlines(keepends=True)
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name in wanted:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[at] = _NL_NUMBERS.sub(_limit, lines[at])
                 if not any(made in lines[at] for made in _NUMPY_ARRAYS):
                     lines[at] = _NUMPY_DTYPES.sub(lambda m: f"nl.{m[1] or m[2]}", lines[at])
     return "".join(lines)
+
+
+def _limit(found: re.Match[str]) -> str:
+    """`nl.fp32.min`, which is gone, as a number that stays one when it is rounded to float32."""
+    name = found[1] or "float32"
+    if name not in DTYPES:
+        return found[0]
+    return repr(float(getattr(ml_dtypes.finfo(as_dtype(name).numpy), found[2])))

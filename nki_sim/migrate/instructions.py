@@ -85,7 +85,7 @@ def _memset(low: Lowering, given: Given, fact: TileFact, target: Operand | None)
 
 def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
     """A fill; its value is a float where the tile's dtype is one."""
-    text = calls.number(value) or low.source.of(value)
+    text = calls.number(value) or low.rewritten(value)
     if "float" in dst.dtype and text.lstrip("-").isdigit():
         text += ".0"
     low.out.call("nisa.memset", dst=dst.text, value=text)
@@ -442,7 +442,7 @@ def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand 
             pattern=pattern,
             channel_multiplier=multiplier,
             on_true_tile=data.text,
-            on_false_value=low.source.of(given["on_false_value"]),
+            on_false_value=low.rewritten(given["on_false_value"]),
             cmp_op="nl.greater",
             offset=offset,
         )

@@ -159,3 +159,35 @@ def indented(text: str) -> str:
         else:
             out.append(line)
     return "".join(out)
+
+
+def into_helpers(text: str, watched: Watched) -> str:
+    """The program's place in the grid, handed to functions that ask for it and that a kernel with a grid calls."""
+    tree = ast.parse(text)
+    names = Calls(tree)
+    rank = max((len(launch) for launch in watched.grids.values()), default=0)
+    asking = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not watched.grids.get(node.name)
+        and any(_place_in_grid(names, inner, rank) for inner in ast.walk(node))
+    }
+    if not rank or not asking:
+        return text
+    source = Source(text)
+    handed = [*(f"program_{k}" for k in range(rank)), "grid"]
+    for function in asking.values():
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and _place_in_grid(names, node, rank):
+                source.replace(node, _place_in_grid(names, node, rank))
+        given = function.args
+        if given.vararg or given.kwarg or given.kwonlyargs or not given.args:
+            raise NeedsPerson("grids", f"{function.name} asks for its program and takes * arguments, or none")
+        last = given.defaults[-1] if given.defaults else given.args[-1]
+        source.insert(source.span(last)[1], f", *, {', '.join(handed)}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in asking:
+            places = [source.span(each)[1] for each in (*node.args, *(k.value for k in node.keywords))]
+            source.insert(max(places), "".join(f", {name}={name}" for name in handed))
+    return source.result()

@@ -36,6 +36,8 @@ class Lowering:
         self.layouts: dict[int, Layout] = {}
         self.scope = ""
         """The function whose statements are rewritten, by the path to it."""
+        self.idle_masks: dict[int, ast.expr] = {}
+        """Masks that are gone because they let everything through."""
         self.overwrites = False
         """The product under way replaces what earlier ones left in the same place."""
         self.out: Lines = None  # type: ignore[assignment]
@@ -74,6 +76,8 @@ class Lowering:
     def layout(self, fact: TileFact) -> Layout | None:
         """The layout of the buffer, where the old one had another."""
         layout = self.layouts.get(fact.site)
+        if layout is not None and fact.kept is not None:
+            return layout.of_view(fact.kept)
         if layout is None or not fact.root or fact.sizes() == self.watcher.seen[fact.site].any().sizes():
             return layout
         if layout.order != tuple(range(len(layout.order))) or layout.loop is not None:
@@ -95,6 +99,9 @@ class Lowering:
         if seen is None or not isinstance(seen.any(), GridFact):
             text = self.source.of(node)
             return {}, None if text in ("None", "True") else text
+        if seen.box and not seen.empty and not any(seen.cuts):
+            self.idle_masks[number_of(node)] = node
+            return {}, None
         fact = seen.only()
         if not isinstance(fact, GridFact) or fact.never or not seen.box:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
@@ -110,6 +117,8 @@ class Lowering:
                 if seen.empty:
                     guards.append(f"{form.base.text} > 0")
                 continue
+            if len(moving) > 1:
+                continue  # a box all the same: it cut nothing
             axis = moving[0]
             if form.factors[axis] > 0 or not seen.cuts[axis + missing]:
                 continue
@@ -133,7 +142,7 @@ class Lowering:
         if isinstance(node, ast.Subscript) and fact.index is not None:
             parent = self.fact(node.value)
             if parent is not None:
-                layout = self.layout(parent) if parent.root and parent.partition >= 0 else None
+                layout = self.layout(parent) if parent.root or parent.kept is not None else None
                 name = self.operand(node.value).text if not isinstance(node.value, ast.Name) else node.value.id
                 text = subscript(name, fact, parent, layout, clip, loose)
                 return Operand(text, fact.shape, fact.dtype, self.memory(fact))
@@ -141,7 +150,8 @@ class Lowering:
             return self.operand(node.value, clip, loose)
         if isinstance(node, ast.Name):
             layout = self.layout(fact)
-            if layout is not None and fact.root and layout.order != tuple(range(len(fact.shape))):
+            turned = layout is not None and layout.order != tuple(range(len(fact.shape)))
+            if turned and (fact.root or fact.kept is not None):
                 raise NeedsPerson("blocks", f"{node.id} is used whole, and its blocks lie in front of its partitions")
             return clipped(Operand(node.id, fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
         if isinstance(node, ast.Call) and self.calls.called(node) == "nl.shared_constant":
@@ -154,7 +164,7 @@ class Lowering:
         """The source of an expression that is no tile, with the tiles inside it rewritten."""
         text, base = self.source.of(node), self.source.span(node)[0]
         inner = [n for n in ast.walk(node) if isinstance(n, (ast.Subscript, ast.Call)) and n is not node]
-        changes: list[tuple[int, int, str]] = []
+        changes = [(*self.source.span(n), self.limit(n)) for n in ast.walk(node) if self.limit(n)]
         for each in inner:
             start, end = self.source.span(each)
             if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
@@ -165,6 +175,14 @@ class Lowering:
         for start, end, new in sorted(changes, reverse=True):
             text = text[: start - base] + new + text[end - base :]
         return text
+
+    def limit(self, node: ast.AST) -> str:
+        """`nl.finfo(x.dtype).min` and `nl.fp32.min`, which are gone, as the number they were; else nothing."""
+        if not isinstance(node, ast.Attribute):
+            return ""
+        of = self.calls.called(node.value) or self.calls.name(node.value)
+        values = self.watcher.floats.get(number_of(node), set())
+        return repr(next(iter(values))) if of in ("nl.finfo", "nl.fp32") and len(values) == 1 else ""
 
     def _method(self, node: ast.Call, fact: TileFact) -> Operand:
         assert isinstance(node.func, ast.Attribute)

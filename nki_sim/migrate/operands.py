@@ -77,6 +77,8 @@ def subscript(
     assert fact.index is not None
     order = layout.order if layout is not None else tuple(range(len(parent.shape)))
     dims = [fact.index[k] for k in order]
+    if fact.kept is not None:  # some blocks, whole: what is left lies in the new order too
+        return f"{name}[{', '.join(':' if any(dim.factors) else dim.base.text for dim in dims)}]"
     partition = parent.partition if layout is not None else 0
     on_chip = fact.memory != "hbm"
     walked = [_axes(dim, fact) for dim in dims]

@@ -21,6 +21,8 @@ from nki_sim.session import TensorSpec
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 """Largest relative difference (L2, per output) that rounding explains, by the types of the kernel's tiles."""
+_ELEMENT_ROOM = 16.0
+"""How much farther than all of an output together one of its elements may be off."""
 
 
 def run_new(source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = "") -> Any:
@@ -66,20 +68,39 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
 
 
 def difference(old: Any, new: Any) -> float:
-    """Relative L2 distance of the worst output; infinite where the outputs have other shapes, or hold NaN."""
+    """How far the worst output is off: its relative L2 distance, or what single elements say, if that is more.
+
+    One wrong row of thousands hardly shows in a distance over all of them, so an element counts, too: a sixteenth of
+    its distance relative to its row. Infinite where outputs have other shapes or types, or only one of them is NaN,
+    and where integers differ (those of 8 bits, which rounding may move, by more than 1).
+    """
     olds = old if isinstance(old, tuple) else (old,)
     news = new if isinstance(new, tuple) else (new,)
     if len(olds) != len(news):
         return float("inf")
-    worst = 0.0
-    for one, two in zip(olds, news):
-        if not isinstance(one, np.ndarray) or not isinstance(two, np.ndarray) or one.size != two.size:
-            return float("inf")
-        a, b = np.asarray(one, np.float64).ravel(), np.asarray(two, np.float64).ravel()
-        size = float(np.linalg.norm(a))
-        far = float(np.linalg.norm(a - b)) / (size or 1.0)
-        worst = max(worst, far if np.isfinite(far) else float("inf"))
-    return worst
+    return max((_apart(one, two) for one, two in zip(olds, news)), default=0.0)
+
+
+def _apart(one: Any, two: Any) -> float:
+    if not isinstance(one, np.ndarray) or not isinstance(two, np.ndarray):
+        return float("inf")
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return float("inf")
+    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+    with np.errstate(invalid="ignore"):
+        off = np.where(a == b, 0.0, np.abs(a - b))  # equal infinities are equal
+    if one.dtype.kind in "iub":
+        return 0.0 if float(off.max(initial=0.0)) <= (one.dtype.itemsize == 1 and one.dtype.kind != "b") else np.inf
+    if not off.any():
+        return 0.0
+    size = np.abs(np.where(np.isfinite(a), a, 0.0))
+    overall = float(np.sqrt(np.mean(np.square(size))))
+    rows = np.sqrt(np.mean(np.square(size), axis=-1, keepdims=True)) if a.ndim else size
+    scale = np.maximum(rows, overall / _ELEMENT_ROOM)
+    with np.errstate(divide="ignore"):
+        single = float(np.max(off / np.broadcast_to(scale, off.shape))) / _ELEMENT_ROOM
+    far = max(float(np.sqrt(np.mean(np.square(off)))) / (overall or 1.0), single)
+    return far if np.isfinite(far) else float("inf")
 
 
 def tolerance(dtypes: set[str]) -> float:

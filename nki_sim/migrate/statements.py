@@ -31,6 +31,8 @@ class Statements:
         self.findings: list[Finding] = []
         self.moved: defaultdict[int, list[str]] = defaultdict(list)
         """Allocations by the loop they have moved into."""
+        self.tiles: set[str] = set()
+        """Names of tiles in the function under way."""
         self.gone: set[int] = set()
         """Statements in whose place there is none."""
 
@@ -54,6 +56,7 @@ class Statements:
     def function(self, function: ast.FunctionDef) -> None:
         """One function at module level, with those inside it."""
         self.low.scope = function.name
+        self.tiles = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and self.low.is_tile(n)}
         self.block(function.body, {})
 
     def block(self, body: list[ast.stmt], counts: dict[str, str]) -> None:
@@ -81,6 +84,8 @@ class Statements:
         return run if any(self._is_old(n) for n in rest) else len(body)
 
     def _is_old(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            return node.value.id in self.tiles
         name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
         return name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.ds")
 
@@ -250,18 +255,19 @@ class Statements:
         assert isinstance(loops, (ast.List, ast.Tuple))
         first = " and ".join(f"{self.low.source.of(loop)} == 0" for loop in loops.elts)
         clip, guard = self.low.mask(given.get("mask"))
-        if clip or guard:
-            raise NeedsPerson("mask", "nl.loop_reduce under a mask")
+        if clip:
+            raise NeedsPerson("mask", "nl.loop_reduce under a mask that cuts it")
         dst, data = self.low.operand(target), self.low.operand(given["x"])
         if dst.memory == data.memory == "psum":
             data = self.low.in_sbuf(data)
-        out.add(f"if {first}:")
-        out.add(f"    nisa.tensor_copy(dst={dst.text}, src={data.text})")
-        out.add("else:")
-        inner = Lines(self.names)
-        inner.call("nisa.tensor_tensor", dst=dst.text, data1=dst.text, data2=data.text, op=self.low.op(given["op"]))
-        for line in inner.lines:
-            out.add(f"    {line}")
+        with out.only_if(guard):
+            out.add(f"if {first}:")
+            out.add(f"    nisa.tensor_copy(dst={dst.text}, src={data.text})")
+            out.add("else:")
+            inner = Lines(self.names)
+            inner.call("nisa.tensor_tensor", dst=dst.text, data1=dst.text, data2=data.text, op=self.low.op(given["op"]))
+            for line in inner.lines:
+                out.add(f"    {line}")
         return "loop_reduce"
 
     def _augment(self, node: ast.AugAssign, out: Lines) -> str | None:
@@ -373,7 +379,7 @@ class Statements:
             function = "nl.zeros"
         fill = ""
         if function == "nl.full":
-            text = calls.number(given["fill_value"]) or self.low.source.of(given["fill_value"])
+            text = calls.number(given["fill_value"]) or self.low.rewritten(given["fill_value"])
             fill = f"{text}, "
         dtype = self.low.source.of(given["dtype"]) if "dtype" in given else dtype_text(fact.dtype)
         if dtype.startswith("np.") or "." not in dtype and not dtype.isidentifier():
