@@ -322,6 +322,7 @@ def affine_select(
 
 
 def dma_copy(*, dst: Tile, src: Tile, mask: Any = None, **_: Any) -> None:
+    src.buffer.read = True
     valid = covered(mask, src.shape)
     box = valid if isinstance(valid, tuple) else None
     write(dst, src.view(box), valid)

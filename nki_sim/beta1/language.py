@@ -97,6 +97,10 @@ def _allocate(shape: Any, dtype: Any, buffer: Any, fill: Any) -> Tile:
     return Tile.new(sizes, dtype, memory, partition, fill=fill)
 
 
+def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+    return _allocate(a.shape, dtype or a.numpy, buffer or a.memory, None)
+
+
 def shared_constant(constant: Any, dtype: Any = None) -> Tile:
     values = np.asarray(constant)
     if dtype is not None:
@@ -114,6 +118,7 @@ def shared_constant(constant: Any, dtype: Any = None) -> Tile:
 def load(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     if src.memory != HBM:
         raise NkiValidationError("nl.load reads HBM")
+    src.buffer.read = True
     shape = src.shape if src.ndim else (1,)
     valid = covered(mask, shape)
     tile = Tile.new(shape, dtype or src.numpy)
@@ -134,6 +139,7 @@ def store(dst: Tile, value: Any, *, mask: Any = None, **_: Any) -> None:
         return
     if math.prod(map(int, dst.shape)) != math.prod(map(int, value.shape)):
         raise NkiValidationError(f"nl.store of {[int(n) for n in value.shape]} into {[int(n) for n in dst.shape]}")
+    dst.buffer.written = True
     if isinstance(valid, np.ndarray):
         np.copyto(dst.view(), value.view().reshape(valid.shape).astype(dst.numpy), where=valid)
     elif valid is None:

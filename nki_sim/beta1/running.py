@@ -32,7 +32,9 @@ class Watched:
     grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The launch grid of each kernel that was called."""
     shapes: dict[str, list[str]] = field(default_factory=dict)
-    """The tensors that each of them was called with."""
+    """The arguments that each of them was called with."""
+    written: dict[str, list[str]] = field(default_factory=dict)
+    """Arguments that a kernel wrote which returned nothing."""
 
 
 def parsed(source: str) -> ast.Module:
@@ -76,7 +78,7 @@ def run(
         launches.reset(token)
         sys.modules.pop(_MODULE, None)
         sys.path.remove(folder)
-    return Watched(outputs, watcher, noted.grids, noted.shapes)
+    return Watched(outputs, watcher, noted.grids, noted.shapes, noted.written)
 
 
 def _assumed() -> dict[str, Any]:

@@ -37,7 +37,7 @@ class ParDim(int):
 class Buffer:
     """One allocation."""
 
-    __slots__ = ("array", "bytes", "memory", "number", "site", "shape", "partition", "filled")
+    __slots__ = ("array", "bytes", "memory", "number", "site", "shape", "partition", "filled", "read", "written")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Buffer:
         self.shape = tuple(shape)
         self.partition = partition
         self.filled = fill is not None
+        self.read = self.written = False
+        """Whether a load read it, or a store wrote it (in HBM)."""
 
 
 @dataclass(frozen=True)
@@ -377,6 +379,7 @@ def covered(mask: Any, shape: Sequence[int]) -> Valid:
 
 def write(target: Tile, values: np.ndarray, valid: Valid) -> None:
     """Put values into a view: all, a box of them, or those of a mask."""
+    target.buffer.written = True
     with np.errstate(all="ignore"):
         if isinstance(valid, np.ndarray):
             out = target.view()

@@ -12,9 +12,10 @@ from nki_sim.beta1.running import Watched
 from nki_sim.dtypes import as_dtype
 from nki_sim.migrate import launch_grids
 from nki_sim.migrate.calls import Calls
-from nki_sim.migrate.code import DTYPES, Names
+from nki_sim.migrate.code import DTYPES, Names, functions_of
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.lowering import Lowering
+from nki_sim.migrate.operands import NeedsPerson
 from nki_sim.migrate.report import Finding, Kind, Migration
 from nki_sim.migrate.statements import Statements
 
@@ -53,7 +54,8 @@ def migrated(
     _elsewhere(tree, watched, findings)
     _shapes(source, kernels, watched, findings)
     _imports(source, tree, findings)
-    _decorators(source, names, tree, entry, [*kernels, *others], findings)
+    _decorators(source, names, tree, entry, findings)
+    _outputs(source, kernels, watched, findings)
     _placement(source, names, tree, findings)
     launch_grids.rewrite(source, names, tree, watched, findings)
     _host_code(source, names, tree, kernels, findings)
@@ -68,14 +70,13 @@ def _functions_with_kernel_code(
     """Functions at module level that make, or index, tiles: those that were run, and the others."""
     found: list[ast.FunctionDef] = []
     others: list[ast.FunctionDef] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
-            seen = any(watched.watcher.gave_tiles(number_of(n)) for part in node.body for n in ast.walk(part))
-            if seen:
-                found.append(node)
-            elif any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
-                others.append(node)
+    for node in functions_of(tree.body):
+        inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
+        seen = any(watched.watcher.gave_tiles(number_of(n)) for part in node.body for n in ast.walk(part))
+        if seen:
+            found.append(node)
+        elif any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
+            others.append(node)
     return found, others
 
 
@@ -91,7 +92,7 @@ def _shapes(source: Source, kernels: list[ast.FunctionDef], watched: Watched, fi
 
 def _elsewhere(tree: ast.Module, watched: Watched, findings: list[Finding]) -> None:
     """Kernels of other files that this one launches have to be migrated where they are."""
-    here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    here = {node.name for node in functions_of(tree.body)}
     for name in watched.grids:
         if name not in here:
             findings.append(Finding(1, "neighbour", f"{name} is in another file: migrate that one first", Kind.PERSON))
@@ -108,16 +109,18 @@ def _imports(source: Source, tree: ast.Module, findings: list[Finding]) -> None:
             lines = []
         else:
             continue
-        source.replace_lines(node, lines)
+        source.replace_lines(node, lines or ["pass"] * bool(node.col_offset))
         findings.append(Finding(node.lineno, "imports", "neuronxcc is gone", Kind.REWRITTEN))
 
 
 def _without_index_helpers(text: str) -> str:
     """Functions that made index grids, and that nothing calls any more, go too."""
     tree = ast.parse(text)
+    names = Calls(tree)
     lines = text.splitlines(keepends=True)
-    for node in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
-        makes = any(isinstance(n, ast.Attribute) and n.attr in ("arange", "mgrid") for n in ast.walk(node))
+    inner = [n for function in functions_of(tree.body) for n in ast.walk(function)]
+    for node in [n for n in inner if isinstance(n, ast.FunctionDef)]:
+        makes = any(isinstance(n, ast.Attribute) and names.name(n) in ("nl.arange", "nl.mgrid") for n in ast.walk(node))
         used = any(isinstance(n, ast.Name) and n.id == node.name for n in ast.walk(tree))
         if makes and not used and not node.decorator_list:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
@@ -155,10 +158,20 @@ def _decorators(
     names: Calls,
     tree: ast.Module,
     entry: str,
-    kernels: list[ast.FunctionDef],
     findings: list[Finding],
 ) -> None:
-    for function in kernels:
+    """What marks a kernel is nki.jit without options, also under a name of the module's own."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and names.name(node.value) in _MARKS and source.of(node.value) != "nki.jit":
+            source.replace(node.value, "nki.jit")
+        elif isinstance(node, ast.Assign) and names.called(node.value) in _MARKS:  # kernel = nki.jit(kernel, mode=...)
+            assert isinstance(node.value, ast.Call)
+            source.replace(node.value, f"nki.jit({', '.join(source.of(given) for given in node.value.args[:1])})")
+        elif isinstance(node, ast.Assign) and names.name(node.value) == "nki.simulate_kernel":
+            source.replace(node.value, "nki.simulate")
+            said = "nki.simulate_kernel(kernel, x) is nki.simulate(kernel)(x)"
+            findings.append(Finding(node.lineno, "host code", said, Kind.NOTE))
+    for function in functions_of(tree.body):
         marked = False
         for decorator in function.decorator_list:
             name = names.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
@@ -166,6 +179,8 @@ def _decorators(
                 if source.of(decorator) != "nki.jit":
                     source.replace(decorator, "nki.jit")
                     findings.append(Finding(decorator.lineno, "decorators", f"{name} is nki.jit", Kind.REWRITTEN))
+                marked = True
+            elif isinstance(decorator, ast.Name) and _is_mark(names, tree, decorator.id):
                 marked = True
             elif name.startswith("nki.compiler"):
                 source.replace(decorator, "nki.jit")
@@ -179,6 +194,35 @@ def _decorators(
         if function.returns is not None and names.name(_base(function.returns)).startswith(("nt.", "nki.")):
             line = source.of(function.returns)
             source.replace(function.returns, "None" if line == "None" else "object")
+
+
+def _is_mark(names: Calls, tree: ast.Module, name: str) -> bool:
+    """`nki_jit`, after `nki_jit = nki.trace`."""
+    return any(
+        isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        and names.name(node.value) in _MARKS
+        for node in tree.body
+    )
+
+
+def _outputs(source: Source, kernels: list[ast.FunctionDef], watched: Watched, findings: list[Finding]) -> None:
+    """A kernel that returned nothing and wrote arguments gives those back: inputs are read only."""
+    for function in kernels:
+        written = watched.written.get(function.name, [])
+        if not written:
+            continue
+        if any(isinstance(n, ast.Return) for statement in function.body for n in ast.walk(statement)):
+            raise NeedsPerson("outputs", f"{function.name} writes {', '.join(written)}, and returns")
+        documented = ast.get_docstring(function) is not None and len(function.body) > 1
+        first = function.body[int(documented)]
+        indent = source.indent(first)
+        lines = [f"{name} = nl.ndarray({name}.shape, dtype={name}.dtype, buffer=nl.shared_hbm)" for name in written]
+        start = source.offset(min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))]), 0)
+        source.insert(start, "".join(f"{indent}{line}\n" for line in lines), -2)
+        source.insert_below(function, f"{indent}return {', '.join(written)}", 1)
+        said = f"{function.name} returns {', '.join(written)}, which it wrote into: callers take the result"
+        findings.append(Finding(function.lineno, "outputs", said, Kind.NOTE))
 
 
 def _placement(source: Source, names: Calls, tree: ast.Module, findings: list[Finding]) -> None:

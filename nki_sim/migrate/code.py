@@ -12,6 +12,17 @@ from nki_sim.beta1.facts import Sum
 from nki_sim.migrate.operands import Operand
 
 
+def functions_of(body: list[ast.stmt]) -> list[ast.FunctionDef]:
+    """The functions of a module, also those that it defines under a condition."""
+    found: list[ast.FunctionDef] = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            found.append(node)
+        elif isinstance(node, (ast.If, ast.Try)):
+            found += functions_of([*node.body, *node.orelse])
+    return found
+
+
 class Names:
     """Hands out names that the module does not use yet."""
 

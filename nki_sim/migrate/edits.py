@@ -97,12 +97,12 @@ class Source:
         end = self._starts[last] if last < len(self._starts) else len(self.text)
         self.edits.append(Edit(self._starts[begin - 1], end, "\n".join(lines) + "\n"))
 
-    def insert_below(self, node: ast.stmt, line: str) -> None:
+    def insert_below(self, node: ast.stmt, line: str, order: int = -1) -> None:
         """A line of its own after the statement's last."""
         assert node.end_lineno is not None
         at = self._starts[node.end_lineno] if node.end_lineno < len(self._starts) else len(self.text)
         before = "" if not at or self.text[at - 1] == "\n" else "\n"
-        self.edits.append(Edit(at, at, f"{before}{line}\n", -1))
+        self.edits.append(Edit(at, at, f"{before}{line}\n", order))
 
     def result(self) -> str:
         """The text with all edits; one inside another is dropped."""

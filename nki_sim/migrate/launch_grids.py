@@ -7,6 +7,7 @@ import ast
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.running import Watched
 from nki_sim.migrate.calls import Calls
+from nki_sim.migrate.code import functions_of
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.operands import NeedsPerson
 from nki_sim.migrate.report import Finding, Kind
@@ -17,7 +18,7 @@ _FIRST, _END = "#<program loops>", "#<end of program loops>"
 
 def rewrite(source: Source, names: Calls, tree: ast.Module, watched: Watched, findings: list[Finding]) -> None:
     """Loops in the kernels that were launched on a grid, and calls that say how many programs there are."""
-    for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
+    for function in functions_of(tree.body):
         launch = watched.grids.get(function.name, ())
         if not launch:
             continue
@@ -168,10 +169,8 @@ def into_helpers(text: str, watched: Watched) -> str:
     rank = max((len(launch) for launch in watched.grids.values()), default=0)
     asking = {
         node.name: node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
-        and not watched.grids.get(node.name)
-        and any(_place_in_grid(names, inner, rank) for inner in ast.walk(node))
+        for node in functions_of(tree.body)
+        if not watched.grids.get(node.name) and any(_place_in_grid(names, inner, rank) for inner in ast.walk(node))
     }
     if not rank or not asking:
         return text

@@ -323,6 +323,11 @@ class Lowering:
             return self._with_number(op, data, number.text, reverse, dst, clip)
         sizes = prod(fact.sizes())
         small = [prod(each.sizes()) < sizes for each in (one, two)]
+        if all(small):  # a column and a row: the row is repeated
+            if one.is_column():
+                two, small[1] = self._broadcast(two, fact), False
+            else:
+                one, small[0] = self._broadcast(one, fact), False
         if small[0] != small[1]:
             data, other, reverse = (two, one, True) if small[0] else (one, two, False)
             if other.is_column() and other.shape[0].value == data.shape[0].value:

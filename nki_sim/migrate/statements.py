@@ -375,8 +375,7 @@ class Statements:
             shape.append("1")
         dims = ", ".join(shape) + ("," if len(shape) == 1 else "") if shape else ""
         sizes = f"({dims})" if shape else self.low.rewritten(given["shape"])
-        if function == "nl.zeros_like":
-            function = "nl.zeros"
+        function = {"nl.zeros_like": "nl.zeros", "nl.empty_like": "nl.ndarray"}.get(function, function)
         fill = ""
         if function == "nl.full":
             text = calls.number(given["fill_value"]) or self.low.rewritten(given["fill_value"])
