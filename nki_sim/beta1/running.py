@@ -21,6 +21,7 @@ from nki_sim.beta1.modules import installed
 from nki_sim.beta1.watching import Watcher
 
 _MODULE = "old_kernel"
+_ON_HOST = ("nl.spmd_dim", "nl.nc")
 
 
 @dataclass
@@ -105,5 +106,6 @@ def _launches(tree: ast.Module, function: str) -> bool:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == function and function not in kernels:
             called = {ast.unparse(c.func).partition("[")[0] for c in ast.walk(node) if isinstance(c, ast.Call)}
-            return bool(called & kernels) or not called & {"nl.load", "nl.store"}
+            works = any(name.startswith(("nl.", "nisa.")) and name not in _ON_HOST for name in called)
+            return bool(called & kernels) or not works
     return False

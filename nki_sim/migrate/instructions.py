@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
+from nki_sim.machine import ISA
 from nki_sim.migrate import calls
 from nki_sim.migrate.calls import constant
 from nki_sim.migrate.code import dtype_text
@@ -94,12 +95,31 @@ def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
 @_rule("load_transpose2d")
 def _load_transposed(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     source = _direct(low, given["src"])
+    if source.shape[0].value > ISA.partitions:
+        return _load_transposed_by_parts(low, source, fact, target)
     loaded = low.out.allocate(low.out.names.new("loaded"), source.shape, fact.dtype, "sbuf")
     low.out.call("nisa.dma_copy", dst=loaded.text, src=source.text)
     psum = low.out.allocate(low.out.names.new("transposed"), fact.shape, fact.dtype, "psum")
     low.out.call("nisa.nc_transpose", dst=psum.text, data=loaded.text)
     dst = low.new(fact, target, "sbuf", "transposed")
     low.out.call("nisa.tensor_copy", dst=dst.text, src=psum.text)
+    return low.finished(dst, target)
+
+
+def _load_transposed_by_parts(low: Lowering, source: Operand, fact: TileFact, target: Operand | None) -> Operand:
+    """More rows than there are partitions: as many at a time as there are."""
+    rows, size = source.shape[0].value, ISA.partitions
+    if rows % size or not source.text.isidentifier() and not source.text.endswith("]"):
+        raise NeedsPerson("shape", f"nl.load_transpose2d of {rows} rows, which are no multiple of {size}")
+    dst = low.new(fact, target, "sbuf", "transposed")
+    part, loaded, turned = (low.out.names.new(wish) for wish in ("part", "loaded", "turned"))
+    dtype, columns = dtype_text(fact.dtype), source.shape[1].text
+    low.out.add(f"for {part} in range(0, {rows}, {size}):")
+    low.out.add(f"    {loaded} = nl.ndarray(({size}, {columns}), dtype={dtype}, buffer=nl.sbuf)")
+    low.out.add(f"    nisa.dma_copy(dst={loaded}, src={source.text}[{part}:{part} + {size}, :])")
+    low.out.add(f"    {turned} = nl.ndarray(({columns}, {size}), dtype={dtype}, buffer=nl.psum)")
+    low.out.add(f"    nisa.nc_transpose(dst={turned}, data={loaded})")
+    low.out.add(f"    nisa.tensor_copy(dst={dst.text}[:, {part}:{part} + {size}], src={turned})")
     return low.finished(dst, target)
 
 

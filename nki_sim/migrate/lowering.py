@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from nki_sim.beta1 import language
 from nki_sim.beta1.facts import GridFact, TileFact
@@ -15,12 +17,15 @@ from nki_sim.migrate.calls import Calls, arguments
 from nki_sim.migrate.code import Lines
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.layouts import Layout
-from nki_sim.migrate.operands import NO_CLIP, Clip, NeedsPerson, Operand, clipped, subscript
+from nki_sim.migrate.operands import NO_CLIP, UNKNOWN, Clip, NeedsPerson, Operand, clipped, subscript
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
 _REDUCE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 _NUMPY_OPS = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply", "amax": "maximum"}
 _ON_SCALAR = set(language.UNARY) - {"reciprocal", "abs", "negative", "floor", "ceil", "trunc", "sin", "cos"}
+
+_COMPUTING = (ast.Subscript, ast.Call, ast.BinOp, ast.UnaryOp)
+"""Expressions in which something is done to a tile."""
 
 LOWERED: dict[str, Callable[..., Operand]] = {}
 """The rewrite of each old function by its name; `instructions.py` fills it."""
@@ -64,6 +69,8 @@ class Lowering:
         if all((f.shape, f.dtype, f.memory) == (first.shape, first.dtype, first.memory) for f in facts):
             if all(f.index == first.index for f in facts) or isinstance(node, ast.Name):
                 return first
+            if all(f.index is not None and _walk(f) == _walk(first) for f in facts):  # tensors of several sizes
+                return replace(first, index=tuple(replace(d, size=UNKNOWN) for d in first.index or ()))
         if isinstance(node, ast.Name) and all(f.memory == first.memory and f.dtype == first.dtype for f in facts):
             return first
         line = getattr(node, "lineno", 0)
@@ -163,14 +170,14 @@ class Lowering:
     def rewritten(self, node: ast.expr) -> str:
         """The source of an expression that is no tile, with the tiles inside it rewritten."""
         text, base = self.source.of(node), self.source.span(node)[0]
-        inner = [n for n in ast.walk(node) if isinstance(n, (ast.Subscript, ast.Call)) and n is not node]
+        inner = [n for n in ast.walk(node) if isinstance(n, _COMPUTING) and n is not node]
         changes = [(*self.source.span(n), self.limit(n)) for n in ast.walk(node) if self.limit(n)]
         for each in inner:
             start, end = self.source.span(each)
             if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
                 continue
             fact = self.fact(each)
-            if fact is not None and (isinstance(each, ast.Call) or fact.index is not None):
+            if fact is not None and (not isinstance(each, ast.Subscript) or fact.index is not None):
                 changes.append((start, end, self.operand(each).text))
         for start, end, new in sorted(changes, reverse=True):
             text = text[: start - base] + new + text[end - base :]
@@ -381,6 +388,11 @@ class Lowering:
         dst = self.new(fact, target, "sbuf", "scaled")
         self._with_number(op, data, number, False, dst, clip)
         return self.finished(dst, target, clip)
+
+
+def _walk(fact: TileFact) -> list[Any]:
+    """How a subscript walks its tensor, whatever the tensor's sizes."""
+    return [(d.base.key(), tuple(step.key() for step in d.steps)) for d in fact.index or ()]
 
 
 Lower = Callable[[Lowering, dict[str, ast.expr], TileFact, Operand | None], Operand]

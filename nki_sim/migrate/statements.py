@@ -158,7 +158,8 @@ class Statements:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return self._expression(node.value, out)
         if isinstance(node, ast.Return) and node.value is not None:
-            text = self.low.rewritten(node.value)
+            arithmetic = isinstance(node.value, (ast.BinOp, ast.UnaryOp)) and self.low.is_tile(node.value)
+            text = self.low.operand(node.value).text if arithmetic else self.low.rewritten(node.value)
             if out.lines:
                 out.add(f"return {text}")
                 return "return"
