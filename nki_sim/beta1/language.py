@@ -58,7 +58,7 @@ class fp32:
 
 def finfo(dtype: Any) -> Any:
     """The limits of a floating type."""
-    limits = ml_dtypes.finfo(as_dtype(dtype).numpy)
+    limits: Any = ml_dtypes.finfo(as_dtype(dtype).numpy)  # type: ignore[no-untyped-call]
     return SimpleNamespace(min=float(limits.min), max=float(limits.max), eps=float(limits.eps))
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-import ml_dtypes
-
+from nki_sim.beta1 import language
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.running import Watched
-from nki_sim.dtypes import as_dtype
 from nki_sim.migrate import launch_grids
 from nki_sim.migrate.calls import Calls
 from nki_sim.migrate.code import DTYPES, Names, functions_of
@@ -269,4 +267,4 @@ def _limit(found: re.Match[str]) -> str:
     name = found[1] or "float32"
     if name not in DTYPES:
         return found[0]
-    return repr(float(getattr(ml_dtypes.finfo(as_dtype(name).numpy), found[2])))
+    return repr(getattr(language.finfo(name), found[2]))

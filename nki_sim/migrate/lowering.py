@@ -171,7 +171,8 @@ class Lowering:
         """The source of an expression that is no tile, with the tiles inside it rewritten."""
         text, base = self.source.of(node), self.source.span(node)[0]
         inner = [n for n in ast.walk(node) if isinstance(n, _COMPUTING) and n is not node]
-        changes = [(*self.source.span(n), self.limit(n)) for n in ast.walk(node) if self.limit(n)]
+        limits = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and self.limit(n)]
+        changes = [(*self.source.span(n), self.limit(n)) for n in limits]
         for each in inner:
             start, end = self.source.span(each)
             if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
@@ -183,10 +184,8 @@ class Lowering:
             text = text[: start - base] + new + text[end - base :]
         return text
 
-    def limit(self, node: ast.AST) -> str:
+    def limit(self, node: ast.Attribute) -> str:
         """`nl.finfo(x.dtype).min` and `nl.fp32.min`, which are gone, as the number they were; else nothing."""
-        if not isinstance(node, ast.Attribute):
-            return ""
         of = self.calls.called(node.value) or self.calls.name(node.value)
         values = self.watcher.floats.get(number_of(node), set())
         return repr(next(iter(values))) if of in ("nl.finfo", "nl.fp32") and len(values) == 1 else ""
