@@ -58,11 +58,11 @@ def run(
     """
     watcher = Watcher()
     noted = Launches()
-    code = compile(instrumented(tree), file, "exec")
     folder = str(Path(file).resolve().parent)
     sys.path.insert(0, folder)
     token = launches.set(noted)
     try:
+        code = compile(instrumented(tree), file, "exec")
         with installed() as pasted:
             module = ModuleType(_MODULE)
             sys.modules[_MODULE] = module  # dataclasses look up where they are

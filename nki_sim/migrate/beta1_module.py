@@ -68,7 +68,7 @@ def _functions_with_kernel_code(
     """Functions at module level that make, or index, tiles: those that were run, and the others."""
     found: list[ast.FunctionDef] = []
     others: list[ast.FunctionDef] = []
-    for node in functions_of(tree.body):
+    for node in functions_of(tree.body, methods=True):
         inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
         seen = any(watched.watcher.gave_tiles(number_of(n)) for part in node.body for n in ast.walk(part))
         if seen:

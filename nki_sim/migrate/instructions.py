@@ -84,9 +84,18 @@ def _memset(low: Lowering, given: Given, fact: TileFact, target: Operand | None)
     return low.finished(dst, target)
 
 
+@_rule("full", "zeros", "ones")
+def _filled(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    """A constant tile as an operand of something else."""
+    dst = low.new(fact, target, _on_chip(target), "filled")
+    memset(low, dst, given["fill_value"])
+    return low.finished(dst, target)
+
+
 def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
     """A fill; its value is a float where the tile's dtype is one."""
-    text = calls.number(value) or low.rewritten(value)
+    plain = isinstance(value, ast.Constant)
+    text = ast.unparse(value) if plain else calls.number(value) or low.rewritten(value)
     if "float" in dst.dtype and text.lstrip("-").isdigit():
         text += ".0"
     low.out.call("nisa.memset", dst=dst.text, value=text)

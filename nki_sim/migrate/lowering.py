@@ -244,6 +244,8 @@ class Lowering:
     def _call(self, name: str, node: ast.Call, fact: TileFact, target: Operand | None) -> Operand:
         short = name.partition(".")[2]
         given = arguments(name, node)
+        if name in ("nl.zeros", "nl.ones"):
+            given = {**given, "fill_value": ast.Constant(int(short == "ones"))}
         if name.startswith("nl.") and short in language.BINARY:
             return self.binary(short, given["x"], given["y"], fact, target, given.get("mask"), given.get("dtype"))
         if name.startswith("nl.") and short in _ON_SCALAR:

@@ -1,6 +1,7 @@
 """A migration proves itself: old and new kernel on the same arrays, and how far apart they are."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import importlib.util
@@ -21,6 +22,8 @@ from nki_sim.session import TensorSpec
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 """Largest relative difference (L2, per output) that rounding explains, by the types of the kernel's tiles."""
+_ANNOTATIONS = __future__.annotations.compiler_flag
+"""Annotations are not evaluated: they may name what is not installed here."""
 _ELEMENT_ROOM = 16.0
 """How much farther than all of an output together one of its elements may be off."""
 
@@ -48,8 +51,6 @@ def traced(
 def _loaded(source: str, file: str) -> Iterator[Any]:
     """The source as a module, beside whose file its neighbours are imported."""
     install()
-    tree = ast.parse(source)
-    tree.body = definitions(tree.body)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "migrated_kernel.py"
         path.write_text(source, encoding="utf-8")
@@ -59,8 +60,11 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
         beside = str(Path(file).resolve().parent) if file else folder
         sys.path.insert(0, beside)
         try:
+            tree = ast.parse(source)
+            tree.body = definitions(tree.body)
             sys.modules[module.__name__] = module  # dataclasses look up where they are
-            exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
+            code = compile(ast.fix_missing_locations(tree), str(path), "exec", _ANNOTATIONS)
+            exec(code, module.__dict__)
             yield module
         finally:
             sys.path.remove(beside)

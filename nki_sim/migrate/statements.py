@@ -84,6 +84,8 @@ class Statements:
         return run if any(self._is_old(n) for n in rest) else len(body)
 
     def _is_old(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute) and self.low.calls.name(node) == "nl.mgrid":
+            return True
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
             return node.value.id in self.tiles
         name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
