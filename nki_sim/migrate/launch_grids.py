@@ -40,9 +40,8 @@ def rewrite(source: Source, names: Calls, tree: ast.Module, watched: Watched, fi
                 given = node.func.slice
                 parts = given.elts if isinstance(given, ast.Tuple) else [given]
                 sizes = ", ".join(_size(source, names, part) for part in parts)
-                called = ", ".join(source.of(a) for a in (*node.args, *(k.value for k in node.keywords)))
-                if node.keywords:
-                    raise NeedsPerson("grids", f"{kernel}[...] is called with keywords")
+                named = [f"{k.arg}={source.of(k.value)}" if k.arg else f"**{source.of(k.value)}" for k in node.keywords]
+                called = ", ".join([*(source.of(a) for a in node.args), *named])
                 source.replace(node, f"{kernel}({called}, grid=({sizes}{',' if len(parts) == 1 else ''}))")
 
 

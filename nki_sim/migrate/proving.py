@@ -116,3 +116,21 @@ def undefined(outputs: Any) -> bool:
     """Whether an output holds NaN."""
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
     return any(isinstance(a, np.ndarray) and bool(np.isnan(np.asarray(a, np.float64)).any()) for a in arrays)
+
+
+def one_sided(values: Sequence[Any]) -> bool:
+    """Whether an array of floats has one sign only, zero among them, or one value only."""
+    arrays = [np.asarray(a, np.float32) for a in values if isinstance(a, np.ndarray) and as_dtype(a.dtype).is_float]
+    return any(a.size > 1 and (a.min() >= 0 or a.max() <= 0 or a.min() == a.max()) for a in arrays)
+
+
+def signed(value: Any) -> Any:
+    """An array of floats with its elements in another order and under random signs; all else as it is."""
+    if not isinstance(value, np.ndarray) or not as_dtype(value.dtype).is_float:
+        return value
+    rng = np.random.default_rng(value.size)
+    elements = np.asarray(value, np.float32).ravel()
+    if elements.size and elements.min() == elements.max():
+        elements = elements + rng.standard_normal(elements.size).astype(np.float32)
+    mixed = rng.permutation(elements) * rng.choice(np.array([-1, 1], np.float32), elements.size)
+    return mixed.reshape(value.shape).astype(value.dtype)

@@ -18,6 +18,12 @@ from nki_sim.migrate.operands import NeedsPerson, Operand, clipped
 from nki_sim.migrate.report import Finding, Kind
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+_MASKED_OPERAND = (
+    *("nl.max", "nl.sum", "nl.min", "nl.prod", "nl.mean", "nl.transpose"),
+    *("nisa.tensor_reduce", "nisa.nc_transpose", "nisa.bn_stats", "nisa.bn_aggr"),
+    *("nisa.max8", "nisa.nc_find_index8", "nisa.nc_match_replace8"),
+)
+"""Functions whose mask is over what they read, which has another shape than what they give."""
 _PRODUCTS = ("nisa.nc_matmul", "nl.matmul")
 
 
@@ -247,7 +253,7 @@ class Statements:
         if not isinstance(value, ast.Call) or not self.low.calls.called(value).startswith(("nl.", "nisa.")):
             return None
         name = self.low.calls.called(value)
-        if name in ("nl.max", "nl.sum", "nl.min", "nl.mean", "nisa.tensor_reduce", "nisa.nc_transpose"):
+        if name in _MASKED_OPERAND:
             return None
         return arguments(name, value).get("mask")
 
