@@ -42,6 +42,12 @@ def _direct(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = F
     return clipped(low.operand(node), clip)
 
 
+def _near(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP) -> Operand:
+    """The same where an engine can read it."""
+    data = _direct(low, node, clip)
+    return low.staged(data) if data.memory == "hbm" else data
+
+
 def _engine(low: Lowering, given: Given) -> str | None:
     node = given.get("engine")
     if node is None or low.calls.name(node).endswith("unknown_engine"):
@@ -70,7 +76,7 @@ def _load(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -
 def _copy(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
     node = given.get("src") or given["x"]
-    source = _direct(low, node, clip)
+    source = _near(low, node, clip)
     dst = low.new(fact, target, _on_chip(target), "copied")
     with low.out.only_if(guard):
         low.out.call("nisa.tensor_copy", dst=clipped(dst, clip).text, src=source.text, engine=_engine(low, given))
@@ -193,7 +199,7 @@ def _language_matmul(low: Lowering, given: Given, fact: TileFact, target: Operan
 @_rule("nc_transpose", "transpose")
 def _transpose(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
-    data = _direct(low, given.get("data") or given["x"], clip)
+    data = _near(low, given.get("data") or given["x"], clip)
     turned = {1 - axis: text for axis, text in clip.items() if axis < 2}
     on_tensor = fact.memory == "psum"
     if on_tensor:
@@ -411,7 +417,7 @@ def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) 
 @_rule("bn_stats", "bn_aggr")
 def _statistics(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
-    data = _direct(low, given["data"], clip)
+    data = _near(low, given["data"], clip)
     dst = low.new(fact, target, _on_chip(target), "statistics")
     name = "nisa.bn_stats" if fact.sizes()[1] == 6 else "nisa.bn_aggr"
     with low.out.only_if(guard):

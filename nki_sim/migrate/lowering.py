@@ -267,6 +267,7 @@ class Lowering:
         if target is None or made is target:
             return made
         if target.memory == "hbm":
+            made = self.in_sbuf(made) if made.memory == "psum" else made
             self.out.call("nisa.dma_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
         else:
             self.out.call("nisa.tensor_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
@@ -277,6 +278,8 @@ class Lowering:
             target = self.out.allocate(self.out.names.new("copied"), data.shape, dtype, "sbuf")
         if data.memory == "hbm" and target.memory == "psum":
             data = self.staged(data)
+        elif data.memory == "psum" and target.memory == "hbm":
+            data = self.in_sbuf(data)
         move = "nisa.dma_copy" if "hbm" in (data.memory, target.memory) else "nisa.tensor_copy"
         self.out.call(move, dst=clipped(target, clip).text, src=clipped(data, clip).text)
         return target

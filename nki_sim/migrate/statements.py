@@ -295,7 +295,9 @@ class Statements:
         other = self.low.operand(node.value)
         fact = self.low.fact(node.target)
         assert fact is not None
-        self.low.combine(_OPERATORS[type(node.op)], dst, other, dst, fact, clip)
+        made = out.allocate(self.names.new("sum"), fact.shape, fact.dtype, "sbuf") if dst.memory == "hbm" else dst
+        self.low.combine(_OPERATORS[type(node.op)], dst, other, made, fact, clip)
+        self.low.finished(made, dst, clip)
         return "accumulation"
 
     def _expression(self, call: ast.Call, out: Lines) -> str | None:
