@@ -50,6 +50,8 @@ class Uses:
     events: dict[tuple[Stack, tuple[int, ...]], None] = field(default_factory=dict)
     whole: bool = False
     """Used other than by one block at a time."""
+    starts: bool = False
+    """The first product that is added to it sets it."""
     products_only: bool = True
     """Everything added to it in place is a matrix product."""
 
@@ -166,6 +168,7 @@ class Watcher:
         uses = self.uses[target.buffer.site]
         place = (target.buffer.number, int(target.offset))
         if target.memory == "psum" and not target.buffer.filled and place not in self._written:
+            uses.starts = True
             self.store_into(target, value)  # the first product in an accumulator sets it
             return
         if not (isinstance(value, Tile) and value.memory == "psum"):

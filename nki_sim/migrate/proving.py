@@ -24,7 +24,7 @@ TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 """Largest relative difference (L2, per output) that rounding explains, by the types of the kernel's tiles."""
 _ANNOTATIONS = __future__.annotations.compiler_flag
 """Annotations are not evaluated: they may name what is not installed here."""
-_ELEMENT_ROOM = 16.0
+_ELEMENT_FACTOR = 16.0
 """How much farther than all of an output together one of its elements may be off."""
 
 
@@ -100,9 +100,9 @@ def _apart(one: Any, two: Any) -> float:
     size = np.abs(np.where(np.isfinite(a), a, 0.0))
     overall = float(np.sqrt(np.mean(np.square(size))))
     rows = np.sqrt(np.mean(np.square(size), axis=-1, keepdims=True)) if a.ndim else size
-    scale = np.maximum(rows, overall / _ELEMENT_ROOM)
+    scale = np.maximum(rows, overall / _ELEMENT_FACTOR)
     with np.errstate(divide="ignore"):
-        single = float(np.max(off / np.broadcast_to(scale, off.shape))) / _ELEMENT_ROOM
+        single = float(np.max(off / np.broadcast_to(scale, off.shape))) / _ELEMENT_FACTOR
     far = max(float(np.sqrt(np.mean(np.square(off)))) / (overall or 1.0), single)
     return far if np.isfinite(far) else float("inf")
 

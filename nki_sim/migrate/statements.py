@@ -269,6 +269,17 @@ class Statements:
         dst, data = self.low.operand(target), self.low.operand(given["x"])
         if dst.memory == data.memory == "psum":
             data = self.low.in_sbuf(data)
+        if guard is None and "hbm" in (dst.memory, data.memory):  # tiles that did not fit
+            fact = self.low.fact(target)
+            assert fact is not None
+            data = self.low.in_sbuf(data)
+            with out.only_if(first):
+                self.low.copied(data, dst, dst.dtype)
+            with out.only_if(f"not ({first})"):
+                made = out.allocate(self.names.new("sum"), fact.shape, fact.dtype, "sbuf")
+                self.low.combine(self.low.op(given["op"]).removeprefix("nl."), dst, data, made, fact, {})
+                self.low.finished(made, dst)
+            return "loop_reduce"
         with out.only_if(guard):
             out.add(f"if {first}:")
             out.add(f"    nisa.tensor_copy(dst={dst.text}, src={data.text})")
@@ -378,6 +389,8 @@ class Statements:
             shape = [fact.shape[k].text for k in layout.order]
             if layout.memory == "psum" and function == "nl.zeros" and layout.products:
                 function = "nl.ndarray"
+            if layout.memory == "sbuf" and function == "nl.ndarray" and self.low.watcher.uses[number_of(node)].starts:
+                function = "nl.zeros"  # only in PSUM does the first product set what was never written
         elif "shape" in given and fact.memory == "hbm":
             original = given["shape"]
             if not isinstance(original, (ast.Tuple, ast.List)):

@@ -232,3 +232,24 @@ def test_a_condition_of_which_no_branch_is_left_is_still_python() -> None:
 def test_dtypes_of_outputs_have_to_agree() -> None:
     new = migrated(OUT + "nl.store(out, value=nl.load(x))\nreturn out\n", normal(4, 4, dtype=np.float16))
     assert "dtype=x.dtype" in new
+
+
+def test_an_accumulator_that_does_not_fit_into_psum_starts_from_zeros() -> None:
+    new = migrated(
+        """
+        out = nl.ndarray((16, 16, 512), dtype=np.float32, buffer=nl.shared_hbm)
+        a = nl.load(x)
+        b = nl.load(w)
+        sums = nl.ndarray((16, nl.par_dim(16), 512), dtype=np.float32, buffer=nl.psum)
+        for k in nl.affine_range(2):
+            for i in nl.affine_range(16):
+                sums[i] += nisa.nc_matmul(a, b)
+        for i in nl.affine_range(16):
+            nl.store(out[i], value=nl.copy(sums[i]))
+        return out
+        """,
+        normal(32, 16),
+        normal(32, 512),
+        parameters="x, w",
+    )
+    assert "sums = nl.zeros(" in new and "buffer=nl.sbuf" in new
