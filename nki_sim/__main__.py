@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -319,5 +320,14 @@ def _problem_values(path: Path) -> list[Any]:
     return list(module.transform_to_nki_inputs(module.get_inputs()))
 
 
+def _alone() -> None:
+    """Start again with one thread for NumPy's products: those of tiles gain nothing from more, and on cores that
+    others use they lose a great deal. NumPy reads the number when it is loaded."""
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "nki_sim", *sys.argv[1:]])
+
+
 if __name__ == "__main__":
+    _alone()
     sys.exit(main())

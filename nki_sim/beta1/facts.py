@@ -78,6 +78,8 @@ class TileFact:
     partition: int
     """Which dimension lies across partitions, of a whole tensor."""
     made: str
+    kept: tuple[int, ...] | None = None
+    """Which dimensions of its tensor a view of some blocks has left."""
     kind: str = "tile"
 
     def sizes(self) -> tuple[int, ...]:
@@ -149,7 +151,7 @@ def describe(value: Any) -> tuple[Any, Any]:
             else tuple((d.base.key(), tuple(s.key() for s in d.steps), d.size.key()) for d in fact.index)
         )
         return (
-            (tuple(s.key() for s in fact.shape), fact.dtype, fact.memory, fact.site, index, fact.root),
+            (tuple(s.key() for s in fact.shape), fact.dtype, fact.memory, fact.site, index, fact.root, fact.kept),
             fact,
         )
     if isinstance(value, Grid):
@@ -167,6 +169,9 @@ def _tile(tile: Tile) -> TileFact:
     index = None
     if tile.dims is not None:
         index = tuple(IndexFact(Sum.of(d.base), tuple(Sum.of(f) for f in d.factors), Sum.of(d.size)) for d in tile.dims)
+    partition = tile.buffer.partition if tile.dims is None and len(tile.shape) == len(tile.buffer.shape) else 0
+    if tile.kept is not None:
+        partition = tile.kept.index(tile.buffer.partition)
     return TileFact(
         tuple(Sum.of(n) for n in tile.shape),
         str(as_dtype(tile.numpy)),
@@ -174,8 +179,9 @@ def _tile(tile: Tile) -> TileFact:
         tile.buffer.site,
         index,
         tile.dims is None,
-        tile.buffer.partition if tile.dims is None and len(tile.shape) == len(tile.buffer.shape) else 0,
+        partition,
         tile.made,
+        tile.kept,
     )
 
 

@@ -170,7 +170,10 @@ class Mask:
                     return (0,) * len(shape)
                 continue
             if len(moving) > 1:
-                return None
+                reach = sum(min(0, int(lowered.factors[k]) * (int(lowered.shape[k]) - 1)) for k in moving)
+                if int(lowered.base) + reach < 0:
+                    return None
+                continue  # it holds at the farthest corner, so everywhere
             axis, factor = moving[0], int(lowered.factors[moving[0]])
             if factor > 0:
                 if int(lowered.base) < 0:
@@ -207,6 +210,16 @@ def _count(start: Any, stop: Any, step: Any) -> int:
     return max(0, -(-(int(stop) - int(start)) // int(step)))
 
 
+class Mesh(tuple[Grid, ...]):
+    """The grids of one `nl.mgrid[...]`, which are called p, x, y, z, w in their order, too."""
+
+    def __getattr__(self, name: str) -> Grid:
+        at = "pxyzw".find(name) if len(name) == 1 else -1
+        if not 0 <= at < len(self):
+            raise AttributeError(f"a mesh of {len(self)} grids has no {name}")
+        return self[at]
+
+
 class _MeshGrid:
     """`nl.mgrid[0:a, 0:b]`: one grid for each slice, each varying along its own axis."""
 
@@ -218,7 +231,7 @@ class _MeshGrid:
             grids.append(flat[tuple(slice(None) if k == axis else None for k in range(len(keys)))])
         # every member of a mesh has the whole mesh's shape
         shape = tuple(grid.shape[axis] for axis, grid in enumerate(grids))
-        return tuple(Grid(shape, grid.factors, grid.base) for grid in grids) if isinstance(key, tuple) else grids[0]
+        return Mesh(Grid(shape, grid.factors, grid.base) for grid in grids) if isinstance(key, tuple) else grids[0]
 
 
 mgrid = _MeshGrid()

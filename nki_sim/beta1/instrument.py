@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import importlib.util
 from collections import Counter
 from typing import Any
 
@@ -63,28 +64,82 @@ def bound_once(body: list[ast.stmt], parameters: list[str]) -> set[str]:
 def definitions(body: list[ast.stmt]) -> list[ast.stmt]:
     """What a kernel needs of its module: not the script around it, which would run and time it.
 
-    Imports of what is not installed here (torch, most often) bind None: only host code needs them.
+    Imports of what is not installed here (torch, most often) bind None, and so do classes and constants that are made
+    of it: only host code needs them.
     """
     script = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    needed = _needed(body)
+    missing: set[str] = set()
     out: list[ast.stmt] = []
     for node in body:
         if isinstance(node, (ast.Expr, ast.Assert, ast.For, ast.While, ast.With)):
             continue
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If)):
             used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            made = {n.id for n in used if isinstance(n.ctx, ast.Store)}
+            if isinstance(node, ast.Assign) and made and not made & needed:
+                continue  # a script's data, whose making may take minutes
             if any(n.id in script for n in used if isinstance(n.ctx, ast.Load)):
                 script |= {n.id for n in used if isinstance(n.ctx, ast.Store)}
                 continue
         if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
             names = [(alias.asname or alias.name).split(".")[0] for alias in node.names if alias.name != "*"]
-            nothing: list[ast.stmt] = [
-                ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in names
-            ] or [ast.Pass()]
-            failed = ast.ExceptHandler(ast.Name("ImportError", ast.Load()), None, nothing)
+            failed = ast.ExceptHandler(ast.Name("ImportError", ast.Load()), None, _nothing(names) or [ast.Pass()])
             out.append(ast.Try([node], [failed], [], []))
+            missing |= set(names) if _absent(node) else set()
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)) and missing & _made_of(node):
+            out += _nothing([node.name])
+        elif isinstance(node, ast.Assign) and missing & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}:
+            out += _nothing([n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)])
         else:
             out.append(node)
     return out
+
+
+def _needed(body: list[ast.stmt]) -> set[str]:
+    """Names of the module that its functions, classes and imports of them need, and what those are made from."""
+    needed: set[str] = set()
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.Expr, ast.For, ast.While, ast.With, ast.Assert)):
+            continue
+        inside = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+        own = {n.id for n in inside if not isinstance(n.ctx, ast.Load)}
+        own |= {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            own = set()
+        needed |= {n.id for n in inside if isinstance(n.ctx, ast.Load)} - own
+    assigned = [node for node in body if isinstance(node, ast.Assign)]
+    while True:
+        more: set[str] = set()
+        for node in assigned:
+            used = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            if any(n.id in needed for n in used if isinstance(n.ctx, ast.Store)):
+                more |= {n.id for n in used}
+        if more <= needed:
+            return needed
+        needed |= more
+
+
+def _nothing(names: list[str]) -> list[ast.stmt]:
+    return [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in names]
+
+
+def _absent(node: ast.Import | ast.ImportFrom) -> bool:
+    """Whether what is imported is not installed here."""
+    if isinstance(node, ast.ImportFrom) and node.level:
+        return False
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    tops = {module.split(".")[0] for module in modules} - {"neuronxcc", "nki"}
+    return any(importlib.util.find_spec(top) is None for top in tops)
+
+
+def _made_of(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """Names that are evaluated when a class or a function is defined: bases, decorators, defaults."""
+    if isinstance(node, ast.ClassDef):
+        made = [*node.decorator_list, *node.bases]
+    else:
+        made = [*node.decorator_list, *node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
+    return {n.id for each in made for n in ast.walk(each) if isinstance(n, ast.Name)}
 
 
 def parameter_names(function: ast.FunctionDef) -> list[str]:

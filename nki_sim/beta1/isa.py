@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim.beta1.indices import Grid, Mask
+from nki_sim.beta1.indices import Grid
 from nki_sim.beta1.operations import (
+    aligned,
     binary,
     broadcast_shape,
     column,
@@ -17,12 +18,21 @@ from nki_sim.beta1.operations import (
     promoted,
     reducing,
     result,
+    rows_of,
     unary,
+)
+from nki_sim.beta1.searching import (
+    bn_aggr,
+    bn_stats,
+    max8,
+    nc_find_index8,
+    nc_match_replace8,
+    tensor_partition_reduce,
 )
 from nki_sim.beta1.tiles import PSUM, SBUF, Tile, covered, write
 from nki_sim.errors import NkiValidationError, NotSupported
-from nki_sim.isa.constants import dge_mode, engine, matmul_perf_mode, oob_mode, reduce_cmd
-from nki_sim.machine import ISA
+from nki_sim.isa.constants import dge_mode, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
+from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
 
 tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
 gpsimd_engine, unknown_engine, sync_engine = engine.gpsimd, engine.unknown, engine.sync
@@ -158,22 +168,14 @@ def reduced(
         out: np.ndarray = reducing(name).reduce(values, axis=tuple(axes), keepdims=keepdims)
         return -out if negate else out
 
-    tile = result(shape, dtype or data.numpy, _rows(valid, shape), compute)
+    tile = result(shape, dtype or data.numpy, rows_of(valid, shape), compute)
     return tile
-
-
-def _rows(valid: tuple[int, ...] | None, shape: Sequence[int]) -> Any:
-    """The mask of a reduction's result: as many partitions as its operand's."""
-    if valid is None or int(valid[0]) == int(shape[0]):
-        return None
-    rank = len(shape)
-    factors = (-1, *(0,) * (rank - 1))
-    return Mask([Grid((shape[0], *(1,) * (rank - 1)), factors, valid[0] - 1)])
 
 
 def tensor_tensor(
     data1: Tile, data2: Tile, op: Any, *, dtype: Any = None, mask: Any = None, engine: Any = unknown_engine
 ) -> Tile:
+    data1, data2 = aligned(data1, data2)
     shape = broadcast_shape(data1, data2)
     function = binary(op_name(op))
 
@@ -320,9 +322,14 @@ def affine_select(
 
 
 def dma_copy(*, dst: Tile, src: Tile, mask: Any = None, **_: Any) -> None:
+    src.buffer.read = True
     valid = covered(mask, src.shape)
     box = valid if isinstance(valid, tuple) else None
     write(dst, src.view(box), valid)
+
+
+def get_nc_version() -> nc_version:
+    return nc_version(machine(DEFAULT_MACHINE).neuron_core_version)
 
 
 def __getattr__(name: str) -> Any:
@@ -332,4 +339,14 @@ def __getattr__(name: str) -> Any:
 
 
 _commands = reduce_cmd
-__all__ = ["dge_mode", "oob_mode"]
+__all__ = [
+    "bn_aggr",
+    "bn_stats",
+    "dge_mode",
+    "max8",
+    "nc_find_index8",
+    "nc_match_replace8",
+    "nc_version",
+    "oob_mode",
+    "tensor_partition_reduce",
+]

@@ -16,6 +16,7 @@ import numpy as np
 from nki_sim.beta1 import language
 from nki_sim.beta1.symbols import Atom, Symbolic
 from nki_sim.beta1.tiles import HBM, Tile
+from nki_sim.errors import NotSupported
 
 _running: ContextVar[bool] = ContextVar("running", default=False)
 
@@ -26,6 +27,8 @@ class Launches:
 
     grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     shapes: dict[str, list[str]] = field(default_factory=dict)
+    written: dict[str, list[str]] = field(default_factory=dict)
+    """Arguments that a kernel wrote which returned nothing."""
 
 
 launches: ContextVar[Launches | None] = ContextVar("launches", default=None)
@@ -66,7 +69,9 @@ def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, k
         given = [*zip(_names(function), tiles), *named.items()]
         noted.grids[function.__name__] = launch
         noted.shapes[function.__name__] = [
-            f"{name} {[int(n) for n in value.shape]}" for name, value in given if isinstance(value, Tile)
+            f"{name} {[int(n) for n in value.shape]}" if isinstance(value, Tile) else f"{name}={value!r}"
+            for name, value in given
+            if isinstance(value, (Tile, bool, int, float, str))
         ]
     outputs: Any = None
     shared: list[Tile] = []
@@ -76,7 +81,19 @@ def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, k
             with _shared_outputs(shared):
                 outputs = function(*tiles, **named)
             language.grid.reset(token)
+    if outputs is None:  # kernels of the first release wrote their arguments
+        given = [(name, value) for name, value in [*zip(_names(function), tiles), *named.items()] if _written(value)]
+        for name, value in given:
+            if value.buffer.read:
+                raise NotSupported(f"{name} is read and written in place: only outputs may be written")
+        if noted is not None:
+            noted.written[function.__name__] = [name for name, _ in given]
+        outputs = tuple(value for _, value in given) if len(given) != 1 else given[0][1]
     return _arrays(outputs)
+
+
+def _written(value: Any) -> bool:
+    return isinstance(value, Tile) and value.buffer.written
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import numpy as np
 
 from nki_sim.beta1 import isa
 from nki_sim.beta1.indices import arange, mgrid
-from nki_sim.beta1.operations import binary, broadcast_shape, column, numbers, op_name, promoted, result, unary
+from nki_sim.beta1.operations import aligned, binary, broadcast_shape, numbers, op_name, promoted, result, unary
 from nki_sim.beta1.tiles import (
     HBM,
     PSUM,
@@ -24,6 +25,7 @@ from nki_sim.beta1.tiles import (
     set_operator,
     write,
 )
+from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiValidationError, NotSupported
 from nki_sim.machine import DEFAULT_MACHINE, ISA, machine
 
@@ -52,6 +54,12 @@ class tile_size:
 class fp32:
     min = float(np.finfo(np.float32).min)
     max = float(np.finfo(np.float32).max)
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating type."""
+    limits: Any = ml_dtypes.finfo(as_dtype(dtype).numpy)  # type: ignore[no-untyped-call]
+    return SimpleNamespace(min=float(limits.min), max=float(limits.max), eps=float(limits.eps))
 
 
 # --- tensors ---------------------------------------------------------------------------------------
@@ -89,6 +97,10 @@ def _allocate(shape: Any, dtype: Any, buffer: Any, fill: Any) -> Tile:
     return Tile.new(sizes, dtype, memory, partition, fill=fill)
 
 
+def empty_like(a: Tile, dtype: Any = None, *, buffer: Any = None, name: str = "", **_: Any) -> Tile:
+    return _allocate(a.shape, dtype or a.numpy, buffer or a.memory, None)
+
+
 def shared_constant(constant: Any, dtype: Any = None) -> Tile:
     values = np.asarray(constant)
     if dtype is not None:
@@ -106,6 +118,7 @@ def shared_constant(constant: Any, dtype: Any = None) -> Tile:
 def load(src: Tile, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tile:
     if src.memory != HBM:
         raise NkiValidationError("nl.load reads HBM")
+    src.buffer.read = True
     shape = src.shape if src.ndim else (1,)
     valid = covered(mask, shape)
     tile = Tile.new(shape, dtype or src.numpy)
@@ -126,6 +139,7 @@ def store(dst: Tile, value: Any, *, mask: Any = None, **_: Any) -> None:
         return
     if math.prod(map(int, dst.shape)) != math.prod(map(int, value.shape)):
         raise NkiValidationError(f"nl.store of {[int(n) for n in value.shape]} into {[int(n) for n in dst.shape]}")
+    dst.buffer.written = True
     if isinstance(valid, np.ndarray):
         np.copyto(dst.view(), value.view().reshape(valid.shape).astype(dst.numpy), where=valid)
     elif valid is None:
@@ -164,7 +178,7 @@ class Function:
 
 def _binary(name: str) -> Callable[..., Tile]:
     def function(x: Any, y: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tile:
-        x, y = _aligned(x, y)
+        x, y = aligned(x, y)
         shape = broadcast_shape(x, y)
         compute = binary(name)
         return result(
@@ -175,12 +189,6 @@ def _binary(name: str) -> Callable[..., Tile]:
         )
 
     return function
-
-
-def _aligned(x: Any, y: Any) -> tuple[Any, Any]:
-    if isinstance(x, Tile) and isinstance(y, Tile) and x.ndim != y.ndim:
-        return (x, column(y, x)) if x.ndim > y.ndim else (column(x, y), y)
-    return x, y
 
 
 def _unary(name: str) -> Callable[..., Tile]:

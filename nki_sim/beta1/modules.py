@@ -14,6 +14,8 @@ from nki_sim.beta1 import isa, language
 from nki_sim.beta1.kernels import Kernel, decorator
 from nki_sim.errors import NotSupported
 
+_OURS = "nki_sim.beta1."
+
 
 class _Compiler:
     """`nki.compiler.*`: where a buffer lies and in which order the compiler works changes no number."""
@@ -74,7 +76,7 @@ def _modules() -> dict[str, ModuleType]:
 
 def _unnamed(value: Any) -> Any:
     """An instruction that takes a `name=`, which changes no number."""
-    if not inspect.isfunction(value) or value.__module__ != isa.__name__ or value.__name__ == "__getattr__":
+    if not inspect.isfunction(value) or not value.__module__.startswith(_OURS) or value.__name__ == "__getattr__":
         return value
 
     @functools.wraps(value)

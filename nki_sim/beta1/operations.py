@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.tiles import SBUF, Tile, Valid, covered
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NotSupported
@@ -145,6 +146,22 @@ def promoted(dtype: Any, *operands: Any) -> Any:
         return dtype
     types = [operand.numpy for operand in operands if isinstance(operand, Tile)]
     return max(types, key=lambda each: (as_dtype(each).is_float, each.itemsize))
+
+
+def aligned(x: Any, y: Any) -> tuple[Any, Any]:
+    """Two operands, the one of fewer dimensions as a column of the other where it is one."""
+    if isinstance(x, Tile) and isinstance(y, Tile) and x.ndim != y.ndim:
+        return (x, column(y, x)) if x.ndim > y.ndim else (column(x, y), y)
+    return x, y
+
+
+def rows_of(valid: tuple[int, ...] | None, shape: Sequence[int]) -> Any:
+    """The mask of a reduction's result: as many partitions as its operand's."""
+    if valid is None or int(valid[0]) == int(shape[0]):
+        return None
+    rank = len(shape)
+    factors = (-1, *(0,) * (rank - 1))
+    return Mask([Grid((shape[0], *(1,) * (rank - 1)), factors, valid[0] - 1)])
 
 
 def column(value: Any, data: Tile) -> Any:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from nki_sim.beta1.kernels import Kernel, Launches, launches
 from nki_sim.beta1.modules import installed
 from nki_sim.beta1.watching import Watcher
 from nki_sim.importing import package_of
+
+_MODULE = "old_kernel"
+_ON_HOST = ("nl.spmd_dim", "nl.nc")
 
 
 @dataclass
@@ -30,7 +34,9 @@ class Watched:
     grids: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The launch grid of each kernel that was called."""
     shapes: dict[str, list[str]] = field(default_factory=dict)
-    """The tensors that each of them was called with."""
+    """The arguments that each of them was called with."""
+    written: dict[str, list[str]] = field(default_factory=dict)
+    """Arguments that a kernel wrote which returned nothing."""
 
 
 def parsed(source: str) -> ast.Module:
@@ -53,14 +59,16 @@ def run(
     """
     watcher = Watcher()
     noted = Launches()
-    code = compile(instrumented(tree), file, "exec")
     folder, package = str(Path(file).resolve().parent), package_of(file)
     sys.path.insert(0, folder)
     token = launches.set(noted)
     try:
+        code = compile(instrumented(tree), file, "exec")
         with installed() as pasted:
-            space: dict[str, Any] = {**_assumed(), **pasted, **watcher.names(), "__name__": "kernel",
-                                     "__package__": package}  # fmt: skip
+            module = ModuleType(_MODULE)
+            sys.modules[_MODULE] = module  # dataclasses look up where they are
+            space = vars(module)
+            space.update({**_assumed(), **pasted, **watcher.names(), "__package__": package})
             exec(code, space)
             kernel = space[function]
             if not isinstance(kernel, Kernel) and not _launches(tree, function):
@@ -70,8 +78,9 @@ def run(
             outputs = kernel(*arguments, **(keywords or {}))
     finally:
         launches.reset(token)
+        sys.modules.pop(_MODULE, None)
         sys.path.remove(folder)
-    return Watched(outputs, watcher, noted.grids, noted.shapes)
+    return Watched(outputs, watcher, noted.grids, noted.shapes, noted.written)
 
 
 def _assumed() -> dict[str, Any]:
@@ -98,5 +107,6 @@ def _launches(tree: ast.Module, function: str) -> bool:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == function and function not in kernels:
             called = {ast.unparse(c.func).partition("[")[0] for c in ast.walk(node) if isinstance(c, ast.Call)}
-            return bool(called & kernels) or not called & {"nl.load", "nl.store"}
+            works = any(name.startswith(("nl.", "nisa.")) and name not in _ON_HOST for name in called)
+            return bool(called & kernels) or not works
     return False

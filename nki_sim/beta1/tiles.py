@@ -37,7 +37,7 @@ class ParDim(int):
 class Buffer:
     """One allocation."""
 
-    __slots__ = ("array", "bytes", "memory", "number", "site", "shape", "partition", "filled")
+    __slots__ = ("array", "bytes", "memory", "number", "site", "shape", "partition", "filled", "read", "written")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Buffer:
         self.shape = tuple(shape)
         self.partition = partition
         self.filled = fill is not None
+        self.read = self.written = False
+        """Whether a load read it, or a store wrote it (in HBM)."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Dim:
 class Tile:
     """A view of a buffer; what `nl` and `nisa` take and give."""
 
-    __slots__ = ("buffer", "shape", "strides", "offset", "dims", "parent", "valid", "numpy", "made")
+    __slots__ = ("buffer", "shape", "strides", "offset", "dims", "parent", "valid", "numpy", "made", "kept")
 
     def __init__(
         self,
@@ -103,6 +105,8 @@ class Tile:
         self.valid: Valid = None
         """What of it the operation that made it has computed."""
         self.made = ""
+        self.kept: tuple[int, ...] | None = None
+        """Which dimensions of the buffer a view has left, blocks among them; None for other views."""
         self.numpy = buffer.array.dtype
 
     @staticmethod
@@ -247,11 +251,30 @@ class Tile:
             offset += int(start) * int(stride)
             strides.append(step * int(stride))
             shape.append(length)
-        return Tile(self.buffer, shape, strides, offset, tuple(dims), self)
+        if self.memory != HBM and len(shape) == 1:  # a tile keeps two dimensions
+            shape.append(1)
+            strides.append(0)
+            dims = [Dim(dim.base, (*dim.factors, 0), dim.size) for dim in dims]
+        tile = Tile(self.buffer, shape, strides, offset, tuple(dims), self)
+        tile.kept = self._blocks_left(keys)
+        return tile
 
-    def reshape(self, *shape: Any) -> Tile:
+    def _blocks_left(self, keys: list[Any]) -> tuple[int, ...] | None:
+        """The buffer's dimensions that are left where a subscript takes some of its blocks, whole ones."""
+        partition = self.buffer.partition
+        mine = self.kept
+        if mine is None and self.dims is None and self.shape == self.buffer.shape:
+            mine = tuple(range(self.ndim))
+        if mine is None or not partition:
+            return None
+        left = tuple(k for k, key in zip(mine, keys) if not isinstance(key, (int, np.integer)))
+        plain = all(isinstance(key, (int, np.integer)) or key == slice(None) for key in keys)
+        return left if plain and partition in left and left[0] < partition else None
+
+    def reshape(self, *sizes_given: Any, shape: Any = None) -> Tile:
         """A tensor of another shape on the same memory."""
-        sizes = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else list(shape)
+        given = sizes_given if shape is None else (shape,)
+        sizes = list(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else list(given)
         total = prod(int(n) for n in self.shape)
         if -1 in sizes:
             sizes[sizes.index(-1)] = total // -prod(int(n) for n in sizes)
@@ -356,6 +379,7 @@ def covered(mask: Any, shape: Sequence[int]) -> Valid:
 
 def write(target: Tile, values: np.ndarray, valid: Valid) -> None:
     """Put values into a view: all, a box of them, or those of a mask."""
+    target.buffer.written = True
     with np.errstate(all="ignore"):
         if isinstance(valid, np.ndarray):
             out = target.view()

@@ -12,7 +12,7 @@ import numpy as np
 
 from nki_sim.beta1 import instrument
 from nki_sim.beta1.facts import Seen, TileFact, describe
-from nki_sim.beta1.indices import Mask
+from nki_sim.beta1.indices import Grid, Mask
 from nki_sim.beta1.language import Reduced
 from nki_sim.beta1.operations import binary
 from nki_sim.beta1.symbols import Atom, Symbolic
@@ -50,6 +50,8 @@ class Uses:
     events: dict[tuple[Stack, tuple[int, ...]], None] = field(default_factory=dict)
     whole: bool = False
     """Used other than by one block at a time."""
+    starts: bool = False
+    """The first product that is added to it sets it."""
     products_only: bool = True
     """Everything added to it in place is a matrix product."""
 
@@ -65,6 +67,8 @@ class Watcher:
         self.alloc_stack: dict[int, tuple[int, ...]] = {}
         self.named: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         """What integer names were bound to, by function."""
+        self.floats: defaultdict[int, set[float]] = defaultdict(set)
+        """What expressions that are floats gave."""
         self._stack: Stack = ()
         self._serial = 0
         self._last_write: dict[tuple[int, tuple[int, ...]], Stack] = {}
@@ -86,6 +90,10 @@ class Watcher:
         facts = (fact for seen in self.seen.values() for fact in seen.kinds.values())
         return {fact.dtype for fact in facts if isinstance(fact, TileFact)}
 
+    def gave_tiles(self, node: int) -> bool:
+        """Whether this expression gave a tile, a grid or a mask."""
+        return node in self.seen and bool(self.seen[node].kinds)
+
     # --- reports -----------------------------------------------------------------------------------
 
     def see(self, node: int, value: Any) -> Any:
@@ -100,10 +108,11 @@ class Watcher:
             self._note(node, value)
             self._extents(node, value)
         else:
-            kind = type(value)
-            if kind.__module__ == "nki_sim.beta1.indices":
+            if isinstance(value, Grid):
                 self._note(node, value)
-            elif kind in (tuple, list) and value and any(type(v).__module__ == "nki_sim.beta1.indices" for v in value):
+            elif type(value) is float:
+                self.floats[node].add(value)
+            elif isinstance(value, (tuple, list)) and any(isinstance(v, (Grid, Mask)) for v in value):
                 self.seen[node].kinds["grids"] = "grids"
         return value
 
@@ -159,6 +168,7 @@ class Watcher:
         uses = self.uses[target.buffer.site]
         place = (target.buffer.number, int(target.offset))
         if target.memory == "psum" and not target.buffer.filled and place not in self._written:
+            uses.starts = True
             self.store_into(target, value)  # the first product in an accumulator sets it
             return
         if not (isinstance(value, Tile) and value.memory == "psum"):
@@ -180,9 +190,9 @@ class Watcher:
         self._stack = outer
 
     def name(self, name: str, function: str, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             kind = type(value)
-            if kind is int or kind is Symbolic:
+            if kind is int or kind is Symbolic or isinstance(value, np.integer):
                 self.named[(function, name)].add(int(value))
                 return Symbolic.named(Atom(name, function, False, int(value)))
         return value
@@ -209,7 +219,9 @@ class Watcher:
         if any(int(n) == 0 for n in box):
             seen.empty = True
         cut = [int(a) - int(b) for a, b in zip(box, shape)]  # 0 where nothing is cut off
-        seen.cuts = [min(a, b) for a, b in zip(cut, seen.cuts)] if seen.cuts else cut
+        width = max(len(cut), len(seen.cuts))  # masks of fewer axes are over the last ones
+        before, now = ([0] * (width - len(cuts)) + cuts for cuts in (seen.cuts, cut))
+        seen.cuts = [min(a, b) for a, b in zip(before, now)]
 
     def _use(self, tile: Tile, is_write: bool) -> None:
         buffer = tile.buffer

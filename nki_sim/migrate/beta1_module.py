@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
+from nki_sim.beta1 import language
 from nki_sim.beta1.instrument import number_of
 from nki_sim.beta1.running import Watched
+from nki_sim.migrate import launch_grids
 from nki_sim.migrate.calls import Calls
-from nki_sim.migrate.code import Names
+from nki_sim.migrate.code import DTYPES, Names, functions_of
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.lowering import Lowering
 from nki_sim.migrate.operands import NeedsPerson
@@ -19,6 +21,7 @@ _IMPORTS = {"nki": "import nki", "nisa": "import nki.isa as nisa", "nl": "import
 _MARKS = ("nki.jit", "nki.baremetal", "nki.benchmark", "nki.profile", "nki.trace")
 _NAMES = "float32|float16|int32|int16|int8|uint32|uint16|uint8"
 _NUMPY_DTYPES = re.compile(rf"np\.dtype\(np\.({_NAMES})\)(?!\.)|np\.({_NAMES})\b(?!\()")
+_NL_NUMBERS = re.compile(r"\bnl\.(?:fp32|finfo\((?:nl\.|np\.)?(\w+(?:\.dtype)?)\))\.(min|max|eps)\b")
 _NUMPY_ARRAYS = ("np.identity(", "np.eye(", "np.array(", "np.ones(", "np.zeros(", ".astype(")
 
 
@@ -30,20 +33,32 @@ def migrated(
     statements = Statements(Lowering(source, names, watched.watcher), Names(tree), spilled)
     kernels, others = _functions_with_kernel_code(tree, names, watched)
     for function in kernels:
+        statements.accumulations(function)
+    for function in kernels:  # a function may use what another allocates
+        statements.layouts(function)
+    for function in kernels:
         statements.function(function)
     findings = statements.findings
+    for mask in statements.low.idle_masks.values():
+        said = f"mask {ast.unparse(mask)} lets everything through with these arguments and is gone"
+        findings.append(Finding(mask.lineno, "mask", said, Kind.NOTE))
     for function in others:
         said = f"{function.name} was not run: migrate it with --function {function.name}"
         source.insert_above(function, [f"# migrate [not run]: {said}"])
+        documented = ast.get_docstring(function) is not None
+        body = function.body[1 if documented and len(function.body) > 1 else 0 :]
+        source.retire(body, f"not migrated: migrate it with --function {function.name}")
         findings.append(Finding(function.lineno, "not run", said, Kind.NOTE))
     _elsewhere(tree, watched, findings)
     _shapes(source, kernels, watched, findings)
     _imports(source, tree, findings)
-    _decorators(source, names, tree, entry, [*kernels, *others], findings)
+    _decorators(source, names, tree, entry, findings)
+    _outputs(source, kernels, watched, findings)
     _placement(source, names, tree, findings)
-    _grids(source, names, tree, watched, statements, findings)
+    launch_grids.rewrite(source, names, tree, watched, findings)
     _host_code(source, names, tree, kernels, findings)
-    new = _with_imports(_without_index_helpers(_numpy_dtypes(source.result(), kernels)), names, tree)
+    text = _numpy_dtypes(launch_grids.indented(source.result()), kernels)
+    new = _with_imports(_without_index_helpers(launch_grids.into_helpers(text, watched)), names, tree)
     return Migration(new, sorted(findings, key=lambda finding: finding.line))
 
 
@@ -53,12 +68,13 @@ def _functions_with_kernel_code(
     """Functions at module level that make, or index, tiles: those that were run, and the others."""
     found: list[ast.FunctionDef] = []
     others: list[ast.FunctionDef] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
-            if any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
-                seen = any(number_of(n) in watched.watcher.seen for part in node.body for n in ast.walk(part))
-                (found if seen else others).append(node)
+    for node in functions_of(tree.body, methods=True):
+        inside = {names.called(n) for n in ast.walk(node) if isinstance(n, ast.Call)}
+        seen = any(watched.watcher.gave_tiles(number_of(n)) for part in node.body for n in ast.walk(part))
+        if seen:
+            found.append(node)
+        elif any(name.startswith(("nl.", "nisa.")) and name not in ("nl.spmd_dim", "nl.nc") for name in inside):
+            others.append(node)
     return found, others
 
 
@@ -74,7 +90,7 @@ def _shapes(source: Source, kernels: list[ast.FunctionDef], watched: Watched, fi
 
 def _elsewhere(tree: ast.Module, watched: Watched, findings: list[Finding]) -> None:
     """Kernels of other files that this one launches have to be migrated where they are."""
-    here = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    here = {node.name for node in functions_of(tree.body)}
     for name in watched.grids:
         if name not in here:
             findings.append(Finding(1, "neighbour", f"{name} is in another file: migrate that one first", Kind.PERSON))
@@ -91,16 +107,18 @@ def _imports(source: Source, tree: ast.Module, findings: list[Finding]) -> None:
             lines = []
         else:
             continue
-        source.replace_lines(node, lines)
+        source.replace_lines(node, lines or ["pass"] * bool(node.col_offset))
         findings.append(Finding(node.lineno, "imports", "neuronxcc is gone", Kind.REWRITTEN))
 
 
 def _without_index_helpers(text: str) -> str:
     """Functions that made index grids, and that nothing calls any more, go too."""
     tree = ast.parse(text)
+    names = Calls(tree)
     lines = text.splitlines(keepends=True)
-    for node in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
-        makes = any(isinstance(n, ast.Attribute) and n.attr in ("arange", "mgrid") for n in ast.walk(node))
+    inner = [n for function in functions_of(tree.body) for n in ast.walk(function)]
+    for node in [n for n in inner if isinstance(n, ast.FunctionDef)]:
+        makes = any(isinstance(n, ast.Attribute) and names.name(n) in ("nl.arange", "nl.mgrid") for n in ast.walk(node))
         used = any(isinstance(n, ast.Name) and n.id == node.name for n in ast.walk(tree))
         if makes and not used and not node.decorator_list:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
@@ -138,10 +156,20 @@ def _decorators(
     names: Calls,
     tree: ast.Module,
     entry: str,
-    kernels: list[ast.FunctionDef],
     findings: list[Finding],
 ) -> None:
-    for function in kernels:
+    """What marks a kernel is nki.jit without options, also under a name of the module's own."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and names.name(node.value) in _MARKS and source.of(node.value) != "nki.jit":
+            source.replace(node.value, "nki.jit")
+        elif isinstance(node, ast.Assign) and names.called(node.value) in _MARKS:  # kernel = nki.jit(kernel, mode=...)
+            assert isinstance(node.value, ast.Call)
+            source.replace(node.value, f"nki.jit({', '.join(source.of(given) for given in node.value.args[:1])})")
+        elif isinstance(node, ast.Assign) and names.name(node.value) == "nki.simulate_kernel":
+            source.replace(node.value, "nki.simulate")
+            said = "nki.simulate_kernel(kernel, x) is nki.simulate(kernel)(x)"
+            findings.append(Finding(node.lineno, "host code", said, Kind.NOTE))
+    for function in functions_of(tree.body):
         marked = False
         for decorator in function.decorator_list:
             name = names.name(decorator.func if isinstance(decorator, ast.Call) else decorator)
@@ -149,6 +177,8 @@ def _decorators(
                 if source.of(decorator) != "nki.jit":
                     source.replace(decorator, "nki.jit")
                     findings.append(Finding(decorator.lineno, "decorators", f"{name} is nki.jit", Kind.REWRITTEN))
+                marked = True
+            elif isinstance(decorator, ast.Name) and _is_mark(names, tree, decorator.id):
                 marked = True
             elif name.startswith("nki.compiler"):
                 source.replace(decorator, "nki.jit")
@@ -164,6 +194,35 @@ def _decorators(
             source.replace(function.returns, "None" if line == "None" else "object")
 
 
+def _is_mark(names: Calls, tree: ast.Module, name: str) -> bool:
+    """`nki_jit`, after `nki_jit = nki.trace`."""
+    return any(
+        isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+        and names.name(node.value) in _MARKS
+        for node in tree.body
+    )
+
+
+def _outputs(source: Source, kernels: list[ast.FunctionDef], watched: Watched, findings: list[Finding]) -> None:
+    """A kernel that returned nothing and wrote arguments gives those back: inputs are read only."""
+    for function in kernels:
+        written = watched.written.get(function.name, [])
+        if not written:
+            continue
+        if any(isinstance(n, ast.Return) for statement in function.body for n in ast.walk(statement)):
+            raise NeedsPerson("outputs", f"{function.name} writes {', '.join(written)}, and returns")
+        documented = ast.get_docstring(function) is not None and len(function.body) > 1
+        first = function.body[int(documented)]
+        indent = source.indent(first)
+        lines = [f"{name} = nl.ndarray({name}.shape, dtype={name}.dtype, buffer=nl.shared_hbm)" for name in written]
+        start = source.offset(min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))]), 0)
+        source.insert(start, "".join(f"{indent}{line}\n" for line in lines), -2)
+        source.insert_below(function, f"{indent}return {', '.join(written)}", 1)
+        said = f"{function.name} returns {', '.join(written)}, which it wrote into: callers take the result"
+        findings.append(Finding(function.lineno, "outputs", said, Kind.NOTE))
+
+
 def _placement(source: Source, names: Calls, tree: ast.Module, findings: list[Finding]) -> None:
     """`sb_mod = nki.compiler.sbuf.mod_alloc`: the compiler places buffers."""
     for node in tree.body:
@@ -174,67 +233,6 @@ def _placement(source: Source, names: Calls, tree: ast.Module, findings: list[Fi
 
 def _base(node: ast.expr) -> ast.expr:
     return _base(node.value) if isinstance(node, ast.Subscript) else node
-
-
-def _grids(
-    source: Source,
-    names: Calls,
-    tree: ast.Module,
-    watched: Watched,
-    statements: Statements,
-    findings: list[Finding],
-) -> None:
-    """A launch grid becomes loops over its programs, whose sizes come in as an argument."""
-    for function in [node for node in tree.body if isinstance(node, ast.FunctionDef)]:
-        launch = watched.grids.get(function.name, ())
-        if not launch:
-            continue
-        last_argument = function.args.args[-1]
-        default = function.args.defaults[-1] if function.args.defaults else None
-        place = default if default is not None else last_argument
-        sizes = f"({', '.join(map(str, launch))}{',' if len(launch) == 1 else ''})"
-        source.insert(source.span(place)[1], f", grid={sizes}")
-        for node in ast.walk(function):
-            if isinstance(node, ast.Call) and names.called(node) == "nl.program_id":
-                source.replace(node, f"program_{ast.unparse(node.args[0] if node.args else node.keywords[0].value)}")
-            elif isinstance(node, ast.Call) and names.called(node) == "nl.num_programs" and node.args:
-                source.replace(node, f"grid[{ast.unparse(node.args[0])}]")
-        findings.append(Finding(function.lineno, "grids", f"a loop over {launch} programs", Kind.REWRITTEN))
-        _wrap(source, names, function, launch)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-            kernel = ast.unparse(node.func.value)
-            if kernel in watched.grids and watched.grids[kernel]:
-                given = node.func.slice
-                parts = given.elts if isinstance(given, ast.Tuple) else [given]
-                sizes = ", ".join(_size(source, names, part) for part in parts)
-                called = ", ".join(source.of(a) for a in (*node.args, *(k.value for k in node.keywords)))
-                if node.keywords:
-                    raise NeedsPerson("grids", f"{kernel}[...] is called with keywords")
-                source.replace(node, f"{kernel}({called}, grid=({sizes}{',' if len(parts) == 1 else ''}))")
-
-
-def _size(source: Source, names: Calls, node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and names.called(node) == "nl.spmd_dim":
-        return source.of(node.args[0])
-    return source.of(node)
-
-
-def _wrap(source: Source, names: Calls, function: ast.FunctionDef, launch: tuple[int, ...]) -> None:
-    """Loops around everything from the first use of a program's id to the return."""
-    body = function.body
-    uses = [
-        k
-        for k, statement in enumerate(body)
-        if any(isinstance(n, ast.Call) and names.called(n) == "nl.program_id" for n in ast.walk(statement))
-    ]
-    if not uses:
-        return
-    last = len(body) - 1 if isinstance(body[-1], ast.Return) else len(body)
-    marks = [f"for program_{axis} in range(grid[{axis}]):" for axis in range(len(launch))]
-    source.insert_above(body[uses[0]], [f"#<program loops>{len(launch)}", *marks])
-    if last < len(body):
-        source.insert_above(body[last], ["#<end of program loops>"])
 
 
 def _host_code(
@@ -253,35 +251,20 @@ def _host_code(
 def _numpy_dtypes(text: str, kernels: list[ast.FunctionDef]) -> str:
     """`np.float32` in kernels is `nl.float32`; the module's other functions keep theirs."""
     wanted = {function.name for function in kernels}
-    module = ast.parse(_indented(text))
-    lines = _indented(text).splitlines(keepends=True)
+    module = ast.parse(text)
+    lines = text.splitlines(keepends=True)
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name in wanted:
             for at in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[at] = _NL_NUMBERS.sub(_limit, lines[at])
                 if not any(made in lines[at] for made in _NUMPY_ARRAYS):
                     lines[at] = _NUMPY_DTYPES.sub(lambda m: f"nl.{m[1] or m[2]}", lines[at])
     return "".join(lines)
 
 
-def _indented(text: str) -> str:
-    """What stands between the marks of program loops, moved into them."""
-    out, depth = [], 0
-    skip = 0
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        if bare.startswith("#<program loops>"):
-            depth = skip = int(bare.rpartition(">")[2])
-            level = 0
-            continue
-        if bare == "#<end of program loops>":
-            depth = 0
-            continue
-        if skip:
-            out.append("  " * 2 * level + line)
-            level += 1
-            skip -= 1
-        elif depth and bare:
-            out.append("    " * depth + line)
-        else:
-            out.append(line)
-    return "".join(out)
+def _limit(found: re.Match[str]) -> str:
+    """`nl.fp32.min`, which is gone, as a number that stays one when it is rounded to float32."""
+    name = found[1] or "float32"
+    if name not in DTYPES:
+        return found[0]
+    return repr(getattr(language.finfo(name), found[2]))

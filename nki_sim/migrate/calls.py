@@ -22,7 +22,7 @@ _PREFIXES = {
     "nki.language": "nl",
     "nki.isa": "nisa",
 }
-ALLOCATIONS = ("nl.ndarray", "nl.zeros", "nl.ones", "nl.full", "nl.zeros_like")
+ALLOCATIONS = ("nl.ndarray", "nl.zeros", "nl.ones", "nl.full", "nl.zeros_like", "nl.empty_like")
 RANGES = ("nl.affine_range", "nl.sequential_range", "nl.static_range")
 
 

@@ -12,6 +12,19 @@ from nki_sim.beta1.facts import Sum
 from nki_sim.migrate.operands import Operand
 
 
+def functions_of(body: list[ast.stmt], methods: bool = False) -> list[ast.FunctionDef]:
+    """The functions of a module, also those that it defines under a condition, and those of its classes if wanted."""
+    found: list[ast.FunctionDef] = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            found.append(node)
+        elif isinstance(node, (ast.If, ast.Try)):
+            found += functions_of([*node.body, *node.orelse], methods)
+        elif methods and isinstance(node, ast.ClassDef):
+            found += functions_of(node.body, methods)
+    return found
+
+
 class Names:
     """Hands out names that the module does not use yet."""
 

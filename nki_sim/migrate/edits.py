@@ -84,6 +84,26 @@ class Source:
         indent = self.indent(node)
         self.edits.append(Edit(at, at, "".join(f"{indent}{line}\n" for line in lines)))
 
+    def retire(self, statements: list[ast.stmt], said: str) -> None:
+        """Statements at the end of a block become comments, behind an assertion that says why."""
+        first, last = statements[0], statements[-1].end_lineno
+        assert last is not None
+        begin = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
+        indent = self.indent(first)
+        lines = [f"{indent}assert False, {said!r}".replace("'", '"')]
+        for line in self.text.splitlines()[begin - 1 : last]:
+            bare = line[len(indent) :] if line.startswith(indent) else line
+            lines.append(f"{indent}# {bare}".rstrip())
+        end = self._starts[last] if last < len(self._starts) else len(self.text)
+        self.edits.append(Edit(self._starts[begin - 1], end, "\n".join(lines) + "\n"))
+
+    def insert_below(self, node: ast.stmt, line: str, order: int = -1) -> None:
+        """A line of its own after the statement's last."""
+        assert node.end_lineno is not None
+        at = self._starts[node.end_lineno] if node.end_lineno < len(self._starts) else len(self.text)
+        before = "" if not at or self.text[at - 1] == "\n" else "\n"
+        self.edits.append(Edit(at, at, f"{before}{line}\n", order))
+
     def result(self) -> str:
         """The text with all edits; one inside another is dropped."""
         out, at = [], 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
+from nki_sim.machine import ISA
 from nki_sim.migrate import calls
 from nki_sim.migrate.calls import constant
 from nki_sim.migrate.code import dtype_text
@@ -41,6 +42,12 @@ def _direct(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP, loose: bool = F
     return clipped(low.operand(node), clip)
 
 
+def _near(low: Lowering, node: ast.expr, clip: Clip = NO_CLIP) -> Operand:
+    """The same where an engine can read it."""
+    data = _direct(low, node, clip)
+    return low.staged(data) if data.memory == "hbm" else data
+
+
 def _engine(low: Lowering, given: Given) -> str | None:
     node = given.get("engine")
     if node is None or low.calls.name(node).endswith("unknown_engine"):
@@ -69,7 +76,7 @@ def _load(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -
 def _copy(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
     node = given.get("src") or given["x"]
-    source = _direct(low, node, clip)
+    source = _near(low, node, clip)
     dst = low.new(fact, target, _on_chip(target), "copied")
     with low.out.only_if(guard):
         low.out.call("nisa.tensor_copy", dst=clipped(dst, clip).text, src=source.text, engine=_engine(low, given))
@@ -83,9 +90,18 @@ def _memset(low: Lowering, given: Given, fact: TileFact, target: Operand | None)
     return low.finished(dst, target)
 
 
+@_rule("full", "zeros", "ones")
+def _filled(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    """A constant tile as an operand of something else."""
+    dst = low.new(fact, target, _on_chip(target), "filled")
+    memset(low, dst, given["fill_value"])
+    return low.finished(dst, target)
+
+
 def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
     """A fill; its value is a float where the tile's dtype is one."""
-    text = calls.number(value) or low.source.of(value)
+    plain = isinstance(value, ast.Constant)
+    text = ast.unparse(value) if plain else calls.number(value) or low.rewritten(value)
     if "float" in dst.dtype and text.lstrip("-").isdigit():
         text += ".0"
     low.out.call("nisa.memset", dst=dst.text, value=text)
@@ -94,12 +110,31 @@ def memset(low: Lowering, dst: Operand, value: ast.expr) -> None:
 @_rule("load_transpose2d")
 def _load_transposed(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     source = _direct(low, given["src"])
+    if source.shape[0].value > ISA.partitions:
+        return _load_transposed_by_parts(low, source, fact, target)
     loaded = low.out.allocate(low.out.names.new("loaded"), source.shape, fact.dtype, "sbuf")
     low.out.call("nisa.dma_copy", dst=loaded.text, src=source.text)
     psum = low.out.allocate(low.out.names.new("transposed"), fact.shape, fact.dtype, "psum")
     low.out.call("nisa.nc_transpose", dst=psum.text, data=loaded.text)
     dst = low.new(fact, target, "sbuf", "transposed")
     low.out.call("nisa.tensor_copy", dst=dst.text, src=psum.text)
+    return low.finished(dst, target)
+
+
+def _load_transposed_by_parts(low: Lowering, source: Operand, fact: TileFact, target: Operand | None) -> Operand:
+    """More rows than there are partitions: as many at a time as there are."""
+    rows, size = source.shape[0].value, ISA.partitions
+    if rows % size or not source.text.isidentifier() and not source.text.endswith("]"):
+        raise NeedsPerson("shape", f"nl.load_transpose2d of {rows} rows, which are no multiple of {size}")
+    dst = low.new(fact, target, "sbuf", "transposed")
+    part, loaded, turned = (low.out.names.new(wish) for wish in ("part", "loaded", "turned"))
+    dtype, columns = dtype_text(fact.dtype), source.shape[1].text
+    low.out.add(f"for {part} in range(0, {rows}, {size}):")
+    low.out.add(f"    {loaded} = nl.ndarray(({size}, {columns}), dtype={dtype}, buffer=nl.sbuf)")
+    low.out.add(f"    nisa.dma_copy(dst={loaded}, src={source.text}[{part}:{part} + {size}, :])")
+    low.out.add(f"    {turned} = nl.ndarray(({columns}, {size}), dtype={dtype}, buffer=nl.psum)")
+    low.out.add(f"    nisa.nc_transpose(dst={turned}, data={loaded})")
+    low.out.add(f"    nisa.tensor_copy(dst={dst.text}[:, {part}:{part} + {size}], src={turned})")
     return low.finished(dst, target)
 
 
@@ -164,7 +199,7 @@ def _language_matmul(low: Lowering, given: Given, fact: TileFact, target: Operan
 @_rule("nc_transpose", "transpose")
 def _transpose(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
     clip, guard = low.mask(given.get("mask"))
-    data = _direct(low, given.get("data") or given["x"], clip)
+    data = _near(low, given.get("data") or given["x"], clip)
     turned = {1 - axis: text for axis, text in clip.items() if axis < 2}
     on_tensor = fact.memory == "psum"
     if on_tensor:
@@ -379,6 +414,37 @@ def _where(low: Lowering, given: Given, fact: TileFact, target: Operand | None) 
     return made if target is None else low.copied(made, target, fact.dtype)
 
 
+@_rule("bn_stats", "bn_aggr")
+def _statistics(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    clip, guard = low.mask(given.get("mask"))
+    data = _near(low, given["data"], clip)
+    dst = low.new(fact, target, _on_chip(target), "statistics")
+    name = "nisa.bn_stats" if fact.sizes()[1] == 6 else "nisa.bn_aggr"
+    with low.out.only_if(guard):
+        low.out.call(name, dst=clipped(dst, _rows(clip)).text, data=data.text)
+        return low.finished(dst, target, _rows(clip))
+
+
+def _search(name: str, *roles: str) -> None:
+    """An instruction whose operands are all tiles, and which takes no mask."""
+
+    @_rule(name)
+    def search(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+        clip, guard = low.mask(given.get("mask"))
+        if clip or guard:
+            raise NeedsPerson("mask", f"nisa.{name} under a mask")
+        more = {key: low.source.of(given[key]) for key in ("imm",) if key in given}
+        tiles = {role: _tiles(low, given[role]).text for role in roles}
+        dst = low.new(fact, target, _on_chip(target), "found")
+        low.out.call(f"nisa.{name}", dst=dst.text, **tiles, **more)
+        return low.finished(dst, target)
+
+
+_search("max8", "src")
+_search("nc_find_index8", "data", "vals")
+_search("nc_match_replace8", "data", "vals")
+
+
 # --- GpSimd -----------------------------------------------------------------------------------------
 
 
@@ -411,11 +477,19 @@ def _affine_select(low: Lowering, given: Given, fact: TileFact, target: Operand 
             pattern=pattern,
             channel_multiplier=multiplier,
             on_true_tile=data.text,
-            on_false_value=low.source.of(given["on_false_value"]),
+            on_false_value=low.rewritten(given["on_false_value"]),
             cmp_op="nl.greater",
             offset=offset,
         )
         return low.finished(dst, target)
+
+
+@_rule("tensor_partition_reduce")
+def _partition_reduce(low: Lowering, given: Given, fact: TileFact, target: Operand | None) -> Operand:
+    data = low.in_sbuf(_tiles(low, given["data"]))
+    dst = low.new(fact, target, "sbuf", "reduced")
+    low.out.call("nisa.tensor_partition_reduce", dst=dst.text, op=low.op(given["op"]), data=data.text)
+    return low.finished(dst, target)
 
 
 @_rule("iota")

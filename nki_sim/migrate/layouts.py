@@ -8,7 +8,7 @@ that do not change there; what block dimensions are left come after the partitio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from nki_sim.beta1.facts import TileFact
@@ -33,6 +33,10 @@ class Layout:
     """Where it is now: PSUM tiles that do not fit there go to SBUF, SBUF tiles that do not fit to HBM."""
     products: bool
     """What is added to it in place is all matrix products, which start over by themselves."""
+
+    def of_view(self, kept: tuple[int, ...]) -> Layout:
+        """The same for a view that has these of the old dimensions left."""
+        return replace(self, order=tuple(kept.index(k) for k in self.order if k in kept))
 
     def new_shape(self, old: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(old[k] for k in self.order)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from nki_sim.beta1 import language
 from nki_sim.beta1.facts import GridFact, TileFact
@@ -15,12 +17,15 @@ from nki_sim.migrate.calls import Calls, arguments
 from nki_sim.migrate.code import Lines
 from nki_sim.migrate.edits import Source
 from nki_sim.migrate.layouts import Layout
-from nki_sim.migrate.operands import NO_CLIP, Clip, NeedsPerson, Operand, clipped, subscript
+from nki_sim.migrate.operands import NO_CLIP, UNKNOWN, Clip, NeedsPerson, Operand, clipped, subscript
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
 _REDUCE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 _NUMPY_OPS = {"max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply", "amax": "maximum"}
 _ON_SCALAR = set(language.UNARY) - {"reciprocal", "abs", "negative", "floor", "ceil", "trunc", "sin", "cos"}
+
+_COMPUTING = (ast.Subscript, ast.Call, ast.BinOp, ast.UnaryOp)
+"""Expressions in which something is done to a tile."""
 
 LOWERED: dict[str, Callable[..., Operand]] = {}
 """The rewrite of each old function by its name; `instructions.py` fills it."""
@@ -36,6 +41,8 @@ class Lowering:
         self.layouts: dict[int, Layout] = {}
         self.scope = ""
         """The function whose statements are rewritten, by the path to it."""
+        self.idle_masks: dict[int, ast.expr] = {}
+        """Masks that are gone because they let everything through."""
         self.overwrites = False
         """The product under way replaces what earlier ones left in the same place."""
         self.out: Lines = None  # type: ignore[assignment]
@@ -62,6 +69,8 @@ class Lowering:
         if all((f.shape, f.dtype, f.memory) == (first.shape, first.dtype, first.memory) for f in facts):
             if all(f.index == first.index for f in facts) or isinstance(node, ast.Name):
                 return first
+            if all(f.index is not None and _walk(f) == _walk(first) for f in facts):  # tensors of several sizes
+                return replace(first, index=tuple(replace(d, size=UNKNOWN) for d in first.index or ()))
         if isinstance(node, ast.Name) and all(f.memory == first.memory and f.dtype == first.dtype for f in facts):
             return first
         line = getattr(node, "lineno", 0)
@@ -73,9 +82,14 @@ class Lowering:
 
     def layout(self, fact: TileFact) -> Layout | None:
         """The layout of the buffer, where the old one had another."""
-        if fact.site not in self.layouts:
-            return None
-        return self.layouts[fact.site]
+        layout = self.layouts.get(fact.site)
+        if layout is not None and fact.kept is not None:
+            return layout.of_view(fact.kept)
+        if layout is None or not fact.root or fact.sizes() == self.watcher.seen[fact.site].any().sizes():
+            return layout
+        if layout.order != tuple(range(len(layout.order))) or layout.loop is not None:
+            raise NeedsPerson("blocks", "a tile with block dimensions is reshaped")
+        return None  # reshaped
 
     def memory(self, fact: TileFact) -> str:
         """Where the buffer is in the new kernel."""
@@ -92,6 +106,9 @@ class Lowering:
         if seen is None or not isinstance(seen.any(), GridFact):
             text = self.source.of(node)
             return {}, None if text in ("None", "True") else text
+        if seen.box and not seen.empty and not any(seen.cuts):
+            self.idle_masks[number_of(node)] = node
+            return {}, None
         fact = seen.only()
         if not isinstance(fact, GridFact) or fact.never or not seen.box:
             raise NeedsPerson("mask", f"mask {ast.unparse(node)} is not a box that starts at the first element")
@@ -107,6 +124,8 @@ class Lowering:
                 if seen.empty:
                     guards.append(f"{form.base.text} > 0")
                 continue
+            if len(moving) > 1:
+                continue  # a box all the same: it cut nothing
             axis = moving[0]
             if form.factors[axis] > 0 or not seen.cuts[axis + missing]:
                 continue
@@ -130,7 +149,7 @@ class Lowering:
         if isinstance(node, ast.Subscript) and fact.index is not None:
             parent = self.fact(node.value)
             if parent is not None:
-                layout = self.layout(parent) if parent.root and parent.partition >= 0 else None
+                layout = self.layout(parent) if parent.root or parent.kept is not None else None
                 name = self.operand(node.value).text if not isinstance(node.value, ast.Name) else node.value.id
                 text = subscript(name, fact, parent, layout, clip, loose)
                 return Operand(text, fact.shape, fact.dtype, self.memory(fact))
@@ -138,7 +157,8 @@ class Lowering:
             return self.operand(node.value, clip, loose)
         if isinstance(node, ast.Name):
             layout = self.layout(fact)
-            if layout is not None and fact.root and layout.order != tuple(range(len(fact.shape))):
+            turned = layout is not None and layout.order != tuple(range(len(fact.shape)))
+            if turned and (fact.root or fact.kept is not None):
                 raise NeedsPerson("blocks", f"{node.id} is used whole, and its blocks lie in front of its partitions")
             return clipped(Operand(node.id, fact.shape, fact.dtype, self.memory(fact), whole=True), clip)
         if isinstance(node, ast.Call) and self.calls.called(node) == "nl.shared_constant":
@@ -150,18 +170,25 @@ class Lowering:
     def rewritten(self, node: ast.expr) -> str:
         """The source of an expression that is no tile, with the tiles inside it rewritten."""
         text, base = self.source.of(node), self.source.span(node)[0]
-        inner = [n for n in ast.walk(node) if isinstance(n, (ast.Subscript, ast.Call)) and n is not node]
-        changes: list[tuple[int, int, str]] = []
+        inner = [n for n in ast.walk(node) if isinstance(n, _COMPUTING) and n is not node]
+        limits = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and self.limit(n)]
+        changes = [(*self.source.span(n), self.limit(n)) for n in limits]
         for each in inner:
             start, end = self.source.span(each)
             if any(a <= start and end <= b for a, b, _ in changes) or not self.is_tile(each):
                 continue
             fact = self.fact(each)
-            if fact is not None and (isinstance(each, ast.Call) or fact.index is not None):
+            if fact is not None and (not isinstance(each, ast.Subscript) or fact.index is not None):
                 changes.append((start, end, self.operand(each).text))
         for start, end, new in sorted(changes, reverse=True):
             text = text[: start - base] + new + text[end - base :]
         return text
+
+    def limit(self, node: ast.Attribute) -> str:
+        """`nl.finfo(x.dtype).min` and `nl.fp32.min`, which are gone, as the number they were; else nothing."""
+        of = self.calls.called(node.value) or self.calls.name(node.value)
+        values = self.watcher.floats.get(number_of(node), set())
+        return repr(next(iter(values))) if of in ("nl.finfo", "nl.fp32") and len(values) == 1 else ""
 
     def _method(self, node: ast.Call, fact: TileFact) -> Operand:
         assert isinstance(node.func, ast.Attribute)
@@ -170,10 +197,11 @@ class Lowering:
             return self._broadcast(self.operand(node.func.value), fact)
         if method == "astype":
             return self.copied(self.operand(node.func.value), None, fact.dtype)
-        if method == "reshape" and fact.memory == "hbm":
+        if method == "reshape":
             inner = self.operand(node.func.value).text
-            shape = ", ".join(self.rewritten(a) for a in node.args)
-            text = f"({shape})" if len(node.args) > 1 else shape
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            shape = ", ".join(self.rewritten(a) for a in given)
+            text = f"({shape})" if len(given) > 1 else shape
             return Operand(f"{inner}.reshape({text})", fact.shape, fact.dtype, fact.memory)
         raise NeedsPerson("method", f".{method}() of a tile")
 
@@ -216,6 +244,8 @@ class Lowering:
     def _call(self, name: str, node: ast.Call, fact: TileFact, target: Operand | None) -> Operand:
         short = name.partition(".")[2]
         given = arguments(name, node)
+        if name in ("nl.zeros", "nl.ones"):
+            given = {**given, "fill_value": ast.Constant(int(short == "ones"))}
         if name.startswith("nl.") and short in language.BINARY:
             return self.binary(short, given["x"], given["y"], fact, target, given.get("mask"), given.get("dtype"))
         if name.startswith("nl.") and short in _ON_SCALAR:
@@ -237,6 +267,7 @@ class Lowering:
         if target is None or made is target:
             return made
         if target.memory == "hbm":
+            made = self.in_sbuf(made) if made.memory == "psum" else made
             self.out.call("nisa.dma_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
         else:
             self.out.call("nisa.tensor_copy", dst=clipped(target, clip).text, src=clipped(made, clip).text)
@@ -247,6 +278,8 @@ class Lowering:
             target = self.out.allocate(self.out.names.new("copied"), data.shape, dtype, "sbuf")
         if data.memory == "hbm" and target.memory == "psum":
             data = self.staged(data)
+        elif data.memory == "psum" and target.memory == "hbm":
+            data = self.in_sbuf(data)
         move = "nisa.dma_copy" if "hbm" in (data.memory, target.memory) else "nisa.tensor_copy"
         self.out.call(move, dst=clipped(target, clip).text, src=clipped(data, clip).text)
         return target
@@ -301,6 +334,11 @@ class Lowering:
             return self._with_number(op, data, number.text, reverse, dst, clip)
         sizes = prod(fact.sizes())
         small = [prod(each.sizes()) < sizes for each in (one, two)]
+        if all(small):  # a column and a row: the row is repeated
+            if one.is_column():
+                two, small[1] = self._broadcast(two, fact), False
+            else:
+                one, small[0] = self._broadcast(one, fact), False
         if small[0] != small[1]:
             data, other, reverse = (two, one, True) if small[0] else (one, two, False)
             if other.is_column() and other.shape[0].value == data.shape[0].value:
@@ -354,6 +392,11 @@ class Lowering:
         dst = self.new(fact, target, "sbuf", "scaled")
         self._with_number(op, data, number, False, dst, clip)
         return self.finished(dst, target, clip)
+
+
+def _walk(fact: TileFact) -> list[Any]:
+    """How a subscript walks its tensor, whatever the tensor's sizes."""
+    return [(d.base.key(), tuple(step.key() for step in d.steps)) for d in fact.index or ()]
 
 
 Lower = Callable[[Lowering, dict[str, ast.expr], TileFact, Operand | None], Operand]

@@ -13,6 +13,8 @@ from nki_sim.migrate.layouts import Layout
 
 Clip = Mapping[int, str]
 """How many elements of an axis a mask lets through, as text; axes that are not cut are not in it."""
+UNKNOWN = Sum(-1, "")
+"""The size of a dimension that is not the same at every visit."""
 NO_CLIP: Clip = MappingProxyType({})
 
 
@@ -77,6 +79,8 @@ def subscript(
     assert fact.index is not None
     order = layout.order if layout is not None else tuple(range(len(parent.shape)))
     dims = [fact.index[k] for k in order]
+    if fact.kept is not None:  # some blocks, whole: what is left lies in the new order too
+        return f"{name}[{', '.join(':' if any(dim.factors) else dim.base.text for dim in dims)}]"
     partition = parent.partition if layout is not None else 0
     on_chip = fact.memory != "hbm"
     walked = [_axes(dim, fact) for dim in dims]
@@ -155,6 +159,8 @@ def _pattern(name: str, fact: TileFact, parent: TileFact, order: Sequence[int], 
     assert fact.index is not None
     if not parent.root:
         raise NeedsPerson("index", f"{name} is a view, and is indexed with a pattern that slices cannot express")
+    if any(fact.index[k].size is UNKNOWN for k in order):
+        raise NeedsPerson("irregular", f"{name} has several sizes, and is indexed with a pattern")
     sizes = [parent.shape[k].symbol() for k in order]
     steps, step = [0] * len(order), 1
     for at in reversed(range(len(order))):

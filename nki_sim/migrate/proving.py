@@ -1,6 +1,7 @@
 """A migration proves itself: old and new kernel on the same arrays, and how far apart they are."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import importlib.util
@@ -21,6 +22,10 @@ from nki_sim.session import TensorSpec
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 """Largest relative difference (L2, per output) that rounding explains, by the types of the kernel's tiles."""
+_ANNOTATIONS = __future__.annotations.compiler_flag
+"""Annotations are not evaluated: they may name what is not installed here."""
+_ELEMENT_FACTOR = 16.0
+"""How much farther than all of an output together one of its elements may be off."""
 
 
 def run_new(source: str, function: str, arguments: Sequence[Any], keywords: dict[str, Any], file: str = "") -> Any:
@@ -46,8 +51,6 @@ def traced(
 def _loaded(source: str, file: str) -> Iterator[Any]:
     """The source as a module, beside whose file its neighbours are imported."""
     install()
-    tree = ast.parse(source)
-    tree.body = definitions(tree.body)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "migrated_kernel.py"
         path.write_text(source, encoding="utf-8")
@@ -58,27 +61,51 @@ def _loaded(source: str, file: str) -> Iterator[Any]:
         beside = str(Path(file).resolve().parent) if file else folder
         sys.path.insert(0, beside)
         try:
-            exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
+            tree = ast.parse(source)
+            tree.body = definitions(tree.body)
+            sys.modules[module.__name__] = module  # dataclasses look up where they are
+            code = compile(ast.fix_missing_locations(tree), str(path), "exec", _ANNOTATIONS)
+            exec(code, module.__dict__)
             yield module
         finally:
             sys.path.remove(beside)
+            sys.modules.pop(module.__name__, None)
 
 
 def difference(old: Any, new: Any) -> float:
-    """Relative L2 distance of the worst output; infinite where the outputs have other shapes, or hold NaN."""
+    """How far the worst output is off: its relative L2 distance, or what single elements say, if that is more.
+
+    One wrong row of thousands hardly shows in a distance over all of them, so an element counts, too: a sixteenth of
+    its distance relative to its row. Infinite where outputs have other shapes or types, or only one of them is NaN,
+    and where integers differ (those of 8 bits, which rounding may move, by more than 1).
+    """
     olds = old if isinstance(old, tuple) else (old,)
     news = new if isinstance(new, tuple) else (new,)
     if len(olds) != len(news):
         return float("inf")
-    worst = 0.0
-    for one, two in zip(olds, news):
-        if not isinstance(one, np.ndarray) or not isinstance(two, np.ndarray) or one.size != two.size:
-            return float("inf")
-        a, b = np.asarray(one, np.float64).ravel(), np.asarray(two, np.float64).ravel()
-        size = float(np.linalg.norm(a))
-        far = float(np.linalg.norm(a - b)) / (size or 1.0)
-        worst = max(worst, far if np.isfinite(far) else float("inf"))
-    return worst
+    return max((_apart(one, two) for one, two in zip(olds, news)), default=0.0)
+
+
+def _apart(one: Any, two: Any) -> float:
+    if not isinstance(one, np.ndarray) or not isinstance(two, np.ndarray):
+        return float("inf")
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return float("inf")
+    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+    with np.errstate(invalid="ignore"):
+        off = np.where(a == b, 0.0, np.abs(a - b))  # equal infinities are equal
+    if one.dtype.kind in "iub":
+        return 0.0 if float(off.max(initial=0.0)) <= (one.dtype.itemsize == 1 and one.dtype.kind != "b") else np.inf
+    if not off.any():
+        return 0.0
+    size = np.abs(np.where(np.isfinite(a), a, 0.0))
+    overall = float(np.sqrt(np.mean(np.square(size))))
+    rows = np.sqrt(np.mean(np.square(size), axis=-1, keepdims=True)) if a.ndim else size
+    scale = np.maximum(rows, overall / _ELEMENT_FACTOR)
+    with np.errstate(divide="ignore"):
+        single = float(np.max(off / np.broadcast_to(scale, off.shape))) / _ELEMENT_FACTOR
+    far = max(float(np.sqrt(np.mean(np.square(off)))) / (overall or 1.0), single)
+    return far if np.isfinite(far) else float("inf")
 
 
 def tolerance(dtypes: set[str]) -> float:
@@ -90,3 +117,21 @@ def undefined(outputs: Any) -> bool:
     """Whether an output holds NaN."""
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
     return any(isinstance(a, np.ndarray) and bool(np.isnan(np.asarray(a, np.float64)).any()) for a in arrays)
+
+
+def one_sided(values: Sequence[Any]) -> bool:
+    """Whether an array of floats has one sign only, zero among them, or one value only."""
+    arrays = [np.asarray(a, np.float32) for a in values if isinstance(a, np.ndarray) and as_dtype(a.dtype).is_float]
+    return any(a.size > 1 and (a.min() >= 0 or a.max() <= 0 or a.min() == a.max()) for a in arrays)
+
+
+def signed(value: Any) -> Any:
+    """An array of floats with its elements in another order and under random signs; all else as it is."""
+    if not isinstance(value, np.ndarray) or not as_dtype(value.dtype).is_float:
+        return value
+    rng = np.random.default_rng(value.size)
+    elements = np.asarray(value, np.float32).ravel()
+    if elements.size and elements.min() == elements.max():
+        elements = elements + rng.standard_normal(elements.size).astype(np.float32)
+    mixed = rng.permutation(elements) * rng.choice(np.array([-1, 1], np.float32), elements.size)
+    return mixed.reshape(value.shape).astype(value.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 
 from nki_sim.beta1.facts import GridFact, Sum, TileFact
 from nki_sim.beta1.instrument import number_of
@@ -17,6 +18,12 @@ from nki_sim.migrate.operands import NeedsPerson, Operand, clipped
 from nki_sim.migrate.report import Finding, Kind
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
+_MASKED_OPERAND = (
+    *("nl.max", "nl.sum", "nl.min", "nl.prod", "nl.mean", "nl.transpose"),
+    *("nisa.tensor_reduce", "nisa.nc_transpose", "nisa.bn_stats", "nisa.bn_aggr"),
+    *("nisa.max8", "nisa.nc_find_index8", "nisa.nc_match_replace8"),
+)
+"""Functions whose mask is over what they read, which has another shape than what they give."""
 _PRODUCTS = ("nisa.nc_matmul", "nl.matmul")
 
 
@@ -30,22 +37,65 @@ class Statements:
         self.findings: list[Finding] = []
         self.moved: defaultdict[int, list[str]] = defaultdict(list)
         """Allocations by the loop they have moved into."""
-        self.spaces: dict[int, str] = {}
+        self.tiles: set[str] = set()
+        """Names of tiles in the function under way."""
+        self.gone: set[int] = set()
+        """Statements in whose place there is none."""
+
+    def accumulations(self, function: ast.FunctionDef) -> None:
+        """Which accumulators are added anything to but products where they are made: those start from zeros."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.AugAssign) and self.low.calls.called(node.value) not in _PRODUCTS:
+                seen = self.low.watcher.seen.get(number_of(node.target))
+                for fact in seen.kinds.values() if seen is not None else ():
+                    if isinstance(fact, TileFact):
+                        self.low.watcher.uses[fact.site].products_only = False
+
+    def layouts(self, function: ast.FunctionDef) -> None:
+        """Where the function's allocations are in the new kernel; others may use them."""
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call) and self._allocates(node):
+                self._layout(node)
 
     # --- blocks ------------------------------------------------------------------------------------
 
     def function(self, function: ast.FunctionDef) -> None:
         """One function at module level, with those inside it."""
         self.low.scope = function.name
-        for node in ast.walk(function):  # layouts first: a use may stand before the allocation in a walk
-            if isinstance(node, ast.Call) and self._allocates(node):
-                self._layout(node)
+        self.tiles = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and self.low.is_tile(n)}
         self.block(function.body, {})
 
     def block(self, body: list[ast.stmt], counts: dict[str, str]) -> None:
         known = dict(counts)
-        for statement in body:
+        run = self._run(body)
+        for statement in body[:run]:
             self.statement(statement, known)
+        if body[run:]:
+            first, last = body[run].lineno, body[-1].end_lineno
+            said = f"lines {first} to {last} were not run with these arguments: they are kept as comments"
+            self.low.source.insert_above(body[run], [f"# migrate [unreached]: {said}"])
+            self.low.source.retire(body[run:], "not migrated: these arguments need another run of the migration")
+            self.findings.append(Finding(first, "unreached", said, Kind.NOTE))
+        elif body and all(number_of(statement) in self.gone for statement in body):
+            self.low.source.insert_above(body[0], ["pass"])
+
+    def _run(self, body: list[ast.stmt]) -> int:
+        """How many statements there are before those at the end which were not run and call the old API."""
+        run = len(body)
+        while run and not any(number_of(n) in self.low.watcher.reached for n in ast.walk(body[run - 1])):
+            run -= 1
+        while run < len(body) and not any(_expressions(body[run])):
+            run += 1  # nothing in it that could have been seen
+        rest = [n for statement in body[run:] for n in ast.walk(statement)]
+        return run if any(self._is_old(n) for n in rest) else len(body)
+
+    def _is_old(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute) and self.low.calls.name(node) == "nl.mgrid":
+            return True
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            return node.value.id in self.tiles
+        name = self.low.calls.called(node) if isinstance(node, ast.Call) else ""
+        return name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.ds")
 
     def statement(self, node: ast.stmt, counts: dict[str, str]) -> None:
         if isinstance(node, ast.For):
@@ -90,6 +140,8 @@ class Statements:
             self._left(node, NeedsPerson("layout", "several statements in one line"))
             return
         counts.update(out.counts)
+        if not out.lines:
+            self.gone.add(number_of(node))
         self.low.source.replace_lines(node, out.lines)
         self._done(node, rule, f"{len(out.lines)} statements")
 
@@ -114,7 +166,8 @@ class Statements:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             return self._expression(node.value, out)
         if isinstance(node, ast.Return) and node.value is not None:
-            text = self.low.rewritten(node.value)
+            arithmetic = isinstance(node.value, (ast.BinOp, ast.UnaryOp)) and self.low.is_tile(node.value)
+            text = self.low.operand(node.value).text if arithmetic else self.low.rewritten(node.value)
             if out.lines:
                 out.add(f"return {text}")
                 return "return"
@@ -200,7 +253,7 @@ class Statements:
         if not isinstance(value, ast.Call) or not self.low.calls.called(value).startswith(("nl.", "nisa.")):
             return None
         name = self.low.calls.called(value)
-        if name in ("nl.max", "nl.sum", "nl.min", "nl.mean", "nisa.tensor_reduce", "nisa.nc_transpose"):
+        if name in _MASKED_OPERAND:
             return None
         return arguments(name, value).get("mask")
 
@@ -211,18 +264,30 @@ class Statements:
         assert isinstance(loops, (ast.List, ast.Tuple))
         first = " and ".join(f"{self.low.source.of(loop)} == 0" for loop in loops.elts)
         clip, guard = self.low.mask(given.get("mask"))
-        if clip or guard:
-            raise NeedsPerson("mask", "nl.loop_reduce under a mask")
+        if clip:
+            raise NeedsPerson("mask", "nl.loop_reduce under a mask that cuts it")
         dst, data = self.low.operand(target), self.low.operand(given["x"])
         if dst.memory == data.memory == "psum":
             data = self.low.in_sbuf(data)
-        out.add(f"if {first}:")
-        out.add(f"    nisa.tensor_copy(dst={dst.text}, src={data.text})")
-        out.add("else:")
-        inner = Lines(self.names)
-        inner.call("nisa.tensor_tensor", dst=dst.text, data1=dst.text, data2=data.text, op=self.low.op(given["op"]))
-        for line in inner.lines:
-            out.add(f"    {line}")
+        if guard is None and "hbm" in (dst.memory, data.memory):  # tiles that did not fit
+            fact = self.low.fact(target)
+            assert fact is not None
+            data = self.low.in_sbuf(data)
+            with out.only_if(first):
+                self.low.copied(data, dst, dst.dtype)
+            with out.only_if(f"not ({first})"):
+                made = out.allocate(self.names.new("sum"), fact.shape, fact.dtype, "sbuf")
+                self.low.combine(self.low.op(given["op"]).removeprefix("nl."), dst, data, made, fact, {})
+                self.low.finished(made, dst)
+            return "loop_reduce"
+        with out.only_if(guard):
+            out.add(f"if {first}:")
+            out.add(f"    nisa.tensor_copy(dst={dst.text}, src={data.text})")
+            out.add("else:")
+            inner = Lines(self.names)
+            inner.call("nisa.tensor_tensor", dst=dst.text, data1=dst.text, data2=data.text, op=self.low.op(given["op"]))
+            for line in inner.lines:
+                out.add(f"    {line}")
         return "loop_reduce"
 
     def _augment(self, node: ast.AugAssign, out: Lines) -> str | None:
@@ -241,7 +306,9 @@ class Statements:
         other = self.low.operand(node.value)
         fact = self.low.fact(node.target)
         assert fact is not None
-        self.low.combine(_OPERATORS[type(node.op)], dst, other, dst, fact, clip)
+        made = out.allocate(self.names.new("sum"), fact.shape, fact.dtype, "sbuf") if dst.memory == "hbm" else dst
+        self.low.combine(_OPERATORS[type(node.op)], dst, other, made, fact, clip)
+        self.low.finished(made, dst, clip)
         return "accumulation"
 
     def _expression(self, call: ast.Call, out: Lines) -> str | None:
@@ -322,6 +389,8 @@ class Statements:
             shape = [fact.shape[k].text for k in layout.order]
             if layout.memory == "psum" and function == "nl.zeros" and layout.products:
                 function = "nl.ndarray"
+            if layout.memory == "sbuf" and function == "nl.ndarray" and self.low.watcher.uses[number_of(node)].starts:
+                function = "nl.zeros"  # only in PSUM does the first product set what was never written
         elif "shape" in given and fact.memory == "hbm":
             original = given["shape"]
             if not isinstance(original, (ast.Tuple, ast.List)):
@@ -330,11 +399,10 @@ class Statements:
             shape.append("1")
         dims = ", ".join(shape) + ("," if len(shape) == 1 else "") if shape else ""
         sizes = f"({dims})" if shape else self.low.rewritten(given["shape"])
-        if function == "nl.zeros_like":
-            function = "nl.zeros"
+        function = {"nl.zeros_like": "nl.zeros", "nl.empty_like": "nl.ndarray"}.get(function, function)
         fill = ""
         if function == "nl.full":
-            text = calls.number(given["fill_value"]) or self.low.source.of(given["fill_value"])
+            text = calls.number(given["fill_value"]) or self.low.rewritten(given["fill_value"])
             fill = f"{text}, "
         dtype = self.low.source.of(given["dtype"]) if "dtype" in given else dtype_text(fact.dtype)
         if dtype.startswith("np.") or "." not in dtype and not dtype.isidentifier():
@@ -385,6 +453,11 @@ class Statements:
                 if name.startswith(("nl.", "nisa.")) and name not in (*RANGES, "nl.par_dim", "nl.ds"):
                     raise NeedsPerson("unreached", "not run with these arguments, so not rewritten")
         return None
+
+
+def _expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What of a statement a run would have seen."""
+    return (n for n in ast.walk(statement) if isinstance(n, (ast.Call, ast.Name, ast.Subscript, ast.BinOp)))
 
 
 __all__ = ["Statements"]
