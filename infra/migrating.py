@@ -20,7 +20,7 @@ from accelopt_core.candidate import Candidate, parsed
 from accelopt_core.judging.verification import BadReference, Reference
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
-from infra.isolation.sandbox import scrubbed_environment
+from infra.isolation.sandbox import ONE_THREAD, scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
 from infra.tasks.reference_reader import TaskInvalid
@@ -78,7 +78,7 @@ def rewrite(kernel: Path, source: str, task: Task) -> Rewritten:
     done = subprocess.run(
         [sys.executable, "-m", "infra.migrating"],
         input=json.dumps({"job": wire.encode_job(job), "file": str(kernel.resolve()), "function": function}),
-        cwd=TREE, env=scrubbed_environment({}), capture_output=True, text=True,
+        cwd=TREE, env=scrubbed_environment(ONE_THREAD), capture_output=True, text=True,
     )  # fmt: skip
     try:
         said = json.loads(done.stdout)
