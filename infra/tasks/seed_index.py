@@ -6,6 +6,7 @@ A reference is read as text here and never executed; only the judge runs it, in 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,9 @@ def _seed(folder: Path, name: str, entry: Mapping[str, Any]) -> Seed:
 def _reference_names(kernel_path: Path) -> Iterator[Path]:
     folder, stem = kernel_path.parent, kernel_path.stem
     yield from (folder / name for name in (f"{stem}_reference.py", f"{stem}_ref.py", "reference.py", "ref.py"))
-    matches = sorted(folder.glob(f"{_escape(stem)}_numpy*.py"))
-    yield from matches or [folder / f"{stem}_numpy*.py"]
+    of_suite = re.sub(r"_\d+$", "", stem)  # NKIBench keeps kernels/<problem>_0.py beside reference/<problem>_numpy_1.py
+    for where, name in ((folder, stem), (folder.parent / "reference", of_suite)):
+        yield from sorted(where.glob(f"{_escape(name)}_numpy*.py")) or [where / f"{name}_numpy*.py"]
 
 
 def _escape(stem: str) -> str:

@@ -128,6 +128,16 @@ def test_the_kernels_own_reference_goes_before_a_general_one(tmp_path):
     assert dict(find_task(tmp_path / "x.py").full.values)["M"] == 4
 
 
+def test_a_kernel_of_nkibench_itself_has_its_own_reference(tmp_path):
+    for folder in ("kernels", "reference"):
+        (tmp_path / folder).mkdir()
+    kernel = tmp_path / "kernels" / "silu_M4096_N7168_0.py"
+    kernel.write_text("def kernel(): pass\n")
+    (tmp_path / "reference" / "silu_M4096_N7168_numpy_1.py").write_text(REFERENCE)
+
+    assert dict(find_task(kernel).full.values)["M"] == 4
+
+
 def test_a_copy_of_a_seed_kernel_is_recognised_by_its_code(tmp_path):
     copy = tmp_path / "mine.py"
     copy.write_text("# my copy\n" + load_seed("matmul").kernel_source)
