@@ -76,7 +76,7 @@ def in_this_process() -> Callable[[], None]:
     class NotIsolated(SimulatorToolchain):
         """Traces here instead of in a process of the candidate's."""
 
-        def compile(self, source, arguments, timeout_s, in_order=True):  # type: ignore[no-untyped-def]  # as in the base class
+        def compile(self, source, arguments, timeout_s, around=None):  # type: ignore[no-untyped-def]  # as in the base class
             import nki_sim
             from infra.judging.simulator_toolchain import Simulated
             from nki_sim.dtypes import as_dtype

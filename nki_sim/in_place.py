@@ -2,8 +2,9 @@
 
 Engines stream: they read element after element and write each result behind them, and the queues of a transfer move its
 rows in any order. What comes of an instruction whose destination overlaps a source in another order is written nowhere
-in AWS's documentation, and the simulator, which reads all before it writes, would flatter it. In the same order (a tile
-added to itself), or behind what is read (a shift to the left), it is well defined.
+in AWS's documentation (its compiler has an error for an unsafe overlap, IBVF029), and the simulator, which reads all
+before it writes, would flatter it. In the same order (a tile added to itself), or behind what is read (a shift to the
+left), it is well defined.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _pairs(template: Template) -> Iterator[tuple[int, int]]:
                 yield written, read
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=5000)
 def _lost(w: Operand, r: Operand, gap: int, same_rows: bool, any_order: bool, turned: bool) -> bool:
     """Is a byte read after it was written, or, where the order is not known, at another place of the walk?
 
@@ -106,7 +107,7 @@ def _bytes(operand: Operand, start: int, length: int) -> Iterator[tuple[np.ndarr
 def _refused(template: Template, w: Operand, r: Operand) -> NkiValidationError:
     error = NkiValidationError(
         f"{template.opcode}: {w.role} overlaps {r.role} in another order, so that it writes what it has yet to read; "
-        "what a device makes of that is not documented: write into another tile"
+        "what a device makes of that is not documented (IBVF029): write into another tile"
     )
     error.line = template.line
     return error

@@ -53,7 +53,9 @@ class TracedHere(SimulatorToolchain):
 
     parallel_runs = 1
 
-    def compile(self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float) -> Simulated:
+    def compile(
+        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: object = None
+    ) -> Simulated:
         module = types.ModuleType("mutant")
         specs = [
             TensorSpec(a.shape, as_dtype(a.dtype)) if isinstance(a, TensorArgument) else a.value for a in arguments

@@ -48,7 +48,7 @@ class Leaving(SimulatorToolchain):
         super().__init__("trn2")
         self._data = data
 
-    def compile(self, source: str, arguments: object, timeout_s: float) -> Simulated:
+    def compile(self, source: str, arguments: object, timeout_s: float, around: object = None) -> Simulated:
         return _checked(self._data, source, MACHINES["trn2"])
 
 

@@ -353,13 +353,13 @@ def test_float_to_integer_rounds_half_to_even_and_saturates() -> None:
 
 
 def test_in_place_and_overlapping_views() -> None:
-    """Given a destination that is shifted against its source, then the source is read before it is overwritten."""
+    """Given a destination that lies before its source, then the source is read before it is overwritten."""
     values = np.arange(2 * 40, dtype=np.float32).reshape(2, 40)
 
     def kernel(x):
         tile = nl.load(x)
         nisa.tensor_scalar(
-            dst=tile[:, 1:33], data=tile[:, 0:32], op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=1.0
+            dst=tile[:, 0:32], data=tile[:, 1:33], op0=nl.multiply, operand0=2.0, op1=nl.add, operand1=1.0
         )
         nisa.activation(dst=tile[:, 0:16], op=nl.square, data=tile[:, 8:24], scale=0.5, bias=1.0)
         out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
@@ -367,7 +367,7 @@ def test_in_place_and_overlapping_views() -> None:
         return out
 
     want = values.copy()
-    want[:, 1:33] = want[:, 0:32] * 2 + 1
+    want[:, 0:32] = want[:, 1:33] * 2 + 1
     want[:, 0:16] = np.square(want[:, 8:24] * 0.5 + 1)
     np.testing.assert_allclose(nki_sim.simulate(kernel)(values), want, rtol=1e-6)
 

@@ -54,6 +54,12 @@ def small_programs(draw: Any) -> Program:
             start = choose.choice((0, 16, 32))
             return buffer[:, start : start + 32]
 
+        def others(written: Any) -> Any:
+            """To read, at another place than what is written, or at the same."""
+            while (read := some()).storage is written.storage and read.offset != written.offset:
+                pass
+            return read
+
         for _ in range(length):
             kind = choose.randrange(6)
             at = choose.choice((0, 16, 32))
@@ -62,9 +68,11 @@ def small_programs(draw: Any) -> Program:
             elif kind == 1:
                 nisa.dma_copy(dst=result[:, at : at + 32], src=some())
             elif kind == 2:
-                nisa.tensor_tensor(dst=some(), data1=some(), data2=some(), op=nl.add)
+                dst = some()
+                nisa.tensor_tensor(dst=dst, data1=others(dst), data2=others(dst), op=nl.add)
             elif kind == 3:
-                nisa.activation(dst=some(), op=choose.choice((nl.exp, nl.square, nl.tanh)), data=some())
+                dst = some()
+                nisa.activation(dst=dst, op=choose.choice((nl.exp, nl.square, nl.tanh)), data=others(dst))
             elif kind == 4:
                 nisa.nc_matmul(dst=choose.choice(sums)[:32, :32], stationary=some(), moving=some())
             else:
