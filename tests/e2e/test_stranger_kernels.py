@@ -61,6 +61,7 @@ def test_a_kernel_in_its_package_gets_faster_and_goes_on_whatever_becomes_of_its
     assert fresh.status == 3 and "edited meanwhile (pack/moves.py, line 1)" in fresh.errors
 
 
+@pytest.mark.slow
 def test_one_of_several_kernels_is_named_and_keeps_its_name(tmp_path: Path) -> None:
     other = SLOW[SLOW.index("@nki.jit") :].replace("def kernel", "def other")
     files(tmp_path, mine=SLOW.replace("def kernel", "def add_rows") + other)
@@ -90,6 +91,7 @@ def test_an_old_kernel_is_migrated_on_request_and_gets_faster(tmp_path: Path) ->
     assert "the same for every t" in (tmp_path / "mine.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_shapes_that_a_migrated_kernel_was_not_written_for_are_left_out_and_named(tmp_path: Path) -> None:
     fixed = OLD.replace("rows // 128", "4").replace("columns // 256", "8")
     files(tmp_path, mine=fixed, reference=GATED)
