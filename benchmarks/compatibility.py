@@ -13,6 +13,7 @@ import ast
 import importlib
 import itertools
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,24 @@ def summary(rest: list[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_checkouts(parser: argparse.ArgumentParser) -> None:
     for key in REPOSITORIES:
         parser.add_argument(f"--{key}", type=Path, metavar="DIR")
+
+
+def checkouts(options: argparse.Namespace) -> Iterator[tuple[str, Repository, Path]]:
+    """Those that were given; their cases are in CASES then."""
+    for key, repository in REPOSITORIES.items():
+        root: Path | None = getattr(options, key)
+        if root is not None:
+            for module in repository.cases:
+                importlib.import_module(f"benchmarks.{module}")
+            yield key, repository, root
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_checkouts(parser)
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose file contains this")
     parser.add_argument("--write", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -164,12 +179,7 @@ def main() -> int:
         "`python benchmarks/compatibility.py`; errors are relative to the largest expected value.",
     ]
     failures = 0
-    for key, repository in REPOSITORIES.items():
-        root: Path | None = getattr(options, key)
-        if root is None:
-            continue
-        for module in repository.cases:
-            importlib.import_module(f"benchmarks.{module}")
+    for key, repository, root in checkouts(options):
         lines += ["", f"## {repository.name}", "", "| kernel | with | result | detail |", "|---|---|---|---|"]
         for case in [case for case in CASES if case.repository == key and options.only in case.file]:
             passed, detail = attempt(root, case)

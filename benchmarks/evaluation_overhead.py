@@ -19,21 +19,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import nki_sim
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
-from accelopt_core.task import ShapePreset, Task
+from accelopt_core.task import ALONE, ShapePreset, Surroundings, Task
+from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 from infra.isolation.sandbox import ONE_THREAD
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
+from nki_sim.dtypes import as_dtype
+from nki_sim.session import TensorSpec
 from tests.e2e import kernels
 from tests.ssh.server import Sshd, free_port, make_sshd
 
@@ -76,17 +80,14 @@ def in_this_process() -> Callable[[], None]:
     class NotIsolated(SimulatorToolchain):
         """Traces here instead of in a process of the candidate's."""
 
-        def compile(self, source, arguments, timeout_s, around=None):  # type: ignore[no-untyped-def]  # as in the base class
-            import nki_sim
-            from infra.judging.simulator_toolchain import Simulated
-            from nki_sim.dtypes import as_dtype
-            from nki_sim.session import TensorSpec
-
+        def compile(
+            self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
+        ) -> Simulated:
             nki_sim.install()
             namespace: dict[str, object] = {}
             exec(compile(source, "<kernel>", "exec"), namespace)
-            specs = [TensorSpec(a.shape, as_dtype(a.dtype)) for a in arguments]
-            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.machine.name), self.machine.name)
+            specs = [TensorSpec(a.shape, as_dtype(a.dtype)) for a in arguments if isinstance(a, TensorArgument)]
+            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.machine.name), self.machine)
 
     toolchain = NotIsolated("trn2")
     cache = ReferenceCache(None)

@@ -44,7 +44,8 @@ MOST_DIMENSIONS = 16
 
 _MOST_INTEGER = 1 << 64
 """No attribute of an instruction has more bits."""
-_MOST_FLOAT32 = float(np.finfo(np.float32).max)
+_BEYOND_FLOAT32 = float(np.finfo(np.float32).max) * (1 + 2.0**-25)
+"""From here a number rounds to infinity; kernels write float32's largest in decimal digits, which lie above it."""
 
 
 # --- operands -----------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ class Value(NamedTuple):
 def _is_number(value: Any) -> bool:
     if type(value) is int:
         return abs(value) <= _MOST_INTEGER
-    return type(value) is float and (math.isinf(value) or abs(value) <= _MOST_FLOAT32)
+    return type(value) is float and (math.isinf(value) or abs(value) < _BEYOND_FLOAT32)
 
 
 NUMBER = Value("a number that float32 holds, and not NaN", _is_number)

@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nki_sim.beta1 import language
 from nki_sim.beta1.symbols import Atom, Symbolic
-from nki_sim.beta1.tiles import HBM, Tile
+from nki_sim.beta1.tiles import HBM, SharedOutputs, Tile, shared_outputs
 from nki_sim.errors import NotSupported
+
+Held = TypeVar("Held")
 
 _running: ContextVar[bool] = ContextVar("running", default=False)
 
@@ -74,13 +76,13 @@ def run(function: Callable[..., Any], launch: tuple[int, ...], arguments: Any, k
             if isinstance(value, (Tile, bool, int, float, str))
         ]
     outputs: Any = None
-    shared: list[Tile] = []
-    with _inside():
+    shared = SharedOutputs()
+    with _holding(_running, True), _holding(shared_outputs, shared):
         for program in itertools.product(*[range(n) for n in launch]):
-            token = language.grid.set(tuple((_program(k, at), n) for k, (at, n) in enumerate(zip(program, launch))))
-            with _shared_outputs(shared):
+            shared.begin_program()
+            places = tuple((_program(k, at), n) for k, (at, n) in enumerate(zip(program, launch)))
+            with _holding(language.grid, places):
                 outputs = function(*tiles, **named)
-            language.grid.reset(token)
     if outputs is None:  # kernels of the first release wrote their arguments
         given = [(name, value) for name, value in [*zip(_names(function), tiles), *named.items()] if _written(value)]
         for name, value in given:
@@ -105,32 +107,12 @@ def _program(axis: int, at: int) -> int:
 
 
 @contextmanager
-def _inside() -> Iterator[None]:
-    token = _running.set(True)
+def _holding(variable: ContextVar[Held], value: Held) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _running.reset(token)
-
-
-@contextmanager
-def _shared_outputs(shared: list[Tile]) -> Iterator[None]:
-    """Programs of a grid share what each of them allocates in HBM."""
-    original, count = Tile.new, itertools.count()
-
-    def new(shape: Any, dtype: Any, memory: str = "sbuf", *rest: Any, **named: Any) -> Tile:
-        if memory != HBM:
-            return original(shape, dtype, memory, *rest, **named)
-        number = next(count)
-        if number == len(shared):
-            shared.append(original(shape, dtype, memory, *rest, **named))
-        return shared[number]
-
-    Tile.new = staticmethod(new)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Tile.new = staticmethod(original)  # type: ignore[method-assign]
+        variable.reset(token)
 
 
 def _argument(value: Any) -> Any:

@@ -7,6 +7,7 @@ is an argument of the operation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 from math import prod
@@ -81,6 +82,27 @@ class Dim:
     """Of the dimension that is indexed."""
 
 
+class SharedOutputs:
+    """What the programs of a grid allocate in HBM: the nth of each program is the same tile."""
+
+    def __init__(self) -> None:
+        self._tiles: list[Tile] = []
+        self._next = 0
+
+    def begin_program(self) -> None:
+        self._next = 0
+
+    def next(self, make: Callable[[], Tile]) -> Tile:
+        if self._next == len(self._tiles):
+            self._tiles.append(make())
+        self._next += 1
+        return self._tiles[self._next - 1]
+
+
+shared_outputs: ContextVar[SharedOutputs | None] = ContextVar("shared_outputs", default=None)
+"""Of the grid that runs, if one does."""
+
+
 class Tile:
     """A view of a buffer; what `nl` and `nisa` take and give."""
 
@@ -118,8 +140,12 @@ class Tile:
         array: np.ndarray | None = None,
         fill: Any = None,
     ) -> Tile:
-        buffer = Buffer(shape, dtype, memory, partition, array, fill)
-        return Tile(buffer, buffer.shape, row_major(shape), 0)
+        def made() -> Tile:
+            buffer = Buffer(shape, dtype, memory, partition, array, fill)
+            return Tile(buffer, buffer.shape, row_major(shape), 0)
+
+        shared = shared_outputs.get()
+        return made() if shared is None or memory != HBM else shared.next(made)
 
     @property
     def dtype(self) -> Any:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from on_device import DTYPES, FLOATS, INTS, Tile, along, check, column, free_shapes, rounded, tiles
 
 import nki_sim
+from nki_sim.errors import NkiValidationError
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
@@ -383,3 +384,22 @@ def test_in_place_on_what_was_never_written_is_poisoned() -> None:
         return out
 
     assert np.isnan(nki_sim.simulate(kernel)()).all()
+
+
+@pytest.mark.parametrize("constant, fits", [(-3.4028235e38, True), (3.4028235e38, True), (3.4028236e38, False)])
+def test_a_constant_is_a_number_that_rounds_to_float32(constant: float, fits: bool) -> None:
+    """Kernels write float32's largest in eight digits, which lie a little above it; nothing further is taken."""
+
+    def kernel():
+        tile = nl.ndarray((4, 8), nl.float32)
+        nisa.memset(dst=tile, value=0.0)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=constant)
+        out = nl.ndarray((4, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    if fits:
+        assert np.abs(nki_sim.simulate(kernel)()).max() == np.finfo(np.float32).max
+    else:
+        with pytest.raises(NkiValidationError, match="a number that float32 holds"):
+            nki_sim.simulate(kernel)()
