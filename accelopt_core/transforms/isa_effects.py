@@ -68,7 +68,30 @@ VIEW_METHODS = frozenset(
 STATIC_ATTRIBUTES = frozenset({"shape", "dtype", "ndim", "size", "buffer"})
 """Attributes of a tensor that do not depend on its contents."""
 
-PURE_FUNCTIONS = frozenset({"min", "max", "len", "int", "float", "abs", "nki.language.ds"})
+PURE_FUNCTIONS = frozenset(
+    {
+        "abs",
+        "bool",
+        "divmod",
+        "float",
+        "int",
+        "len",
+        "math.ceil",
+        "math.floor",
+        "math.log2",
+        "math.prod",
+        "math.sqrt",
+        "max",
+        "min",
+        "nki.language.ds",
+        "nki.language.par_dim",
+        "pow",
+        "range",
+        "round",
+        "sum",
+        "tuple",
+    }
+)
 """Functions that may appear in an index, a shape or a definition."""
 
 LOOP_RANGES = frozenset(

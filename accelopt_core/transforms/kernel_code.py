@@ -112,7 +112,7 @@ class KernelCode:
         self._positions = wrapper.resolve(PositionProvider)
         self._qualified = wrapper.resolve(QualifiedNameProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
-        self.function = _find_kernel(self.module, module.entry_points)
+        self.function = find_kernel(self.module, module.entry_points)
         if not isinstance(self.function.body, cst.IndentedBlock):
             raise NotAKernel(f"kernel {self.function.name.value} has its body on the line of its def")
         self.parameters = frozenset(
@@ -120,7 +120,7 @@ class KernelCode:
         )
         self.body = self._block(self.function.body, None)
         self._keep_sums_in_order()
-        self.all_names = frozenset(node.value for node in _descendants(self.module) if isinstance(node, cst.Name))
+        self.all_names = frozenset(node.value for node in descendants(self.module) if isinstance(node, cst.Name))
         self.captured = self._names_in_inner_scopes()
         self.buffers = frozenset(s.one_name for s in map(_Named, self.statements()) if s.is_buffer)
         self.roots = self._roots()
@@ -190,7 +190,7 @@ class KernelCode:
 
     def name_of_module(self, module: str) -> str:
         """How the kernel writes a module, from a use of it: `nl` for `nki.language`; empty when it uses none."""
-        for node in _descendants(self.function):
+        for node in descendants(self.function):
             if isinstance(node, cst.Attribute) and self.qualified(node.value) == module:
                 return self.module.code_for_node(node.value)
         return ""
@@ -361,7 +361,7 @@ class KernelCode:
 
     def _is_pure(self, expression: cst.BaseExpression) -> bool:
         """Indices, shapes, views and numbers: calls of known functions and view methods only."""
-        for node in _descendants(expression):
+        for node in descendants(expression):
             if isinstance(node, (cst.Lambda, cst.BaseComp, cst.NamedExpr, cst.Await, cst.Yield)):
                 return False
             if isinstance(node, cst.Call):
@@ -373,7 +373,7 @@ class KernelCode:
 
     @staticmethod
     def _opaque(node: cst.BaseStatement, line: int, block: Block) -> Statement:
-        inside = list(_descendants(node))
+        inside = list(descendants(node))
         targets = [n.target for n in inside if isinstance(n, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign))]
         names = loaded_names(node)
         stored = frozenset().union(*(bound_names(target) for target in targets))
@@ -401,7 +401,7 @@ class KernelCode:
             for assignment in scope.assignments
             if any(access.scope is not scope for access in assignment.references)
         }
-        for node in _descendants(self.function.body):
+        for node in descendants(self.function.body):
             if isinstance(node, (cst.Global, cst.Nonlocal)):
                 names |= {item.name.value for item in node.names}
         return frozenset(names)
@@ -445,7 +445,7 @@ class _Named:
         return name
 
 
-def _find_kernel(module: cst.Module, entry_points: tuple[str, ...]) -> cst.FunctionDef:
+def find_kernel(module: cst.Module, entry_points: tuple[str, ...]) -> cst.FunctionDef:
     functions = [node for node in module.body if isinstance(node, cst.FunctionDef)]
     for name in entry_points:
         found = [function for function in functions if function.name.value == name]
@@ -456,10 +456,10 @@ def _find_kernel(module: cst.Module, entry_points: tuple[str, ...]) -> cst.Funct
     raise NotAKernel(f"no function called {' or '.join(entry_points)} at the top level")
 
 
-def _descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
-        yield from _descendants(child)
+        yield from descendants(child)
 
 
 class _Names(cst.CSTVisitor):

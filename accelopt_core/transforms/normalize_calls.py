@@ -1,0 +1,351 @@
+"""Functions of the kernel's own file, written out where they are called.
+
+    def load(src):                                       tile = nl.ndarray(x.shape, ...)
+        tile = nl.ndarray(src.shape, ...)       ->       nisa.dma_copy(dst=tile, src=x)
+        nisa.dma_copy(dst=tile, src=src)
+        return tile
+
+    tile = load(x)
+
+A function is written out where it is called by a statement of its own, or where it is one expression. It must end in
+its only return, and have no scopes of its own inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from accelopt_core.transforms.kernel_code import bound_names, descendants, name_nodes, replace_nodes
+from accelopt_core.transforms.normalize_names import fresh_name
+
+MOST_STATEMENTS = 400
+"""Of the kernel, beyond which nothing more is written out."""
+
+_SCOPES = (
+    cst.FunctionDef,
+    cst.ClassDef,
+    cst.Lambda,
+    cst.NamedExpr,
+    cst.Global,
+    cst.Nonlocal,
+    cst.Yield,
+    cst.Await,
+    cst.Try,
+    cst.Match,
+    cst.Del,
+    cst.Import,
+    cst.ImportFrom,
+    cst.BaseComp,
+)
+
+
+@dataclass(frozen=True)
+class _Helper:
+    function: cst.FunctionDef
+    parameters: tuple[cst.Param, ...]
+    body: tuple[cst.BaseStatement, ...]
+    """Without its docstring and its return."""
+    result: cst.BaseExpression | None
+    own: frozenset[str]
+    """Names that it binds, its parameters not among them."""
+    rebound: frozenset[str]
+    """Parameters that it binds again."""
+    free: frozenset[str]
+    """Names it takes from the module."""
+
+
+def with_calls_written_out(module: cst.Module, kernel: cst.FunctionDef) -> cst.FunctionDef:
+    """The kernel's function with one call after the other replaced; itself when there is none to replace."""
+    helpers = _helpers(module, kernel)
+    if not helpers:
+        return kernel
+    while _size(kernel) <= MOST_STATEMENTS:
+        taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
+        edit = _WriteOut(helpers, _bound(kernel), taken)
+        changed = kernel.visit(edit)
+        assert isinstance(changed, cst.FunctionDef)
+        if not edit.done:
+            return kernel
+        # Through text, because what a function is written out as must not stand in one tree twice.
+        again = cst.parse_statement(cst.Module([changed]).code)
+        assert isinstance(again, cst.FunctionDef)
+        kernel = again
+    return kernel
+
+
+def _size(function: cst.FunctionDef) -> int:
+    return sum(isinstance(node, cst.BaseStatement) for node in descendants(function))
+
+
+def _bound(function: cst.FunctionDef) -> frozenset[str]:
+    """Names that it binds, its parameters among them."""
+    found = {node.name.value for node in descendants(function.params) if isinstance(node, cst.Param)}
+    for node in descendants(function.body):
+        if isinstance(node, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign, cst.CompFor, cst.NamedExpr)):
+            found |= bound_names(node.target)
+        elif isinstance(node, cst.AsName):
+            found |= bound_names(node.name)
+    return frozenset(found)
+
+
+def _helpers(module: cst.Module, kernel: cst.FunctionDef) -> dict[str, _Helper]:
+    functions = [node for node in module.body if isinstance(node, cst.FunctionDef) and node is not kernel]
+    names = [function.name.value for function in functions]
+    read = {f.name.value: h for f in functions if names.count(f.name.value) == 1 and (h := _read(f)) is not None}
+    return {name: helper for name, helper in read.items() if not _reaches(name, helper, read)}
+
+
+def _reaches(name: str, helper: _Helper, read: Mapping[str, _Helper]) -> bool:
+    """Does it call itself, by whatever way?"""
+    seen: set[str] = set()
+    waiting = list(helper.free)
+    while waiting:
+        each = waiting.pop()
+        if each == name:
+            return True
+        if each in read and each not in seen:
+            seen.add(each)
+            waiting.extend(read[each].free)
+    return False
+
+
+def _read(function: cst.FunctionDef) -> _Helper | None:
+    params = function.params
+    starred = isinstance(params.star_arg, cst.Param) or params.star_kwarg is not None
+    if starred or function.asynchronous is not None or not isinstance(function.body, cst.IndentedBlock):
+        return None
+    if any(not _is_jit(each.decorator) for each in function.decorators):
+        return None
+    if any(isinstance(node, _SCOPES) for node in descendants(function.body)):
+        return None
+    body = [statement for statement in function.body.body if not _is_docstring(statement)]
+    result = None
+    last = body[-1].body[0] if body and isinstance(body[-1], cst.SimpleStatementLine) else None
+    if isinstance(last, cst.Return):
+        result = last.value
+        body = body[:-1]
+    if any(isinstance(node, cst.Return) for statement in body for node in descendants(statement)):
+        return None
+    parameters = (*params.posonly_params, *params.params, *params.kwonly_params)
+    named = frozenset(param.name.value for param in parameters)
+    bound = frozenset[str]()
+    for statement in body:
+        bound |= _bound(function.with_changes(params=cst.Parameters(), body=cst.IndentedBlock([statement])))
+    loads = {node.value for statement in body for node in name_nodes(statement)}
+    loads |= {node.value for node in name_nodes(result)} if result is not None else set()
+    defaults = {n.value for p in parameters if p.default is not None for n in name_nodes(p.default)}
+    free = frozenset(loads - bound - named) | frozenset(defaults)
+    return _Helper(function, parameters, tuple(body), result, bound - named, bound & named, free)
+
+
+def _is_jit(decorator: cst.BaseExpression) -> bool:
+    return isinstance(decorator, cst.Attribute) and decorator.attr.value == "jit"
+
+
+def _is_docstring(statement: cst.BaseStatement) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, cst.Expr) and isinstance(small.value, (cst.SimpleString, cst.ConcatenatedString))
+
+
+# --- one call -----------------------------------------------------------------------------------------------
+
+
+class _WriteOut(cst.CSTTransformer):
+    """Replaces the calls that it can, of those inside one another the inner ones."""
+
+    def __init__(self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str]) -> None:
+        self._helpers, self._bound, self._taken = helpers, bound, taken
+        self.done = False
+
+    def leave_SimpleStatementLine(  # libcst's name
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        if len(original_node.body) != 1 or not original_node.deep_equals(updated_node):
+            return updated_node  # something in it was written out just now: the rest in the next pass
+        small = original_node.body[0]
+        if isinstance(small, (cst.Expr, cst.Return)):
+            call, target = small.value, None
+        elif isinstance(small, cst.Assign) and len(small.targets) == 1:
+            call, target = small.value, small.targets[0].target
+        else:
+            return updated_node
+        found = self._called(call)
+        if found is None:
+            return updated_node
+        helper, given = found
+        if helper.result is None and not isinstance(small, cst.Expr):
+            return updated_node
+        written = self._statements(helper, given, target)
+        needed = not isinstance(small, cst.Expr) or (written.value is not None and _calls(written.value))
+        if needed and written.value is not None:
+            written.statements.append(original_node.with_changes(body=[small.with_changes(value=written.value)]))
+        self.done = True
+        if not written.statements:
+            return original_node.with_changes(body=[cst.Pass()])
+        first = written.statements[0]
+        before = [*original_node.leading_lines, *(line for line in first.leading_lines if line.comment is not None)]
+        if len(written.statements) == 1 and first.leading_lines == original_node.leading_lines:
+            before = list(original_node.leading_lines)
+        written.statements[0] = first.with_changes(leading_lines=before)
+        return cst.FlattenSentinel(written.statements)
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        found = self._called(original_node)
+        if found is None or not original_node.deep_equals(updated_node):
+            return updated_node
+        helper, given = found
+        if helper.body or helper.result is None:
+            return updated_node
+        uses = [node.value for node in name_nodes(helper.result)]
+        for name, value in given.items():
+            if not _is_plain(value) and (uses.count(name) != 1 or _calls(value)):
+                return updated_node
+        self.done = True
+        written = _substituted(helper.result, {name: _in_parentheses(value) for name, value in given.items()})
+        assert isinstance(written, cst.BaseExpression)
+        return _in_parentheses(written)
+
+    def _called(self, call: cst.BaseExpression | None) -> tuple[_Helper, dict[str, cst.BaseExpression]] | None:
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+            return None
+        helper = self._helpers.get(call.func.value)
+        if helper is None or call.func.value in self._bound or helper.free & self._bound:
+            return None
+        given: dict[str, cst.BaseExpression] = {}
+        names = [param.name.value for param in helper.parameters]
+        positional = len(helper.function.params.posonly_params) + len(helper.function.params.params)
+        for position, arg in enumerate(call.args):
+            name = arg.keyword.value if arg.keyword is not None else names[position] if position < positional else ""
+            if arg.star or name not in names or name in given:
+                return None
+            given[name] = arg.value
+        for param in helper.parameters:
+            if param.name.value not in given:
+                if param.default is None:
+                    return None
+                given[param.name.value] = param.default
+        return helper, given
+
+    def _statements(
+        self, helper: _Helper, given: Mapping[str, cst.BaseExpression], target: cst.BaseExpression | None
+    ) -> _Written:
+        renamed: dict[str, cst.BaseExpression] = dict(self._results(helper, given, target))
+        direct = bool(renamed)
+        for name in sorted(helper.own - set(renamed)):
+            renamed[name] = cst.Name(self._fresh(name))
+        before: list[cst.CSTNode] = []
+        for param in helper.parameters:
+            name = param.name.value
+            value = given[name]
+            if name in helper.rebound or not (_is_plain(value) or self._is_operand(helper, name, value)):
+                fresh = cst.Name(self._fresh(name))
+                before.append(
+                    cst.SimpleStatementLine(
+                        [cst.Assign([cst.AssignTarget(fresh)], value.with_changes(lpar=(), rpar=()))]
+                    )
+                )
+                renamed[name] = fresh
+            else:
+                renamed[name] = value
+        statements: list[cst.CSTNode] = [_substituted(statement, renamed) for statement in helper.body]
+        made: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
+        for statement in (*before, *statements):
+            assert isinstance(statement, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+            made.append(statement)
+        if helper.result is None or direct:
+            return _Written(made, None)
+        result = _substituted(helper.result, renamed)
+        assert isinstance(result, cst.BaseExpression)
+        return _Written(made, result)
+
+    def _fresh(self, name: str) -> str:
+        if name in self._taken:
+            name = fresh_name(name, self._taken)
+        self._taken.add(name)
+        self._bound |= {name}
+        return name
+
+    def _results(
+        self, helper: _Helper, given: Mapping[str, cst.BaseExpression], target: cst.BaseExpression | None
+    ) -> Mapping[str, cst.BaseExpression]:
+        """Where the result is a name of its own (or several) and the target too: the name it takes from the start."""
+        results, targets = _names_in(helper.result), _names_in(target)
+        asked = {node.value for value in given.values() for node in name_nodes(value)}
+        if not results or len(results) != len(targets) or len(set(results)) != len(results):
+            return {}
+        if not set(results) <= helper.own or set(targets) & (asked | helper.free) or len(set(targets)) != len(targets):
+            return {}
+        return {result: cst.Name(name) for result, name in zip(results, targets)}
+
+    @staticmethod
+    def _is_operand(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
+        """A view that the function only hands on to instructions, whole."""
+        if not isinstance(value, cst.Subscript) or _calls(value):
+            return False
+        handed = 0
+        uses = 0
+        for statement in helper.body:
+            uses += sum(node.value == name for node in name_nodes(statement))
+            for node in descendants(statement):
+                if isinstance(node, cst.Arg) and isinstance(node.value, cst.Name) and node.value.value == name:
+                    handed += 1
+        in_result = helper.result is not None and any(node.value == name for node in name_nodes(helper.result))
+        return handed == uses and not in_result
+
+
+@dataclass
+class _Written:
+    statements: list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
+    value: cst.BaseExpression | None
+    """What the call's value is after them; None when there is none, or its names stand for it already."""
+
+
+def _names_in(expression: cst.BaseExpression | None) -> list[str]:
+    parts = [element.value for element in expression.elements] if isinstance(expression, cst.Tuple) else [expression]
+    names = [part.value for part in parts if isinstance(part, cst.Name)]
+    return names if len(names) == len(parts) else []
+
+
+def _is_plain(value: cst.BaseExpression) -> bool:
+    """Costs nothing to repeat, and means the same wherever it stands: a name, a number, a text, nl.float32."""
+    while isinstance(value, cst.Attribute):
+        value = value.value
+    return isinstance(value, (cst.Name, cst.Integer, cst.Float, cst.SimpleString))
+
+
+def _calls(value: cst.BaseExpression) -> bool:
+    return any(isinstance(node, cst.Call) for node in descendants(value))
+
+
+def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
+    if _is_plain(value) or value.lpar or isinstance(value, (cst.Call, cst.Subscript, cst.Tuple)):
+        return value
+    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+def _substituted(node: cst.CSTNode, values: Mapping[str, cst.BaseExpression]) -> cst.CSTNode:
+    changes: dict[cst.CSTNode, cst.CSTNode] = {}
+    targets: Sequence[cst.CSTNode] = [
+        inner.target
+        for inner in descendants(node)
+        if isinstance(inner, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign))
+    ] + [inner.name for inner in descendants(node) if isinstance(inner, cst.AsName)]
+    names = [*name_nodes(node), *(name for target in targets for name in _target_names(target))]
+    for name in names:
+        value = values.get(name.value)
+        if value is not None:
+            changes[name] = (
+                value.deep_clone() if not isinstance(value, cst.Name) else name.with_changes(value=value.value)
+            )
+    return replace_nodes(node, changes) if changes else node.deep_clone()
+
+
+def _target_names(target: cst.CSTNode) -> list[cst.Name]:
+    if isinstance(target, cst.Name):
+        return [target]
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [name for element in target.elements for name in _target_names(element.value)]
+    return []
