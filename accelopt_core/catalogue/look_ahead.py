@@ -3,7 +3,8 @@
 Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken. When
 none gains more than a tie, small gains are added up, one after the other, until they do together. When that fails too,
 the search goes on from the measured kernels, the best first, one step further: a step that gains nothing by itself may
-open another that does. Nothing is compiled for real here; what is found is only planned.
+open another that does. A kernel's normal form is where steps may begin, as well as at the kernel as it stands. Nothing
+is compiled for real here; what is found is only planned.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
+from accelopt_core.transforms.normalize import NORMALIZE
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Search:
         self._worth = worth_a_round(tie)
         self._steps: dict[str, tuple[Rewrite, ...]] = {}
         """Of kernels that no profile is known of, by source: the same in every round."""
+        self._normal: dict[str, Rewrite | None] = {}
+        """The normal form by source; None for a kernel that is in it."""
 
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]
@@ -106,16 +110,15 @@ class Search:
         if before_us is None:
             return 0, []
         analysis = AnalysisContext(result.bottleneck, result.profile.fields)
-        steps = legal_rewrites(_parsed(parent.source, context), analysis, self._transforms)
-        steps = tuple(step for step in steps if not tried(context, parent, step.content_hash, step.site.what))
-        prices = self._predict([step.source for step in steps])
-        ideas = []
-        for step in steps:
-            after_us = prices[step.source]
-            if after_us is not None and before_us - after_us >= LEAST_SUMMAND * before_us:
-                path = (step.site.priced(before_us - after_us),)
-                ideas.append(Idea(parent, path, before_us, after_us, step.source))
-        return len(steps), ideas
+        count, ideas = 0, []
+        for start in self._starts(context, parent, before_us):
+            steps = _untried(context, start, legal_rewrites(_parsed(start.source, context), analysis, self._transforms))
+            prices = self._predict([step.source for step in steps])
+            count += len(steps)
+            nodes = [_after(start, step, us) for step in steps if (us := prices[step.source]) is not None]
+            nodes += [start] if start.path else []
+            ideas += _ideas(nodes, (1 - LEAST_SUMMAND) * before_us)
+        return count, ideas
 
     def summed(self, context: RoundContext, ties: Sequence[Idea]) -> list[Idea]:
         """From steps that are ties with their kernel: the first chain of such that is none; at most one.
@@ -159,8 +162,9 @@ class Search:
         root_us = self.price_us(root.source)
         if root_us is None or root_us > too_slow_us:
             return []
-        legal = self._legal(root.source, context)
-        children = self._children(context, _Node(root, root_us, (), root.source, root_us), legal, clock)
+        start = self._starts(context, root, root_us)[-1]  # more is legal from the normal form
+        legal = self._legal(start.source, context)
+        children = self._children(context, start, legal, clock)
         if ideas := _ideas(children, enough_us):
             return ideas
         nodes = [node for node in children if node.us <= too_slow_us and node.source not in clock.gone_through]
@@ -180,14 +184,25 @@ class Search:
         measured = context.measured or ((context.parent, context.parent_result),)
         return sorted(measured, key=lambda pair: pair[1].latency_us)[: self._look_ahead.roots]
 
+    def _starts(self, context: RoundContext, root: Candidate, root_us: float) -> list[_Node]:
+        """The kernel as it stands, and its normal form where that is another."""
+        starts = [_Node(root, root_us, (), root.source, root_us)]
+        normal = self._normal_form(root.source, context)
+        us = self.price_us(normal.source) if normal is not None else None
+        return [*starts, _after(starts[0], normal, us)] if normal is not None and us is not None else starts
+
+    def _normal_form(self, source: str, context: RoundContext) -> Rewrite | None:
+        if source not in self._normal:
+            try:
+                (found,) = legal_rewrites(_parsed(source, context), AnalysisContext(), (NORMALIZE,)) or (None,)
+            except NotAKernel:  # a model's kernel, among those measured
+                found = None
+            self._normal[source] = found
+        return self._normal[source]
+
     def _children(self, context: RoundContext, node: _Node, legal: Sequence[Rewrite], clock: _Allowance) -> list[_Node]:
-        titles = [site.what for site in node.path]
-        steps = [
-            step
-            for step in legal
-            if not tried(context, node.root, step.content_hash, ", then ".join([*titles, step.site.what]))
-        ]
-        if node.path:
+        steps = _untried(context, node, legal)
+        if any(site.transform != NORMALIZE.name for site in node.path):
             steps = steps[: clock.left]
             clock.left -= len(steps)
         if not steps or clock.left_s <= 0:
@@ -198,8 +213,7 @@ class Search:
         for step in steps:
             us = prices.get(step.source)
             if us is not None:
-                path = (*node.path, step.site.priced(node.us - us))
-                made.append(_Node(node.root, node.root_us, path, step.source, us))
+                made.append(_after(node, step, us))
         return made
 
     def _legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
@@ -242,6 +256,19 @@ def tried(context: RoundContext, root: Candidate, content_hash: str, title: str)
         attempt.content_hash == content_hash or (attempt.parent_id == root.id and attempt.title == title)
         for attempt in context.history
     )
+
+
+def _untried(context: RoundContext, node: _Node, steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
+    before = [site.what for site in node.path]
+    return tuple(
+        step
+        for step in steps
+        if not tried(context, node.root, step.content_hash, ", then ".join([*before, step.site.what]))
+    )
+
+
+def _after(node: _Node, step: Rewrite, us: float) -> _Node:
+    return _Node(node.root, node.root_us, (*node.path, step.site.priced(node.us - us)), step.source, us)
 
 
 def _name(step: Rewrite) -> SiteName:

@@ -51,6 +51,9 @@ class Normalize:
         return made.tree
 
 
+NORMALIZE = Normalize()
+
+
 def normalized(module: KernelModule) -> KernelModule:
     """The same kernel in normal form; normalizing that again changes nothing. Raises NotAKernel."""
     for _ in range(_MOST_PASSES):

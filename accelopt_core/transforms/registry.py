@@ -13,6 +13,7 @@ from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
 from accelopt_core.transforms.move_engine import MoveEngine
+from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
@@ -42,8 +43,8 @@ TRANSFORMS: tuple[Transform, ...] = (
 
 
 def transform_named(name: str) -> Transform:
-    """Raises KeyError with the names there are."""
-    for transform in TRANSFORMS:
+    """`normalize` too, which comes before others and gains nothing itself. Raises KeyError with the names there are."""
+    for transform in (NORMALIZE, *TRANSFORMS):
         if transform.name == name:
             return transform
     raise KeyError(f"no transform is called {name}; there are: {', '.join(t.name for t in TRANSFORMS)}")
