@@ -1,0 +1,328 @@
+"""What the catalogue makes of kernels that nobody here wrote, each run as a user would run it.
+
+    python benchmarks/strangers.py --sdk DIR --autocomp DIR --library DIR ... [--half development] [--only TEXT]
+    python benchmarks/strangers.py ... --inputs-only     are the kernels accepted and right, and how fast are they?
+    python benchmarks/strangers.py ... --write docs/strangers.md
+
+The directories are checkouts of the repositories in strangers_cases.py; what is not given is left out. Each kernel is a
+process of its own, `orchestrator.py --kernel FILE --function NAME --problem REFERENCE --provider catalogue`, with a
+folder of runs and a memory that knows nothing. A row in which something failed says what, and counts as 1.00x.
+Ends with status 1 when one did. Runs that --folder has already are read, not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured, explain
+from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
+from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, with_imports
+from infra import migrating
+from infra.journal import JournalError, replace_file
+from infra.runs.run_folder import RunFolder
+from infra.runs.suite import ROUNDS, geometric_mean, has_begun
+from infra.scratch_folder import ScratchFolder
+from infra.targets.local import LocalTarget
+from infra.tasks.kernel_file import kernel_text, surroundings_of
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound, task_from_files
+from infra.terminal.report import RunSummary, summary_of
+
+ROOT = Path(__file__).resolve().parent.parent
+WORTH = 1.1
+"""A speed-up from which a kernel counts as improved ..."""
+NEAR_BOUND = 85.0
+"""... as it does at this percentage of its bound, where little is left to win."""
+GRACE_S = 60.0
+"""A run that is asked to stop finishes its step, and checks its winner, before it is killed."""
+
+
+class NotRun(Exception):
+    """A row without figures, and why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stranger's figures; what is unknown is 0."""
+
+    stranger: Stranger
+    before_us: float = 0.0
+    after_us: float = 0.0
+    speedup: float = 1.0
+    before_percent: float = 0.0
+    """Of the bound of the declared work."""
+    after_percent: float = 0.0
+    transforms: tuple[str, ...] = ()
+    """From the input to the winner."""
+    stopped: str = ""
+    """How the run ended, and the largest gap that is left."""
+    seconds: float = 0.0
+    failed: str = ""
+
+    @property
+    def improved(self) -> bool:
+        return not self.failed and (self.speedup >= WORTH or self.after_percent >= NEAR_BOUND)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for key, name in REPOSITORIES.items():
+        parser.add_argument(f"--{key}", type=Path, metavar="DIR", help=f"a checkout of {name}")
+    parser.add_argument("--half", choices=[half.value for half in Half], help="only this one [both]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only strangers whose name or kind contains this")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="most rounds of each run [%(default)s]")
+    parser.add_argument("--seconds", type=float, default=180.0, help="for each run [%(default)s]")
+    parser.add_argument("--inputs-only", action="store_true", help="verify and time the kernels; no catalogue")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the runs here [a temporary folder]")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table as a page")
+    options = parser.parse_args(arguments)
+    roots = {key: getattr(options, key) for key in REPOSITORIES if getattr(options, key) is not None}
+    chosen = [
+        each
+        for each in STRANGERS
+        if each.repository in roots
+        and options.half in (None, each.half.value)
+        and (options.only in each.name or options.only in each.kind)
+    ]
+    if not chosen:
+        parser.error("no stranger fits: give the checkouts of their repositories, and look at --half and --only")
+    with ExitStack() as stack:
+        folder = options.folder
+        if folder is None:
+            scratch = ScratchFolder("strangers-")
+            stack.callback(scratch.close)
+            folder = scratch.path
+        rows = []
+        for number, stranger in enumerate(chosen, 1):
+            print(f"[{number}/{len(chosen)}] {stranger.name} ...", file=sys.stderr, flush=True)
+            root = roots[stranger.repository].resolve()
+            if options.inputs_only:
+                row = input_of(stranger, root, folder.resolve())
+            else:
+                row = run(stranger, root, folder.resolve(), options.rounds, options.seconds)
+            rows.append(row)
+            print(f"[{number}/{len(chosen)}] {in_one_line(row)}", file=sys.stderr, flush=True)
+    print("\n".join(table(rows)))
+    if options.write is not None:
+        replace_file(options.write, page(rows, options.inputs_only))
+    return int(any(row.failed for row in rows))
+
+
+# --- one kernel -----------------------------------------------------------------------------------
+
+
+def run(stranger: Stranger, root: Path, folder: Path, rounds: int, seconds: float) -> Row:
+    """What a user's run comes to; one that is there already is read."""
+    run_folder = RunFolder(folder / "checkpoints" / stranger.name)
+    began = time.monotonic()
+    said = ""
+    try:
+        if not has_begun(run_folder):
+            said = _carried_out(stranger, kernel_file(stranger, root, folder), folder, rounds, seconds)
+        took = time.monotonic() - began
+        if not has_begun(run_folder):
+            raise NotRun(said or "the run left nothing; its log says why")
+        summary = summary_of(run_folder)
+    except (NotRun, JournalError) as error:
+        return Row(stranger, seconds=time.monotonic() - began, failed=str(error))
+    row = replace(figures(stranger, summary), seconds=max(took, summary.seconds))
+    if summary.baseline is None or summary.manifest.status in ("running", "failed"):
+        return replace(row, after_us=row.before_us, speedup=1.0, transforms=(), failed=said or summary.status)
+    return row
+
+
+def kernel_file(stranger: Stranger, root: Path, folder: Path) -> Path:
+    """In the checkout, beside its neighbours; a copy where its own harness would complete it. Raises NotRun."""
+    path = root / stranger.file
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NotRun(f"{path}: {error.strerror}: is this a checkout of {REPOSITORIES[stranger.repository]}?") from None
+    found = hashlib.sha256(data).hexdigest()[: len(stranger.digest)]
+    if found != stranger.digest:
+        print(f"{stranger.name}: {path} is {found}; its row was written for {stranger.digest}", file=sys.stderr)
+    text = data.decode("utf-8")
+    complete = with_imports(text, stranger.migrate)
+    if complete == text:
+        return path
+    copy = folder / "kernels" / f"{stranger.name}.py"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(copy, complete)
+    return copy
+
+
+def _carried_out(stranger: Stranger, kernel: Path, folder: Path, rounds: int, seconds: float) -> str:
+    """One run in a process of its own; its last words if it did not end well."""
+    command = [
+        sys.executable, str(ROOT / "orchestrator.py"), "--kernel", str(kernel), "--function", stranger.function,
+        "--problem", str(stranger.reference_file), "--provider", "catalogue", "--rounds", str(rounds),
+        "--max-hours", f"{seconds / 3600:.6f}", "--checkpoints", str(folder / "checkpoints"), "--run-id", stranger.name,
+        "--memory", str(folder / "memories" / f"{stranger.name}.json"), "--view", "plain",
+    ] + ["--migrate"] * stranger.migrate  # fmt: skip
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / f"{stranger.name}.txt").open("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            _waited(process, seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        log.seek(0)
+        said = [line for line in log.read().splitlines() if line.startswith("orchestrator: ")]
+    if process.returncode < 0:
+        return f"killed {seconds + GRACE_S:g} s after it began"
+    return said[-1].removeprefix("orchestrator: ") if said else ""
+
+
+def _waited(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """The budget ends a run between two steps; one that is in a long step then is asked to end after it."""
+    try:
+        process.wait(seconds + GRACE_S / 2)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(GRACE_S / 2)
+        except subprocess.TimeoutExpired:
+            return
+
+
+def figures(stranger: Stranger, summary: RunSummary) -> Row:
+    """Of a run's folder."""
+    if summary.baseline is None or summary.best is None or summary.lineage is None:
+        return Row(stranger)
+    before, after = summary.baseline.result, summary.best.result
+    attempts = {attempt.id: attempt for attempt in summary.attempts}
+    steps = [attempts[name].technique for name in summary.lineage.path() if name in attempts]
+    gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
+    return Row(
+        stranger,
+        before.latency_us,
+        after.latency_us,
+        summary.speedup_basis_us / after.latency_us,
+        before.percent_of_peak,
+        after.percent_of_peak,
+        tuple(steps),
+        "; ".join([summary.status.removeprefix("finished: "), *gaps]),
+    )
+
+
+def input_of(stranger: Stranger, root: Path, folder: Path) -> Row:
+    """The kernel as it is, judged as a run judges its input; no catalogue sees it."""
+    began = time.monotonic()
+    try:
+        kernel = kernel_file(stranger, root, folder)
+        text = kernel_text(kernel)
+        task = task_from_files(stranger.reference_file, name=stranger.name)
+        task = replace(task, around=surroundings_of(kernel, text, stranger.function))
+        if stranger.migrate:
+            made = migrating.rewrite(kernel, text, task)
+            task = replace(task, presets=tuple(preset for preset in task.presets if preset.name in made.shapes))
+            text = made.source
+        target = LocalTarget("simulator", "trn2")
+        try:
+            result = target.evaluate(EvaluationRequest(task, Candidate("input", text)), lambda step, detail: None)
+        finally:
+            target.close()
+    except (NotRun, TaskInvalid, TaskNotFound, TaskFault, TargetError, JournalError) as error:
+        return Row(stranger, seconds=time.monotonic() - began, failed=str(error))
+    took = time.monotonic() - began
+    if not isinstance(result, Measured):
+        return Row(stranger, seconds=took, failed=explain(result))
+    us, percent = result.latency_us, result.percent_of_peak
+    return Row(stranger, us, us, 1.0, percent, percent, (), "input only", took)
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def in_one_line(row: Row) -> str:
+    if row.failed:
+        return f"{row.stranger.name}: FAILED: {row.failed} ({row.seconds:.0f} s)"
+    return (
+        f"{row.stranger.name}: {row.before_us:,.1f} -> {row.after_us:,.1f} µs, {row.speedup:.2f}x, "
+        f"{row.after_percent:.0f} % of its bound ({row.seconds:.0f} s)"
+    )
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """By halves, each with its means."""
+    lines = []
+    for half in Half:
+        of_half = [row for row in rows if row.stranger.half is half]
+        if of_half:
+            lines += ["", f"## The {half.value} half", ""]
+            lines += [
+                "| kernel | kind | before µs | after µs | speed-up | % of bound | transforms of the winner | what "
+                "stopped the rest | s |",
+                "|---|---|---:|---:|---:|---:|---|---|---:|",
+                *(_cells(row) for row in of_half),
+                "",
+                *means(of_half),
+            ]
+    return lines
+
+
+def _cells(row: Row) -> str:
+    name = f"{row.stranger.name} ({row.stranger.repository})"
+    stopped = (f"**failed**: {row.failed}" if row.failed else row.stopped).replace("|", "/")
+    cells = [name, row.stranger.kind]
+    if row.before_us:
+        cells += [f"{row.before_us:,.1f}", f"{row.after_us:,.1f}", f"{row.speedup:.2f}x"]
+        cells += [f"{row.before_percent:.0f} → {row.after_percent:.0f}"]
+    else:
+        cells += ["", "", "1.00x", ""]
+    cells += [counted(row.transforms), stopped, f"{row.seconds:.0f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def counted(steps: Sequence[str]) -> str:
+    """In their order, those that follow one another once with their number: `drop-copy x3`."""
+    groups: list[tuple[str, int]] = []
+    for step in steps:
+        if groups and groups[-1][0] == step:
+            groups[-1] = (step, groups[-1][1] + 1)
+        else:
+            groups.append((step, 1))
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in groups)
+
+
+def means(rows: Sequence[Row]) -> list[str]:
+    improved = sum(row.improved for row in rows)
+    timed = [row for row in rows if row.before_us]
+    return [
+        f"{len(rows)} kernels: geometric mean speed-up {geometric_mean(row.speedup for row in rows):.2f}x; "
+        f"{improved} ({100 * improved / len(rows):.0f} %) improved by {WORTH:g}x or at {NEAR_BOUND:g} % of the bound; "
+        f"{geometric_mean(row.before_percent for row in timed):.1f} % of the bound before, "
+        f"{geometric_mean(row.after_percent for row in timed):.1f} % after; "
+        f"{sum(bool(row.failed) for row in rows)} failed."
+    ]
+
+
+def page(rows: Sequence[Row], inputs_only: bool) -> str:
+    how = "verified and timed as they are" if inputs_only else "optimized by the catalogue"
+    head = [
+        "# Strangers",
+        "",
+        f"Public kernels that nobody here wrote, {how}, on the simulated Trn2. Made by",
+        "`python benchmarks/strangers.py`; `strangers_cases.py` beside it lists repositories, files and references.",
+    ]
+    return "\n".join([*head, *table(rows)]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The sum of two vectors, float32."""
+
+import numpy as np
+
+M = 1024000
+
+PRESETS = {"small": {"M": 256000}}
+WORK = {"matmul_flops": 0, "vector_ops": M, "hbm_bytes": 12 * M}
+
+
+def get_inputs():
+    return [np.random.normal(size=M).astype(np.float32) for _ in range(2)]
+
+
+def forward(a, b):
+    return a + b
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [np.asarray(kernel_result).reshape(reference.shape)]

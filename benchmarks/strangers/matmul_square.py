@@ -1,0 +1,27 @@
+"""lhs^T @ rhs of two square matrices in bfloat16, summed in float32: one channel of a triangular update."""
+
+import ml_dtypes
+import numpy as np
+
+N = 1024
+
+PRESETS = {"small": {"N": 256}}
+TOLERANCE = 1e-2
+PRECISION = "bf16-allowed"
+WORK = {"matmul_flops": 2 * N * N * N, "vector_ops": 0, "hbm_bytes": 6 * N * N}
+
+
+def get_inputs():
+    return [np.random.normal(size=(N, N)).astype(ml_dtypes.bfloat16) for _ in range(2)]
+
+
+def forward(lhs, rhs):
+    return lhs.T @ rhs
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [np.asarray(kernel_result).astype(np.float32).reshape(reference.shape)]

@@ -1,0 +1,102 @@
+"""The table of strangers is well-formed, and its figures say what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.judging.verification import Reference
+from accelopt_core.task import Task
+from benchmarks.strangers import NotRun, Row, counted, kernel_file, means, table
+from benchmarks.strangers_cases import REFERENCES, REPOSITORIES, STRANGERS, Half, Stranger, with_imports
+from infra.tasks.seed_index import task_from_files
+
+LEAST = 25
+STRANGER = STRANGERS[0]
+
+
+def test_there_are_enough_of_many_kinds_and_authors() -> None:
+    assert len(STRANGERS) >= LEAST
+    assert len({each.name for each in STRANGERS}) == len(STRANGERS)
+    assert {each.repository for each in STRANGERS} == set(REPOSITORIES)
+    assert len({each.kind for each in STRANGERS}) >= 8
+
+
+def test_the_halves_are_alike() -> None:
+    """Of each kind, of each repository with several, and of Beta 1, about as many in one as in the other."""
+    for groups in (
+        Counter((each.half, each.kind) for each in STRANGERS),
+        Counter((each.half, each.migrate) for each in STRANGERS),
+    ):
+        for group in {group for _, group in groups}:
+            assert abs(groups[Half.DEVELOPMENT, group] - groups[Half.UNTOUCHED, group]) <= 3, group
+    sizes = Counter(each.half for each in STRANGERS)
+    assert abs(sizes[Half.DEVELOPMENT] - sizes[Half.UNTOUCHED]) <= len(STRANGERS) // 10
+
+
+def test_no_kernel_is_in_both_halves() -> None:
+    assert len({(each.repository, each.file, each.function) for each in STRANGERS}) == len(STRANGERS)
+
+
+@pytest.mark.parametrize("name", sorted({each.reference for each in STRANGERS}))
+def test_a_reference_computes_something_at_its_smallest_shape(name: str) -> None:
+    task: Task = task_from_files(REFERENCES / f"{name}.py")
+    assert task.full.work is not None
+    reference = Reference(task, task.presets[0])
+    inputs = reference.inputs(task.seeds[0])
+    assert reference.kernel_arguments(inputs)
+    expected = reference.expected(inputs)
+    assert all(part.size and part.dtype.name == "float64" for part in expected)
+    outputs = reference.outputs([part.copy() for part in expected], expected)
+    assert [part.shape for part in outputs] == [part.shape for part in expected]
+
+
+def test_every_reference_is_of_some_row() -> None:
+    assert {path.stem for path in REFERENCES.glob("*.py")} == {each.reference for each in STRANGERS}
+
+
+def test_a_kernel_without_imports_is_completed_beside_the_checkout(tmp_path: Path) -> None:
+    bare = "@nki.jit\ndef solution(x):\n    return x\n"
+    assert with_imports(bare, migrate=False).startswith("import math\n\nimport nki\n")
+    assert "neuronxcc" in with_imports(bare, migrate=True)
+    whole = "import nki\n\n" + bare
+    assert with_imports(whole, migrate=False) == whole
+    for text, copied in ((bare, True), (whole, False)):
+        path = tmp_path / "checkout" / STRANGER.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        kernel = kernel_file(STRANGER, tmp_path / "checkout", tmp_path)
+        assert (kernel != path) is copied
+        assert path.read_text() == text
+
+
+def test_a_folder_that_is_no_checkout_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(NotRun, match="is this a checkout of ucb-bar/autocomp"):
+        kernel_file(STRANGER, tmp_path, tmp_path)
+
+
+def test_a_row_that_failed_counts_as_no_gain() -> None:
+    rows = [_row(STRANGER, speedup=4.0, after_percent=40.0), Row(STRANGER, failed="wrong: output 0")]
+    (said,) = means(rows)
+    assert "geometric mean speed-up 2.00x" in said
+    assert "1 (50 %) improved" in said
+    assert "1 failed" in said
+    assert "**failed**: wrong: output 0" in "\n".join(table(rows))
+
+
+def test_near_its_bound_a_kernel_needs_no_gain() -> None:
+    assert _row(STRANGER, after_percent=86.0).improved
+    assert not _row(STRANGER, after_percent=84.0).improved
+    assert _row(STRANGER, speedup=1.2, after_percent=20.0).improved
+
+
+def test_steps_of_one_kind_are_counted() -> None:
+    assert counted(["drop-copy", "drop-copy", "rotate-buffers", "drop-copy"]) == (
+        "drop-copy x2, rotate-buffers, drop-copy"
+    )
+
+
+def _row(stranger: Stranger, speedup: float = 1.0, after_percent: float = 0.0) -> Row:
+    return Row(stranger, 100.0, 100.0 / speedup, speedup, 10.0, after_percent)
