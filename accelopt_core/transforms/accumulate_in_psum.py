@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.declared import declared_shape
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import is_float32
@@ -130,9 +131,8 @@ def _memset(code: KernelCode, total: str, product: str, loop: Statement, additio
     made, product_made = _only_allocation(code, total), _only_allocation(code, product)
     if made.block is not loop.block or made.region != "sbuf" or not is_float32(code, cst.Name(total)):
         raise IllegalSite(f"{total} is not a float32 tile of SBUF made beside the loop")
-    shapes = [code.argument(allocation, "shape", 0) for allocation in (made, product_made)]
-    texts = [code.module.code_for_node(shape) for shape in shapes if shape is not None]
-    if len(texts) != 2 or texts[0] != texts[1]:
+    shapes = [declared_shape(code, allocation) for allocation in (made, product_made)]
+    if shapes[0] != shapes[1] or not shapes[0]:
         raise IllegalSite(f"{total} and {product} are not declared with the same shape")
     order = loop.block.statements
     before = [s for s in order[: order.index(loop)] if total in s.uses]

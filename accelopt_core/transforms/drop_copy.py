@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.declared import declared_dtype, declared_shape
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, replace_nodes
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import without
@@ -76,9 +77,8 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
     if {name, source} & code.captured:
         raise IllegalSite(f"{name} or {source} is used by a nested function or declared global")
     made, origin = _tile(code, name, copy), _tile(code, source, copy)
-    for keyword, position in (("shape", 0), ("dtype", 1)):
-        texts = [code.argument(allocation, keyword, position) for allocation in (made, origin)]
-        shown = [code.module.code_for_node(text) if text is not None else "" for text in texts]
+    for keyword, declared in (("shape", declared_shape), ("dtype", declared_dtype)):
+        shown = [declared(code, allocation) for allocation in (made, origin)]
         if shown[0] != shown[1] or not shown[0]:
             raise IllegalSite(f"{name} and {source} are not declared with the same {keyword}")
     order = copy.block.statements

@@ -39,6 +39,174 @@ WRITTEN_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "tensor_tensor_scan": ("dst",),
 }
 
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "activation": (
+        "dst",
+        "op",
+        "data",
+    ),
+    "activation_reduce": (
+        "dst",
+        "op",
+        "data",
+        "reduce_op",
+        "reduce_res",
+    ),
+    "affine_select": (
+        "dst",
+        "pattern",
+        "channel_multiplier",
+        "on_true_tile",
+        "on_false_value",
+    ),
+    "bn_aggr": (
+        "dst",
+        "data",
+    ),
+    "bn_stats": (
+        "dst",
+        "data",
+    ),
+    "dma_compute": (
+        "dst",
+        "srcs",
+        "reduce_op",
+    ),
+    "dma_copy": (
+        "dst",
+        "src",
+    ),
+    "dma_transpose": (
+        "dst",
+        "src",
+    ),
+    "iota": (
+        "dst",
+        "pattern",
+    ),
+    "local_gather": (
+        "dst",
+        "src_buffer",
+        "index",
+    ),
+    "max8": (
+        "dst",
+        "src",
+    ),
+    "memset": (
+        "dst",
+        "value",
+    ),
+    "nc_find_index8": (
+        "dst",
+        "data",
+        "vals",
+    ),
+    "nc_match_replace8": (
+        "dst",
+        "data",
+        "vals",
+        "imm",
+    ),
+    "nc_matmul": (
+        "dst",
+        "stationary",
+        "moving",
+    ),
+    "nc_n_gather": (
+        "dst",
+        "data",
+        "indices",
+    ),
+    "nc_stream_shuffle": (
+        "dst",
+        "src",
+        "shuffle_mask",
+    ),
+    "nc_transpose": (
+        "dst",
+        "data",
+    ),
+    "nonzero_with_count": (
+        "dst",
+        "src",
+    ),
+    "range_select": (
+        "dst",
+        "on_true_tile",
+        "comp_op0",
+        "comp_op1",
+        "bound0",
+        "bound1",
+    ),
+    "reciprocal": (
+        "dst",
+        "data",
+    ),
+    "scalar_tensor_tensor": (
+        "dst",
+        "data",
+        "op0",
+        "operand0",
+        "op1",
+        "operand1",
+    ),
+    "select_reduce": (
+        "dst",
+        "predicate",
+        "on_true",
+        "on_false",
+    ),
+    "tensor_copy": (
+        "dst",
+        "src",
+    ),
+    "tensor_copy_predicated": (
+        "dst",
+        "src",
+        "predicate",
+    ),
+    "tensor_partition_reduce": (
+        "dst",
+        "op",
+        "data",
+    ),
+    "tensor_reduce": (
+        "dst",
+        "op",
+        "data",
+        "axis",
+    ),
+    "tensor_scalar": (
+        "dst",
+        "data",
+        "op0",
+        "operand0",
+    ),
+    "tensor_scalar_reduce": (
+        "dst",
+        "data",
+        "op0",
+        "operand0",
+        "reduce_op",
+    ),
+    "tensor_tensor": (
+        "dst",
+        "data1",
+        "data2",
+        "op",
+    ),
+    "tensor_tensor_scan": (
+        "dst",
+        "data0",
+        "data1",
+        "initial",
+        "op0",
+        "op1",
+    ),
+}
+"""What can be given by position: the parameters that every instruction must be given, in NKI's documented order."""
+
 STARTS_ANEW = "nki.isa.reduce_cmd.reset_reduce"
 """With this `reduce_cmd` an instruction sums its own elements alone; with another it may go on from an earlier sum."""
 

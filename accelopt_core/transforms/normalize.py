@@ -12,6 +12,7 @@ import libcst as cst
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
+from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
 from accelopt_core.transforms.normalize_names import with_names_bound_once
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
@@ -80,4 +81,5 @@ def _once(module: KernelModule) -> KernelModule:
     module = again(in_one_spelling(KernelCode(module)))
     code = KernelCode(module)
     module = of(code.function, with_names_bound_once(code.function, code.all_names), code.module)
-    return again(with_tiles_made_where_used(KernelCode(module)))
+    module = again(with_tiles_made_where_used(KernelCode(module)))
+    return again(with_instructions_spelled_alike(KernelCode(module)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite
+from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, loaded_names, replace_nodes
 
 
@@ -57,10 +58,9 @@ def check_unchanged(code: KernelCode, expressions: list[cst.BaseExpression], til
 
 
 def is_float32(code: KernelCode, expression: cst.BaseExpression) -> bool:
-    """Every buffer it may stand for is declared float32 in so many words."""
+    """Every buffer it may stand for is declared float32."""
     found = code.allocations_of(expression)
-    dtypes = [code.argument(allocation, "dtype", 1) for allocation in found]
-    return bool(found) and all(d is not None and code.qualified(d) == "nki.language.float32" for d in dtypes)
+    return bool(found) and all(declared_dtype(code, each) == "nki.language.float32" for each in found)
 
 
 def without(
