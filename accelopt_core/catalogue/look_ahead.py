@@ -111,8 +111,11 @@ class Search:
             return 0, []
         analysis = AnalysisContext(result.bottleneck, result.profile.fields)
         count, ideas = 0, []
+        known: set[SiteName] = set()
         for start in self._starts(context, parent, before_us):
-            steps = _untried(context, start, legal_rewrites(_parsed(start.source, context), analysis, self._transforms))
+            legal = legal_rewrites(_parsed(start.source, context), analysis, self._transforms)
+            steps = _untried(context, start, [step for step in legal if _name(step) not in known])
+            known |= {_name(step) for step in legal}
             prices = self._predict([step.source for step in steps])
             count += len(steps)
             nodes = [_after(start, step, us) for step in steps if (us := prices[step.source]) is not None]
