@@ -179,16 +179,21 @@ class _WriteOut(cst.CSTTransformer):
         if helper.result is None and not isinstance(small, cst.Expr):
             return updated_node
         written = self._statements(helper, given, target)
-        needed = not isinstance(small, cst.Expr) or (written.value is not None and _calls(written.value))
-        if needed and written.value is not None:
-            written.statements.append(original_node.with_changes(body=[small.with_changes(value=written.value)]))
+        keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
+        if keeps_line:
+            body = [small.with_changes(value=written.value)]
+            written.statements.append(original_node.with_changes(body=body, leading_lines=()))
         self.done = True
         if not written.statements:
             return original_node.with_changes(body=[cst.Pass()])
         first = written.statements[0]
-        before = [*original_node.leading_lines, *(line for line in first.leading_lines if line.comment is not None)]
-        if len(written.statements) == 1 and first.leading_lines == original_node.leading_lines:
-            before = list(original_node.leading_lines)
+        comment = original_node.trailing_whitespace.comment
+        said = [cst.EmptyLine(comment=comment)] if comment is not None and not keeps_line else []
+        before = [
+            *original_node.leading_lines,
+            *said,
+            *(line for line in first.leading_lines if line.comment is not None),
+        ]
         written.statements[0] = first.with_changes(leading_lines=before)
         return cst.FlattenSentinel(written.statements)
 
