@@ -247,11 +247,7 @@ class _WriteOut(cst.CSTTransformer):
             value = given[name]
             if name in helper.rebound or not (_is_plain(value) or self._is_operand(helper, name, value)):
                 fresh = cst.Name(self._fresh(name))
-                before.append(
-                    cst.SimpleStatementLine(
-                        [cst.Assign([cst.AssignTarget(fresh)], value.with_changes(lpar=(), rpar=()))]
-                    )
-                )
+                before.append(cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(fresh)], _in_parentheses(value))]))
                 renamed[name] = fresh
             else:
                 renamed[name] = value
@@ -326,7 +322,8 @@ def _calls(value: cst.BaseExpression) -> bool:
 
 
 def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
-    if _is_plain(value) or value.lpar or isinstance(value, (cst.Call, cst.Subscript, cst.Tuple)):
+    on_one_line = "\n" not in cst.Module([]).code_for_node(value)
+    if _is_plain(value) or value.lpar or (on_one_line and isinstance(value, (cst.Call, cst.Subscript, cst.Tuple))):
         return value
     return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
