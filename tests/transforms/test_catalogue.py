@@ -85,12 +85,23 @@ def test_what_was_tried_is_not_planned_again(catalogue):
 
 
 def test_a_kernel_that_only_calls_others_is_said_to_be_out_of_reach(catalogue):
-    inner = MATMUL.kernel_source.replace("def kernel(", "def inner(").replace("TUNABLES", "_CHOICES")
-    source = inner + "\n\n@nki.jit\ndef kernel(a, b):\n    return inner(a, b)\n"
+    inner = MATMUL.kernel_source.replace("TUNABLES", "_CHOICES")
+    source = inner.replace("def kernel(", "def inner(*arguments):\n    return made(*arguments)\n\n\ndef made(")
+    source += "\n\n@nki.jit\ndef kernel(a, b):\n    return inner(a, b)\n"
     context = context_for(source)
     task = replace(context.task, around=Surroundings("", "k", (("helpers.py", "def f(x): return x\n"),)))
     with pytest.raises(NothingToPlan, match="none that this calls: a language model can"):
         catalogue.planner.plan(replace(context, task=task))
+
+
+def test_a_kernel_that_calls_a_function_of_its_file_is_improved_by_way_of_its_normal_form(catalogue):
+    inner = MATMUL.kernel_source.replace("def kernel(", "def inner(").replace("TUNABLES", "_CHOICES")
+    source = inner + "\n\n@nki.jit\ndef kernel(a, b):\n    return inner(a, b)\n"
+    context = context_for(source)
+    plan = catalogue.planner.plan(context)
+    made = catalogue.executor.execute(context, plan, ())
+    assert plan.title.startswith("write the kernel in normal form, then ")
+    np.testing.assert_array_equal(run(made, LHS, RHS), run(source, LHS, RHS))
 
 
 def test_rounds_end_by_themselves_and_every_step_is_faster_and_right(catalogue, predict):
