@@ -74,6 +74,7 @@ def rows_in(folder: Path) -> int:
     return sum(text.count("\n") for path in folder.glob("*.rows.jsonl") for text in [path.read_text()])
 
 
+@pytest.mark.slow
 def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by_it(
     host: PretendHost, tmp_path: Path
 ) -> None:

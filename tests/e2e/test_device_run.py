@@ -50,6 +50,7 @@ def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> assembl
     return assembly.carry_out(config.read(words, {}, folder))
 
 
+@pytest.mark.slow
 def test_the_three_best_by_simulation_go_to_the_device_and_it_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_simulated_trn1_is_read_of_as_trn1_and_said_not_to_be_calibrated(tmp_p
     assert [line for line in listed if " µs" in line and "simulated trn1, uncalibrated" in line]
 
 
+@pytest.mark.slow
 def test_a_host_that_reports_trn1_is_read_of_as_trn1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = PretendSdk(tmp_path / "sdk", site=SIMULATED)
     product = tmp_path / "sdk/sys/devices/virtual/dmi/id/product_name"

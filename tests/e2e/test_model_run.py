@@ -31,7 +31,7 @@ SCRIPT = [PLAN, code(WRONG), code(BROKEN), "I would rather talk about the weathe
 """One round: a wrong kernel, one that does not compile, a reply with no code, and then a good one."""
 
 
-@pytest.fixture(params=["anthropic", "openai"])
+@pytest.fixture(params=["anthropic", pytest.param("openai", marks=pytest.mark.slow)])
 def provider(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -105,6 +105,7 @@ def test_a_host_that_refuses_connections_is_one_line(sshd: Sshd, tmp_path: Path)
     assert ran.status == 4 and ran.errors.count("\n") == 1 and str(sshd.port) in ran.errors
 
 
+@pytest.mark.slow
 def test_two_hosts_of_two_cores_try_four_candidates_of_a_round_at_once(sshd: Sshd, tmp_path: Path) -> None:
     """The one server under two names is two hosts."""
     names = ("127.0.0.1", "localhost")

@@ -64,7 +64,11 @@ def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str
     assert len(final["ledger"]) == sum(requests.values()) == len(final["exchanges"])
 
 
-@pytest.mark.parametrize(("after", "stride"), [(True, 1), (False, 4)], ids=["after", "before"])
+@pytest.mark.parametrize(
+    ("after", "stride"),
+    [(True, 4), (False, 4), pytest.param(True, 1, marks=pytest.mark.slow)],
+    ids=["after", "before", "after each"],
+)
 def test_killed_at_every_step_and_resumed_it_ends_the_same(
     after: bool, stride: int, server: WireServer, undisturbed: tuple[dict[str, Any], Any, Any], tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def nobody_pulls_the_plug(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@pytest.mark.slow
 def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path) -> None:
     ran = soak(tmp_path, ROUNDS, 1)
     outcome, folder, watcher = ran.outcome, ran.folder, ran.watcher
