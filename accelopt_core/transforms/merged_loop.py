@@ -71,37 +71,53 @@ class _Tile:
 
 
 class MergedLoop:
-    """Raises IllegalSite, when it is made, naming what forbids it."""
+    """Raises IllegalSite, when it is made, naming what forbids it.
 
-    def __init__(self, code: KernelCode, loop: Statement, stays: Callable[[Statement], bool] = lambda _: False) -> None:
+    With `partly`, what cannot be merged stays in loops of its own, between the instructions that are.
+    """
+
+    def __init__(self, code: KernelCode, loop: Statement, partly: bool = False) -> None:
         if loop.count is None:
             raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
-        self._code, self.loop = code, loop
+        self._code, self.loop, self._partly = code, loop, partly
         inside = check_names_and_order(code, loop)
-        self._changing = _changing_names(code, loop, inside)
+        self._changing = _changing_names(loop, inside)
         self._read = AccessReader(code, loop.variable, self._changing)
-        self.inner = _innermost(code, loop, self._changing)
+        self.inner = _innermost(code, loop, self._changing, partly)
         assert self.inner.body is not None
         self.statements = self.inner.body.statements
-        self.stays = [s for s in self.statements if s.kind is Kind.INSTRUCTION and stays(s)]
         self._tiles: dict[str, _Tile] = {}
         self._accesses: dict[cst.BaseExpression, Access] = {}
         self._asserted: dict[str, int] = {}
+        self._in_order: set[Statement] = set()
+        """Statements whose iterations need their order."""
         own = made_in(code, inside)
-        self._find_tiles(own)
         for statement in self.statements:
             self._check(statement)
+        self._find_tiles(own)
         self._check_parts(own)
-        self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and s not in self.stays]
+        self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and self._can_be_merged(s)]
+        if partly:
+            self._leave_tiles_that_stay()
         if not self.merged:
             raise IllegalSite(f"nothing in the loop over {loop.variable} works on several iterations at once")
-        everything = self.all_iterations
-        self._changes = {statement: self._merged_operands(statement, everything) for statement in self.merged}
 
     @property
     def all_iterations(self) -> Iterations:
         assert self.loop.count is not None
         return Iterations(self.loop.variable, number(0), self._read.number(self.loop.count, self.loop))
+
+    @property
+    def runs(self) -> list[list[Statement]]:
+        """What becomes of the loop's statements: each that is merged by itself, what stays between them together."""
+        found: list[list[Statement]] = []
+        for statement in self.statements:
+            if statement in self.merged:
+                found += [[statement], []]
+            elif statement.kind in (Kind.INSTRUCTION, Kind.LOOP):
+                found = found or [[]]
+                found[-1].append(statement)
+        return [run for run in found if run]
 
     # --- what the loop does -------------------------------------------------------------------------
 
@@ -119,18 +135,16 @@ class MergedLoop:
                 raise IllegalSite(f"{name} has a place of its own (address=)")
             if statement.uses & self._changing or any(self.loop.variable in size.factors for size in sizes):
                 raise IllegalSite(f"what {name} is made with changes in the loop over {self.loop.variable}")
-            uses = [s for s in self.statements if name in s.uses and s is not statement]
-            self._tiles[name] = _Tile(statement, sizes, len(sizes) == 2 and all(map(self._uses_whole, uses)))
+            self._tiles[name] = _Tile(statement, sizes, len(sizes) == 2 and self._is_used_whole(name))
 
-    def _uses_whole(self, statement: Statement) -> bool:
-        """Every operand of it that is a tile of the loop's own, or part of one, takes all of a row."""
-        if statement.kind is not Kind.INSTRUCTION or statement.call is None or statement.operation == "tensor_reduce":
-            return False
-        for arg in statement.call.args:
-            if isinstance(arg.value, cst.Subscript):
-                access = self._read.access(arg.value, statement)
-                if len(access.dims) != 2 or access.dims[1] != Dim(number(0), access.sizes[1]):
-                    return False
+    def _is_used_whole(self, name: str) -> bool:
+        """Every operand that is this tile of the loop's own, or part of it, takes all of a row."""
+        for statement, arg, _ in self._arguments():
+            if name not in content_names(arg.value):
+                continue
+            access = self._read.access(arg.value, statement)
+            if statement.operation == "tensor_reduce" or access.dims[1] != Dim(number(0), access.sizes[1]):
+                return False
         return True
 
     def _check(self, statement: Statement) -> None:
@@ -141,14 +155,35 @@ class MergedLoop:
         elif statement.kind is Kind.CHECK:
             if statement.uses & self._changing:
                 raise IllegalSite(f"{where} checks each iteration by itself")
+        elif statement.kind is Kind.LOOP and self._partly:
+            for inner in statement.walk():
+                if inner.kind not in (Kind.LOOP, Kind.INSTRUCTION, Kind.ALLOCATE, Kind.CHECK):
+                    self._check(inner)
         elif statement.kind is not Kind.ALLOCATE and statement.kind is not Kind.INSTRUCTION:
             raise IllegalSite(f"{where} stands in the loop over {self.loop.variable} ({statement.kind.value})")
-        elif statement.kind is Kind.INSTRUCTION and statement not in self.stays:
+
+    def _can_be_merged(self, statement: Statement) -> bool:
+        """Raises IllegalSite if it cannot, unless it may stay."""
+        try:
             form = MERGEABLE.get(statement.operation)
             if form is None:
-                raise IllegalSite(f"{where}: {statement.operation} does not work element by element")
+                raise IllegalSite(f"line {statement.line}: {statement.operation} does not work element by element")
             if any(self._code.argument(statement, keyword) is not None for keyword in form.not_with):
-                raise IllegalSite(f"{where}: {statement.operation} does more than its elements")
+                raise IllegalSite(f"line {statement.line}: {statement.operation} does more than its elements")
+            self._merged_operands(statement, self.all_iterations)
+        except IllegalSite:
+            if not self._partly:
+                raise
+            return False
+        return statement not in self._in_order
+
+    def _leave_tiles_that_stay(self) -> None:
+        """A tile that a single run of what stays uses is made there, as it was."""
+        for name in list(self._tiles):
+            users = [run for run in self.runs if any(name in statement.uses for statement in run)]
+            if len(users) == 1 and users[0][0] not in self.merged:
+                del self._tiles[name]
+        self._accesses.clear()
 
     def _access(self, expression: cst.BaseExpression, at: Statement) -> Access:
         """With a dimension more, in which the iterations are, where it is a tile of the loop's own."""
@@ -161,7 +196,7 @@ class MergedLoop:
             here = Polynomial({(self.loop.variable,): 1})
             if tile is not None and tile.side_by_side:
                 width = tile.sizes[1]
-                dims = (found.dims[0], Dim(here * width, width))
+                dims: tuple[Dim, ...] = (found.dims[0], Dim(here * width, width))
                 found = replace(found, dims=dims, sizes=(found.sizes[0],))
             elif tile is not None:
                 dims = (found.dims[0], Dim(here, ONE, dropped=True), *found.dims[1:])
@@ -186,24 +221,40 @@ class MergedLoop:
         for statement, arg, is_written in self._arguments():
             if is_written:
                 written |= self._code.roots_of(_bases(arg.value)) - own
-        parts: dict[str, tuple[int, Polynomial, Polynomial]] = {}
-        names: dict[str, str] = {}
-        for statement, arg, _ in self._arguments():
-            for root in sorted(self._code.roots_of(_bases(arg.value)) & written):
-                access = self._access(arg.value, statement)
-                if names.setdefault(root, access.name) != access.name:
-                    raise IllegalSite(f"line {statement.line} touches {root} under another name")
-                found = self._part(access, statement, parts.get(root))
-                if found is None:
-                    raise IllegalSite(
-                        f"two iterations of the loop over {self.loop.variable} may touch the same part of {root} "
-                        f"(line {statement.line})"
-                    )
-                parts[root] = found
+        for root in sorted(written):
+            users = [
+                (s, arg.value) for s, arg, _ in self._arguments() if root in self._code.roots_of(_bases(arg.value))
+            ]
+            try:
+                self._check_parts_of(root, users)
+            except IllegalSite:
+                if not self._partly:
+                    raise
+                self._keep_in_order([statement for statement, _ in users])
+
+    def _check_parts_of(self, root: str, users: list[tuple[Statement, cst.BaseExpression]]) -> None:
+        part: tuple[int, Polynomial, Polynomial] | None = None
+        names: set[str] = set()
+        for statement, value in users:
+            access = self._access(value, statement)
+            names.add(access.name)
+            if len(names) > 1:
+                raise IllegalSite(f"line {statement.line} touches {root} under another name")
+            part = self._part(access, statement, part)
+            if part is None:
+                raise IllegalSite(
+                    f"two iterations of the loop over {self.loop.variable} may touch the same part of {root} "
+                    f"(line {statement.line})"
+                )
+
+    def _keep_in_order(self, users: list[Statement]) -> None:
+        """They stay, with all that stands between the first and the last of them."""
+        places = [at for at, top in enumerate(self.statements) for each in top.walk() if each in users]
+        self._in_order |= set(self.statements[min(places) : max(places) + 1])
 
     def _arguments(self) -> Iterator[tuple[Statement, cst.Arg, bool]]:
         """Of all instructions, and whether each is written."""
-        for statement in self.statements:
+        for statement in (each for top in self.statements for each in top.walk()):
             if statement.kind is Kind.INSTRUCTION and statement.call is not None:
                 for at, arg in enumerate(statement.call.args):
                     keyword = arg.keyword.value if arg.keyword is not None else ("dst" if at == 0 else "")
@@ -262,7 +313,9 @@ class MergedLoop:
     def _as_intervals(
         self, accesses: dict[str, Access], iterations: Iterations, at: Statement
     ) -> dict[str, Merged] | None:
-        merged = {tile: self._read.one_interval(access, iterations, at) for tile, access in accesses.items()}
+        merged = {
+            tile: self._read.one_interval(access, self._of(access, iterations), at) for tile, access in accesses.items()
+        }
         whole = {tile: each for tile, each in merged.items() if each is not None}
         if len(whole) < len(merged):
             return None
@@ -277,53 +330,71 @@ class MergedLoop:
     def _as_patterns(self, accesses: dict[str, Access], iterations: Iterations, at: Statement) -> dict[str, Merged]:
         """The iterations come right after the partitions, in memory wherever that is in its own order."""
         found: dict[str, Merged] = {}
-        on_chip = {tile: access for tile, access in accesses.items() if access.on_chip}
-        for tile, access in on_chip.items():
-            found[tile] = self._read.one_pattern(access, iterations, 1, at)
         for tile, access in accesses.items():
             if access.on_chip:
-                continue
-            if not found:
-                found[tile] = self._read.one_pattern(access, iterations, 0, at)
-                continue
-            first = next(iter(found.values()))
-            whole = self._read.one_interval(access, iterations, at)
-            if whole is not None and self._read.same_order(first, whole, at):
-                found[tile] = whole
-                continue
-            for position in range(len(access.kept) + 1):
-                made = self._read.one_pattern(access, iterations, position, at)
-                if self._read.same_order(first, made, at):
-                    found[tile] = made
-                    break
-            else:
-                raise IllegalSite(f"line {at.line} does not show which element goes where")
+                these = self._of(access, iterations)
+                found[tile] = self._read.one_pattern(access, these, 1, at)
+        first = next(iter(found.values()), None)
+        for tile, access in accesses.items():
+            if not access.on_chip:
+                found[tile] = self._in_memory(access, iterations, first, at)
+                first = first or found[tile]
         if at.operation != "tensor_reduce":  # a shorter text for the same elements
-            for tile, access in on_chip.items():
-                whole = self._read.one_interval(access, iterations, at)
-                if whole is not None and len(whole.before) == 1:
+            for tile, access in accesses.items():
+                whole = self._read.one_interval(access, self._of(access, iterations), at)
+                if access.on_chip and whole is not None and len(whole.before) == 1:
                     found[tile] = whole
         return found
+
+    def _in_memory(self, access: Access, iterations: Iterations, other: Merged | None, at: Statement) -> Merged:
+        """In the order of the other side of a transfer."""
+        if other is None:
+            return self._read.one_pattern(access, iterations, 0, at)
+        whole = self._read.one_interval(access, iterations, at)
+        if whole is not None and self._read.same_order(other, whole, at):
+            return whole
+        for position in range(len(access.kept) + 1):
+            made = self._read.one_pattern(access, iterations, position, at)
+            if self._read.same_order(other, made, at):
+                return made
+        raise IllegalSite(f"line {at.line} does not show which element goes where")
+
+    def _of(self, access: Access, iterations: Iterations) -> Iterations:
+        """The same ones as counted in a buffer: a tile of the loop's own has no others."""
+        return replace(iterations, first=number(0)) if access.name in self._tiles else iterations
 
     # --- rewriting ------------------------------------------------------------------------------------
 
     def statement(self, instruction: Statement, iterations: Iterations) -> cst.BaseStatement:
         return _statement(replace_nodes(instruction.node, self._merged_operands(instruction, iterations)))
 
-    def one_by_one(self, instruction: Statement, variable: str) -> cst.BaseStatement:
-        """An instruction that stays: of its tiles, the part of the iteration that `variable` counts."""
-        assert instruction.call is not None
+    def one_by_one(self, run: list[Statement], variable: str, count: Polynomial) -> list[cst.BaseStatement]:
+        """Statements that stay: of the loop's own tiles, the part of the iteration that `variable` counts."""
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         here = Polynomial({(variable,): 1})
-        for arg in instruction.call.args:
+        for statement, arg, _ in self._arguments():
             if content_names(arg.value) & frozenset(self._tiles):
-                access = self._access(arg.value, instruction)
+                access = self._laid_out(self._access(arg.value, statement), count)
                 dims = []
                 for dim in access.dims:
                     step, rest = dim.start.split(self.loop.variable)
                     dims.append(replace(dim, start=step * here + rest))
                 changes[arg.value] = cst.parse_expression(replace(access, dims=tuple(dims)).text)
-        return _statement(replace_nodes(instruction.node, changes))
+        used = frozenset[str]().union(*(statement.uses for statement in run)) - frozenset(self._tiles)
+        own = [s for s in self.statements if s in run or (s.kind is Kind.ALLOCATE and s.binds & used)]
+        return [_statement(replace_nodes(s.node, changes)) for s in (*self._numbers_for(own), *own)]
+
+    def _numbers_for(self, statements: list[Statement]) -> list[Statement]:
+        """Definitions of the numbers that they use and that change with the loop, in their order."""
+        used = frozenset[str]().union(*(statement.uses for statement in statements))
+        found: list[Statement] = []
+        for statement in reversed(list(self.loop.walk())):
+            around = (self.inner, *self.inner.block.loops())
+            if statement.kind is Kind.DEFINE and statement.block.owner in around and statement.binds & self._changing:
+                if statement.binds & used:
+                    found.insert(0, statement)
+                    used |= statement.uses
+        return found
 
     def allocation(self, statement: Statement, count: Polynomial) -> cst.BaseStatement:
         (name,) = statement.binds
@@ -334,6 +405,10 @@ class MergedLoop:
         assert shape is not None
         text = f"({', '.join(map(str, sizes))})"
         return _statement(replace_nodes(statement.node, {shape: cst.parse_expression(text)}))
+
+    def is_made_once(self, allocation: Statement) -> bool:
+        """It holds the tiles of all iterations: a part of what stays does not use it alone."""
+        return bool(allocation.binds & frozenset(self._tiles))
 
     def is_kept(self, statement: Statement) -> bool:
         """A number or a check that is the same for all iterations."""
@@ -353,7 +428,7 @@ class MergedLoop:
         while statement is not self.loop:
             node, outer = statement.node, statement.block.owner
             assert isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and outer is not None
-            looped = node.with_changes(body=node.body.with_changes(body=made))
+            looped = _statement(node.with_changes(body=node.body.with_changes(body=made)))
             assert outer.body is not None
             before = [_statement(s.node) for s in outer.body.statements if self.is_kept(s)]
             made = [*before, looped]
@@ -376,7 +451,7 @@ def _statement(node: cst.CSTNode) -> cst.BaseStatement:
     return node
 
 
-def _changing_names(code: KernelCode, loop: Statement, inside: list[Statement]) -> frozenset[str]:
+def _changing_names(loop: Statement, inside: list[Statement]) -> frozenset[str]:
     """The variable, and every number that is defined with it."""
     changing = {loop.variable}
     for statement in inside:
@@ -385,26 +460,26 @@ def _changing_names(code: KernelCode, loop: Statement, inside: list[Statement]) 
     return frozenset(changing)
 
 
-def _innermost(code: KernelCode, loop: Statement, changing: frozenset[str]) -> Statement:
+def _innermost(code: KernelCode, loop: Statement, changing: frozenset[str], partly: bool) -> Statement:
     """The loop that holds the instructions, all of them, with nothing but numbers between it and `loop`."""
     assert loop.body is not None
-    inner = [statement for statement in loop.body.statements if statement.kind is Kind.LOOP]
-    others = [s for s in loop.body.statements if s.kind not in (Kind.LOOP, Kind.DEFINE, Kind.CHECK)]
-    if not inner:
+    order = loop.body.statements
+    inner = [statement for statement in order if statement.kind is Kind.LOOP]
+    others = [s for s in order if s.kind not in (Kind.LOOP, Kind.DEFINE, Kind.CHECK)]
+    if not inner or (partly and (others or len(inner) > 1)):
         return loop
     if len(inner) > 1 or others:
         raise IllegalSite(f"the loop over {loop.variable} holds a loop and other work beside it")
     (within,) = inner
-    order = loop.body.statements
-    if order.index(within) != len(order) - 1:
+    if within is not order[-1]:
         raise IllegalSite(f"line {order[-1].line} follows the inner loop")
     if within.header_uses & changing:
         raise IllegalSite(f"the length of the loop over {within.variable} changes with {loop.variable}")
-    if any(s.kind is Kind.DEFINE and s.contents & code.buffers for s in order):
+    if any(s.kind is Kind.DEFINE and code.roots_of(s.contents) & code.buffers for s in order):
         raise IllegalSite(f"the loop over {loop.variable} gives part of a buffer a name")
     if any(s.kind is Kind.CHECK and s.uses & changing for s in order):
         raise IllegalSite(f"the loop over {loop.variable} checks each iteration by itself")
-    return _innermost(code, within, changing)
+    return _innermost(code, within, changing, partly)
 
 
 def _bases(expression: cst.BaseExpression) -> frozenset[str]:
