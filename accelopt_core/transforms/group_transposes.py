@@ -85,8 +85,6 @@ def _grouped(code: KernelCode, merged: MergedLoop, factor: int) -> list[cst.Base
     for statement in merged.statements:
         if statement.kind is Kind.ALLOCATE and merged.is_made_once(statement):
             body.append(merged.allocation(statement, count))
-        elif merged.is_kept(statement):
-            body.append(_line(statement))
     for run in merged.runs:
         if run[0] in merged.merged:
             body.append(merged.statement(run[0], iterations))
@@ -114,8 +112,3 @@ def _loop(loop: Statement, variable: str, count: str, body: list[cst.BaseStateme
         body=node.body.with_changes(body=body, header=cst.TrailingWhitespace(), footer=()),
         leading_lines=(),
     )
-
-
-def _line(statement: Statement) -> cst.BaseStatement:
-    assert isinstance(statement.node, cst.SimpleStatementLine)
-    return statement.node

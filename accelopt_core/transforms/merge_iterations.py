@@ -13,7 +13,7 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
 from accelopt_core.transforms.loop_sites import loop_at
 from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
 
@@ -60,11 +60,4 @@ def _instead(code: KernelCode, merged: MergedLoop) -> list[cst.BaseStatement]:
             body.append(merged.allocation(statement, iterations.count))
         elif statement.kind is Kind.INSTRUCTION:
             body.append(merged.statement(statement, iterations))
-        elif merged.is_kept(statement):
-            body.append(_kept(statement))
     return merged.around(body)
-
-
-def _kept(statement: Statement) -> cst.BaseStatement:
-    assert isinstance(statement.node, cst.SimpleStatementLine)
-    return statement.node

@@ -70,6 +70,16 @@ class _Tile:
     """Always used whole: the tiles of many iterations lie beside one another in two dimensions."""
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Of one dimension: start + step * variable and the `span - 1` after it, or every so manieth if that is None."""
+
+    dimension: int
+    step: Polynomial
+    start: Polynomial
+    span: Polynomial | None
+
+
 class MergedLoop:
     """Raises IllegalSite, when it is made, naming what forbids it.
 
@@ -82,7 +92,7 @@ class MergedLoop:
         self._code, self.loop, self._partly = code, loop, partly
         inside = check_names_and_order(code, loop)
         self._changing = _changing_names(loop, inside)
-        self._read = AccessReader(code, loop.variable, self._changing)
+        self._read = AccessReader(code, loop, self._changing)
         self.inner = _innermost(code, loop, self._changing, partly)
         assert self.inner.body is not None
         self.statements = self.inner.body.statements
@@ -233,15 +243,15 @@ class MergedLoop:
                 self._keep_in_order([statement for statement, _ in users])
 
     def _check_parts_of(self, root: str, users: list[tuple[Statement, cst.BaseExpression]]) -> None:
-        part: tuple[int, Polynomial, Polynomial] | None = None
+        parts: list[list[_Part]] = []
         names: set[str] = set()
         for statement, value in users:
             access = self._access(value, statement)
             names.add(access.name)
             if len(names) > 1:
                 raise IllegalSite(f"line {statement.line} touches {root} under another name")
-            part = self._part(access, statement, part)
-            if part is None:
+            parts.append(self._parts(access, statement))
+            if not any(all(_beside(first, each) for each in parts) for first in (p for each in parts for p in each)):
                 raise IllegalSite(
                     f"two iterations of the loop over {self.loop.variable} may touch the same part of {root} "
                     f"(line {statement.line})"
@@ -260,22 +270,21 @@ class MergedLoop:
                     keyword = arg.keyword.value if arg.keyword is not None else ("dst" if at == 0 else "")
                     yield statement, arg, keyword in WRITTEN_ARGUMENTS[statement.operation]
 
-    def _part(
-        self, access: Access, at: Statement, wanted: tuple[int, Polynomial, Polynomial] | None
-    ) -> tuple[int, Polynomial, Polynomial] | None:
-        """(dimension, step, start) of intervals that no two iterations share: [start + step * variable, step more)."""
-        changing = self.loop.binds | {self.loop.variable}
+    def _parts(self, access: Access, at: Statement) -> list[_Part]:
+        """In which dimensions an iteration takes elements that no other one takes, and which."""
+        changing, read = self.loop.binds | {self.loop.variable}, self._read
+        found = []
         for place in access.moving(self.loop.variable):
             dim = access.dims[place]
-            step, start = (self._read.full.expanded(each, at) for each in dim.start.split(self.loop.variable))
-            if self._read.full.names(step) & changing:
+            step, start = (read.full.expanded(each, at) for each in dim.start.split(self.loop.variable))
+            if read.full.names(step) & changing:
                 continue
-            span = (dim.length - ONE) * dim.step + ONE
-            apart = self._read.fits(span, step, at) or (dim.length == ONE and _is_product(step))
-            between = not apart and self._read.same(self.all_iterations.count * step, dim.step, at)
-            if (apart or between) and wanted in (None, (place, step, start)):
-                return place, step, start
-        return None
+            span = read.full.expanded((dim.length - ONE) * dim.step + ONE, at)
+            if read.fits(span, step, at) or (dim.length == ONE and _is_product(step)):
+                found.append(_Part(place, step, start, span))
+            elif read.same(self.all_iterations.count * step, dim.step, at):
+                found.append(_Part(place, step, start, None))
+        return found
 
     # --- one instruction for many iterations ----------------------------------------------------------
 
@@ -415,15 +424,18 @@ class MergedLoop:
         return statement.kind in (Kind.DEFINE, Kind.CHECK) and not statement.binds & self._changing
 
     def assertions(self) -> list[cst.BaseStatement]:
-        """How many dimensions there are of what the text does not say it of."""
-        return [
-            _statement(cst.parse_statement(f'assert len({name}.shape) == {rank}, "{name} must have {rank} dimensions"'))
+        """What the text does not say and the merged instructions take for granted."""
+        conditions = {
+            f"len({name}.shape) == {rank}": f"{name} must have {rank} dimensions"
             for name, rank in sorted(self._asserted.items())
-        ]
+        }
+        conditions |= self._read.assumed
+        return [_statement(cst.parse_statement(f'assert {each}, "{why}"')) for each, why in conditions.items()]
 
     def around(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """The statements in place of the loop: `body`, within whatever loops it held."""
-        made = list(body)
+        kept = [_statement(statement.node) for statement in self.statements if self.is_kept(statement)]
+        made = [*kept, *self.assertions(), *body]
         statement = self.inner
         while statement is not self.loop:
             node, outer = statement.node, statement.block.owner
@@ -433,7 +445,7 @@ class MergedLoop:
             before = [_statement(s.node) for s in outer.body.statements if self.is_kept(s)]
             made = [*before, looped]
             statement = outer
-        return [*self.assertions(), *made]
+        return made
 
 
 def in_place_of(code: KernelCode, loop: Statement, made: Sequence[cst.BaseStatement]) -> cst.Module:
@@ -487,6 +499,20 @@ def _bases(expression: cst.BaseExpression) -> frozenset[str]:
     if isinstance(expression, cst.Subscript) and isinstance(expression.value, cst.Name):
         return frozenset({expression.value.value})
     return content_names(expression)
+
+
+def _beside(first: _Part, others: list[_Part]) -> bool:
+    """One of them keeps within the step that begins where `first` does."""
+    for other in others:
+        if (other.dimension, other.step) == (first.dimension, first.step):
+            after = other.start - first.start
+            if after == number(0) and (other.span is None) == (first.span is None):
+                return True
+            room = (first.step - after).value
+            if other.span is not None and first.span is not None and after.value is not None and room is not None:
+                if after.value >= 0 and other.span.value is not None and other.span.value <= room:
+                    return True
+    return False
 
 
 def _is_product(step: Polynomial) -> bool:

@@ -105,21 +105,52 @@ class Merged:
 class AccessReader:
     """Reads operands. Nothing in what it returns but the variable changes with the loop."""
 
-    def __init__(self, code: KernelCode, variable: str, changing: frozenset[str]) -> None:
+    def __init__(self, code: KernelCode, loop: Statement, changing: frozenset[str]) -> None:
+        variable = loop.variable
         self._code = code
+        self._loop = loop
         self._variable = variable
         self._changing = changing
         self.indices = Indices(code, changing - {variable})
         """Keeps the kernel's own names; sees through those alone that change."""
         self.full = Indices(code)
+        self.assumed: dict[str, str] = {}
+        """Conditions under which no bound cuts the last iteration short, each with what to say where it does."""
 
     def number(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
         """Linear in the variable. Raises IllegalSite where it changes with the loop in another way."""
-        found = self.indices.polynomial(expression, at)
+        found = self._uncut(self.indices.polynomial(expression, at), at)
         step, rest = found.split(self._variable)
         if (self.indices.names(step) | self.indices.names(rest)) & self._changing:
             text = self._code.module.code_for_node(expression)
             raise IllegalSite(f"line {at.line}: {text} is not linear in {self._variable}")
+        return found
+
+    def _uncut(self, found: Polynomial, at: Statement) -> Polynomial:
+        """With `start + T` for `min(start + T, N)`: assumed is that the last iteration still has all of its T."""
+        for factor in found.factors:
+            call = cst.parse_expression(factor)
+            if not isinstance(call, cst.Call) or len(call.args) != 2 or not self.indices.names(found) & self._changing:
+                continue
+            if self._code.module.code_for_node(call.func) != "min" or self._loop.count is None:
+                continue
+            left, right = (self.indices.polynomial(arg.value, at) for arg in call.args)
+            slope = (left - right).split(self._variable)[0]
+            if not slope.terms or self._variable in slope.factors:
+                continue
+            if slope.adds_up:
+                kept, bound = left, right
+            elif (number(-1) * slope).adds_up:
+                kept, bound = right, left
+            else:
+                continue
+            last = self.indices.polynomial(self._loop.count, self._loop) - ONE
+            ends = [step * last + rest for step, rest in (each.split(self._variable) for each in (kept, bound))]
+            if any(self.indices.names(end) & self._changing for end in ends):
+                continue
+            whole = f"the last iteration over {self._variable} must be a whole one"
+            self.assumed[f"{ends[0]} <= {ends[1]}"] = whole
+            found = _instead_of(found, factor, kept)
         return found
 
     def same(self, left: Polynomial, right: Polynomial, at: Statement) -> bool:
@@ -289,6 +320,16 @@ class AccessReader:
                 total *= each
             products.append(total)
         return self.same(products[0], products[1], at)
+
+
+def _instead_of(polynomial: Polynomial, factor: str, value: Polynomial) -> Polynomial:
+    total = number(0)
+    for monomial, times in polynomial.terms.items():
+        product = number(times)
+        for each in monomial:
+            product *= value if each == factor else Polynomial({(each,): 1})
+        total += product
+    return total
 
 
 def _dots(part: cst.Index) -> bool:

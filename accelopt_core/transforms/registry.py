@@ -10,8 +10,10 @@ from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
+from accelopt_core.transforms.group_transposes import GroupTransposes
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
+from accelopt_core.transforms.merge_iterations import MergeIterations
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
@@ -37,6 +39,8 @@ TRANSFORMS: tuple[Transform, ...] = (
     RotateBuffers(),
     BlockTiles(),
     WidenDmaRows(),
+    MergeIterations(),
+    GroupTransposes(),
     InterchangeLoops(),
 )
 
