@@ -103,15 +103,14 @@ class Merged:
 
 
 class AccessReader:
-    """Reads operands. Nothing in what it returns but the variable changes with the loop."""
+    """Reads operands, within a loop: nothing in what it returns but the variable changes with that."""
 
-    def __init__(self, code: KernelCode, loop: Statement, changing: frozenset[str]) -> None:
-        variable = loop.variable
+    def __init__(self, code: KernelCode, loop: Statement | None = None, changing: frozenset[str] = frozenset()) -> None:
         self._code = code
         self._loop = loop
-        self._variable = variable
+        self._variable = loop.variable if loop is not None else ""
         self._changing = changing
-        self.indices = Indices(code, changing - {variable})
+        self.indices = Indices(code, changing - {self._variable})
         """Keeps the kernel's own names; sees through those alone that change."""
         self.full = Indices(code)
         self.assumed: dict[str, str] = {}
@@ -132,7 +131,7 @@ class AccessReader:
             call = cst.parse_expression(factor)
             if not isinstance(call, cst.Call) or len(call.args) != 2 or not self.indices.names(found) & self._changing:
                 continue
-            if self._code.module.code_for_node(call.func) != "min" or self._loop.count is None:
+            if self._code.module.code_for_node(call.func) != "min" or self._loop is None or self._loop.count is None:
                 continue
             left, right = (self.indices.polynomial(arg.value, at) for arg in call.args)
             slope = (left - right).split(self._variable)[0]

@@ -18,6 +18,7 @@ from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.transpose_by_pe import TransposeByPe
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
@@ -30,6 +31,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     EvacuatePsum(),
     FuseRowSum(),
     FuseElementwise(),
+    SubtractInActivation(),
     AccumulateInPsum(),
     DropCopy(),
     TransposeByDma(),

@@ -43,6 +43,7 @@ from tests.transforms import test_interchange_loops as interchange
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
 from tests.transforms import test_transpose_by_pe as by_pe
 from tests.transforms import test_widen_dma_rows as widen
@@ -126,6 +127,18 @@ def piece_by_piece(silu: str) -> str:
     )
 
 
+def subtracted_first(bmm_softmax: str) -> str:
+    """The maximum is subtracted on Vector before the activation reads the difference."""
+    biased = "nisa.activation(dst=weights, op=nl.exp, data=scores, bias=negative_max)\n"
+    assert biased in bmm_softmax and ", negate=True" in bmm_softmax
+    return bmm_softmax.replace(", negate=True", "").replace(
+        biased,
+        "shifted = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)\n"
+        "            nisa.tensor_scalar(dst=shifted, data=scores, op0=nl.subtract, operand0=negative_max)\n"
+        "            nisa.activation(dst=weights, op=nl.exp, data=shifted)\n",
+    )
+
+
 def turned_by_dma(matmul: str) -> str:
     return applied(transform_named("transpose-by-dma"), matmul, "x_tile")
 
@@ -160,6 +173,11 @@ CONTRACTS = {
     "fuse-elementwise": Contract(
         fuse.test_one_instruction_does_what_two_did,
         fuse.REFUSED, fuse.test_fused_kernels_compute_the_same, "add_rmsnorm_matmul",
+    ),
+    "subtract-in-activation": Contract(
+        subtract.test_one_pass_less_and_the_same_numbers,
+        subtract.REFUSALS, subtract.test_every_site_of_a_random_kernel_keeps_the_result,
+        "bmm_softmax", subtracted_first,
     ),
     "accumulate-in-psum": Contract(
         psum.test_it_is_offered_once_and_relieves_the_vector_engine,
