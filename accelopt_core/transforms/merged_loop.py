@@ -23,15 +23,13 @@ from accelopt_core.transforms.kernel_code import (
     replace_nodes,
 )
 from accelopt_core.transforms.loop_independence import check_names_and_order, made_in
-from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged
+from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged, arguments_of
 
 
 @dataclass(frozen=True)
 class Elementwise:
     """Which arguments of an instruction are tiles, element by element."""
 
-    parameters: tuple[str, ...]
-    """In the order of the signature, as far as they are passed by position."""
     tiles: tuple[str, ...]
     per_partition: tuple[str, ...] = ()
     """One value for each partition, or a number."""
@@ -39,21 +37,16 @@ class Elementwise:
     """Arguments with which it is not elementwise."""
 
 
-_SUMS = ("reduce_op", "reduce_res", "reduce_cmd")
 MERGEABLE = {
-    "activation": Elementwise(("dst", "op", "data", "bias", "scale"), ("dst", "data"), ("bias", "scale"), _SUMS),
-    "dma_copy": Elementwise(("dst", "src"), ("dst", "src"), (), ("priority", "oob_mode")),
-    "memset": Elementwise(("dst", "value"), ("dst",)),
-    "reciprocal": Elementwise(("dst", "data"), ("dst", "data")),
-    "scalar_tensor_tensor": Elementwise(
-        ("dst", "data", "op0", "operand0", "op1", "operand1"), ("dst", "data", "operand1"), ("operand0",)
-    ),
-    "tensor_copy": Elementwise(("dst", "src"), ("dst", "src")),
-    "tensor_reduce": Elementwise(("dst", "op", "data", "axis"), ("dst", "data")),
-    "tensor_scalar": Elementwise(
-        ("dst", "data", "op0", "operand0", "reverse0", "op1", "operand1"), ("dst", "data"), ("operand0", "operand1")
-    ),
-    "tensor_tensor": Elementwise(("dst", "data1", "data2", "op"), ("dst", "data1", "data2")),
+    "activation": Elementwise(("dst", "data"), ("bias", "scale"), ("reduce_op", "reduce_res", "reduce_cmd")),
+    "dma_copy": Elementwise(("dst", "src"), (), ("priority", "oob_mode")),
+    "memset": Elementwise(("dst",)),
+    "reciprocal": Elementwise(("dst", "data")),
+    "scalar_tensor_tensor": Elementwise(("dst", "data", "operand1"), ("operand0",)),
+    "tensor_copy": Elementwise(("dst", "src")),
+    "tensor_reduce": Elementwise(("dst", "data")),
+    "tensor_scalar": Elementwise(("dst", "data"), ("operand0", "operand1")),
+    "tensor_tensor": Elementwise(("dst", "data1", "data2")),
 }
 """Every element of `dst` depends on the same element of the other tiles alone; of tensor_reduce, on the same row."""
 
@@ -290,15 +283,9 @@ class MergedLoop:
 
     def _merged_operands(self, statement: Statement, iterations: Iterations) -> dict[cst.CSTNode, cst.CSTNode]:
         """What is written instead of its operands. Raises IllegalSite."""
-        form, call = MERGEABLE[statement.operation], statement.call
-        assert call is not None
-        given = {
-            arg.keyword.value if arg.keyword is not None else form.parameters[at]: arg.value
-            for at, arg in enumerate(call.args)
-            if arg.keyword is not None or at < len(form.parameters)
-        }
-        if len(given) != len(call.args) or any(tile not in given for tile in form.tiles):
-            raise IllegalSite(f"line {statement.line}: {statement.operation} is given its operands in another form")
+        form, given = MERGEABLE[statement.operation], arguments_of(statement)
+        if any(tile not in given for tile in form.tiles):
+            raise IllegalSite(f"line {statement.line}: {statement.operation} lacks an operand")
         accesses = {tile: self._laid_out(self._access(given[tile], statement), iterations.count) for tile in form.tiles}
         reduces = statement.operation == "tensor_reduce"
         merged = None if reduces else self._as_intervals(accesses, iterations, statement)

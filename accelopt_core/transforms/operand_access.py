@@ -20,6 +20,20 @@ HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
 ONE = number(1)
 
 
+PARAMETERS = {
+    "activation": ("dst", "op", "data", "bias", "scale"),
+    "dma_copy": ("dst", "src"),
+    "memset": ("dst", "value"),
+    "reciprocal": ("dst", "data"),
+    "scalar_tensor_tensor": ("dst", "data", "op0", "operand0", "op1", "operand1"),
+    "tensor_copy": ("dst", "src"),
+    "tensor_reduce": ("dst", "op", "data", "axis"),
+    "tensor_scalar": ("dst", "data", "op0", "operand0", "reverse0", "op1", "operand1"),
+    "tensor_tensor": ("dst", "data1", "data2", "op"),
+}
+"""Names of what is passed by position, in the order of the signatures of nki.isa."""
+
+
 @dataclass(frozen=True)
 class Dim:
     """Elements start, start + step, ... of one dimension."""
@@ -319,6 +333,25 @@ class AccessReader:
                 total *= each
             products.append(total)
         return self.same(products[0], products[1], at)
+
+
+def arguments_of(instruction: Statement) -> dict[str, cst.BaseExpression]:
+    """By name, however they are passed. Raises IllegalSite where a position has no name."""
+    assert instruction.call is not None
+    parameters = PARAMETERS.get(instruction.operation, ())
+    given = {}
+    for at, arg in enumerate(instruction.call.args):
+        if arg.keyword is None and at >= len(parameters):
+            raise IllegalSite(f"line {instruction.line} passes more operands by position than have a name here")
+        given[arg.keyword.value if arg.keyword is not None else parameters[at]] = arg.value
+    return given
+
+
+def base_name(operand: cst.BaseExpression) -> str:
+    """Of an operand that is a buffer or part of one; empty for anything else."""
+    if isinstance(operand, cst.Subscript):
+        operand = operand.value
+    return operand.value if isinstance(operand, cst.Name) else ""
 
 
 def _instead_of(polynomial: Polynomial, factor: str, value: Polynomial) -> Polynomial:

@@ -25,12 +25,9 @@ from accelopt_core.transforms.kernel_code import (
     loaded_names,
     replace_nodes,
 )
-from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
-from accelopt_core.transforms.operand_access import AccessReader
+from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32
-
-_Arguments = dict[str, cst.BaseExpression]
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class SubtractInActivation(InstructionTransform[_Difference]):
         isa, nl = code.module.code_for_node(call.func.value), code.name_of_module("nki.language")
         if not nl:
             raise IllegalSite("the kernel has no name for nki.language")
-        negative = code.fresh_name(f"negative_{_base(found.subtracted)}")
+        negative = code.fresh_name(f"negative_{base_name(found.subtracted)}")
         subtracted = code.module.code_for_node(found.subtracted)
         factor = f"-({found.scale})" if found.scale else "-1.0"
         made = [
@@ -85,7 +82,7 @@ class SubtractInActivation(InstructionTransform[_Difference]):
         ]
         kept = [
             f"{keyword}={code.module.code_for_node(value)}"
-            for keyword, value in _arguments(reader).items()
+            for keyword, value in arguments_of(reader).items()
             if keyword not in ("data", "bias", "scale")
         ]
         scale = f", scale={found.scale}" if found.scale else ""
@@ -100,24 +97,24 @@ def _subtractions(code: KernelCode) -> Iterator[tuple[str, Statement]]:
     for statement in code.statements():
         if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_scalar":
             op, dst = code.argument(statement, "op0", 2), code.argument(statement, "dst", 0)
-            if op is not None and dst is not None and code.qualified(op) == "nki.language.subtract" and _base(dst):
-                yield _base(dst), statement
+            if op is not None and dst is not None and code.qualified(op) == "nki.language.subtract" and base_name(dst):
+                yield base_name(dst), statement
 
 
 def _plan(code: KernelCode, subtraction: Statement) -> _Difference:
     """Raises IllegalSite."""
     where = f"line {subtraction.line}"
-    given = _arguments(subtraction)
+    given = arguments_of(subtraction)
     if set(given) - {"engine"} not in (
         {"dst", "data", "op0", "operand0"},
         {"dst", "data", "op0", "operand0", "op1", "operand1"},
     ):
         raise IllegalSite(f"{where} does more than subtract and scale")
-    name = _base(given["dst"])
+    name = base_name(given["dst"])
     allocation, reader = _only_reader(code, subtraction, name)
     if not is_float32(code, given["dst"]):
         raise IllegalSite(f"{name} is not declared float32, so it rounds what passes through it")
-    wanted = _arguments(reader)
+    wanted = arguments_of(reader)
     read = wanted.get("data")
     if reader.operation != "activation" or read is None or not read.deep_equals(given["dst"]):
         raise IllegalSite(f"line {reader.line} is no activation that reads just what {where} writes")
@@ -180,24 +177,6 @@ def _without(body: list[cst.CSTNode], at: int) -> list[cst.CSTNode]:
     following = body[at + 1]
     lines = [*comments, *getattr(following, "leading_lines", ())]
     return [*body[:at], following.with_changes(leading_lines=lines), *body[at + 2 :]]
-
-
-def _arguments(statement: Statement) -> _Arguments:
-    assert statement.call is not None
-    form = MERGEABLE.get(statement.operation)
-    given: _Arguments = {}
-    for at, arg in enumerate(statement.call.args):
-        if arg.keyword is None and (form is None or at >= len(form.parameters)):
-            raise IllegalSite(f"line {statement.line} passes operands by position")
-        given[arg.keyword.value if arg.keyword is not None else form.parameters[at]] = arg.value  # type: ignore[union-attr]  # a form, or a keyword
-    return given
-
-
-def _base(expression: cst.BaseExpression) -> str:
-    """The name of an operand that is a buffer or part of one; empty for anything else."""
-    if isinstance(expression, cst.Subscript):
-        expression = expression.value
-    return expression.value if isinstance(expression, cst.Name) else ""
 
 
 def _is_one(value: cst.BaseExpression) -> bool:
