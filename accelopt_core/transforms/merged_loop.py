@@ -495,9 +495,9 @@ def _beside(first: _Part, others: list[_Part]) -> bool:
             after = other.start - first.start
             if after == number(0) and (other.span is None) == (first.span is None):
                 return True
-            room = (first.step - after).value
-            if other.span is not None and first.span is not None and after.value is not None and room is not None:
-                if after.value >= 0 and other.span.value is not None and other.span.value <= room:
+            space = (first.step - after).value
+            if other.span is not None and first.span is not None and after.value is not None and space is not None:
+                if after.value >= 0 and other.span.value is not None and other.span.value <= space:
                     return True
     return False
 

@@ -169,9 +169,9 @@ class AccessReader:
     def same(self, left: Polynomial, right: Polynomial, at: Statement) -> bool:
         return left == right or self.full.expanded(left, at) == self.full.expanded(right, at)
 
-    def fits(self, length: Polynomial, room: Polynomial, at: Statement) -> bool:
+    def fits(self, length: Polynomial, space: Polynomial, at: Statement) -> bool:
         """It is at most that, for certain."""
-        return length == room or self.full.at_most(self.full.expanded(length, at), self.full.expanded(room, at))
+        return length == space or self.full.at_most(self.full.expanded(length, at), self.full.expanded(space, at))
 
     def access(self, expression: cst.BaseExpression, at: Statement) -> Access:
         """Raises IllegalSite for anything but a name and its indices."""
