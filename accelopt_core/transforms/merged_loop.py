@@ -6,7 +6,7 @@ come before all of the second. A tile that every iteration makes anew becomes on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -50,8 +50,6 @@ MERGEABLE = {
 }
 """Every element of `dst` depends on the same element of the other tiles alone; of tensor_reduce, on the same row."""
 
-_Text = Callable[[Iterations], str]
-
 
 @dataclass(frozen=True)
 class _Tile:
@@ -65,12 +63,12 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Part:
-    """Of one dimension: start + step * variable and the `span - 1` after it, or every so manieth if that is None."""
+    """Of one dimension: start + step * variable and the `span - 1` after it, perhaps in every period of the loop."""
 
     dimension: int
     step: Polynomial
     start: Polynomial
-    span: Polynomial | None
+    span: Polynomial
 
 
 class MergedLoop:
@@ -265,19 +263,42 @@ class MergedLoop:
 
     def _parts(self, access: Access, at: Statement) -> list[_Part]:
         """In which dimensions an iteration takes elements that no other one takes, and which."""
-        changing, read = self.loop.binds | {self.loop.variable}, self._read
+        read, count = self._read, self._read.full.expanded(self.all_iterations.count, self.loop)
         found = []
         for place in access.moving(self.loop.variable):
             dim = access.dims[place]
             step, start = (read.full.expanded(each, at) for each in dim.start.split(self.loop.variable))
-            if read.full.names(step) & changing:
+            stride = read.full.expanded(dim.step, at)
+            span = ONE if stride == count * step else (read.full.expanded(dim.length, at) - ONE) * stride + ONE
+            inner = self._spread_by_inner_loops(start, count * step, at)
+            if inner is None or read.full.names(step) & self.loop.binds:
                 continue
-            span = read.full.expanded((dim.length - ONE) * dim.step + ONE, at)
-            if read.fits(span, step, at) or (dim.length == ONE and _is_product(step)):
-                found.append(_Part(place, step, start, span))
-            elif read.same(self.all_iterations.count * step, dim.step, at):
-                found.append(_Part(place, step, start, None))
+            rest, spread = inner
+            alone = span + spread == ONE and _is_product(step)
+            if alone or read.fits(span + spread, step, at):
+                found.append(_Part(place, step, rest, span + spread))
         return found
+
+    def _spread_by_inner_loops(
+        self, start: Polynomial, period: Polynomial, at: Statement
+    ) -> tuple[Polynomial, Polynomial] | None:
+        """What of a start is the same in the whole loop, and how much further inner loops go; None if nobody knows.
+
+        What they add in multiples of `period`, which is as far as the loop itself goes, does not count: remainders
+        tell the iterations apart.
+        """
+        spread = number(0)
+        for loop in at.block.loops():
+            if self.loop not in loop.block.loops() or loop.variable not in start.factors:
+                continue
+            step, start = start.split(loop.variable)
+            if period.terms and step.over(period) is not None:
+                continue
+            if loop.count is None or not step.adds_up:
+                return None
+            spread += step * (self._read.full.polynomial(loop.count, loop) - ONE)
+        known = not (self._read.full.names(start) | self._read.full.names(spread)) & self.loop.binds
+        return (start, spread) if known else None
 
     # --- one instruction for many iterations ----------------------------------------------------------
 
@@ -492,13 +513,10 @@ def _beside(first: _Part, others: list[_Part]) -> bool:
     """One of them keeps within the step that begins where `first` does."""
     for other in others:
         if (other.dimension, other.step) == (first.dimension, first.step):
-            after = other.start - first.start
-            if after == number(0) and (other.span is None) == (first.span is None):
+            after = (other.start - first.start).value
+            left = (first.step - (other.start - first.start) - other.span).value
+            if after == 0 or (after is not None and after > 0 and left is not None and left >= 0):
                 return True
-            space = (first.step - after).value
-            if other.span is not None and first.span is not None and after.value is not None and space is not None:
-                if after.value >= 0 and other.span.value is not None and other.span.value <= space:
-                    return True
     return False
 
 

@@ -39,6 +39,9 @@ def kernel(x):
 )
 
 
+STORE = "        # out\n        nisa.dma_copy(dst=out[0:P, j : j + 1], src=t[:, j : j + 1])\n"
+
+
 def kernel(*body: str, count: str = "nl.affine_range(N)", store: str = "") -> str:
     source = KERNEL.replace("BODY", "\n        ".join(body)).replace("nl.affine_range(N)", count)
     return source.replace("dst=out[0:P, j : j + 1], src=t[:, j : j + 1]", store) if store else source
@@ -96,13 +99,19 @@ OFFERED = {
         "nisa.tensor_copy(dst=t[:, j], src=s[:, j])",
         store="dst=out[0:P, j], src=t[0:P, N - N + j]",
     ),
+    "an inner loop with a part of each": kernel(
+        "for i in range(2):",
+        "    nisa.tensor_copy(dst=t[:, 8 * j + 4 * i : 8 * j + 4 * i + 3], src=s[:, 4 * i : 4 * i + 3])",
+        "    nisa.dma_copy(dst=out[:, 8 * j + 4 * i], src=t[:, 8 * j + 4 * i + 2])",
+        count="range(6)",
+    ).replace(STORE, ""),
     "a nest, turned inside out": kernel(
         "m = 6 * j",
         "for i in range(6):",
         "    nisa.tensor_copy(dst=t[:, 8 * i + j], src=s[:, m + i])",
         "    nisa.dma_copy(dst=out[:, 8 * i + j], src=t[:, 8 * i + j])",
         count="range(8)",
-    ).replace("        # out\n        nisa.dma_copy(dst=out[0:P, j : j + 1], src=t[:, j : j + 1])\n", ""),
+    ).replace(STORE, ""),
 }  # fmt: skip
 
 
@@ -170,6 +179,14 @@ REFUSALS = {
     ),
     "a later column overwrites": (
         kernel("nisa.memset(dst=t[:, j : j + 2], value=1.0)", count="range(N - 1)"),
+        "may touch the same part of t",
+    ),
+    "an inner loop reaches the next column's": (
+        kernel("for i in range(3):", "    nisa.tensor_copy(dst=t[:, 2 * j + i], src=s[:, j])", count="range(8)").replace(STORE, ""),
+        "may touch the same part of t",
+    ),
+    "an inner loop takes the same column later": (
+        kernel("for i in range(3):", "    nisa.tensor_copy(dst=t[:, j + 2 * i], src=s[:, j])", count="range(4)").replace(STORE, ""),
         "may touch the same part of t",
     ),
     "a number that counts": (
