@@ -47,6 +47,11 @@ def kernel(*body: str, count: str = "nl.affine_range(N)", store: str = "") -> st
     return source.replace("dst=out[0:P, j : j + 1], src=t[:, j : j + 1]", store) if store else source
 
 
+def nest(*body: str, count: str) -> str:
+    """The loop stores nothing but what its inner loop does."""
+    return kernel(*body, count=count).replace(STORE, "")
+
+
 COPY = "nisa.tensor_copy(dst=t[:, j : j + 1], src=s[:, j : j + 1])"
 
 OFFERED = {
@@ -182,11 +187,11 @@ REFUSALS = {
         "may touch the same part of t",
     ),
     "an inner loop reaches the next column's": (
-        kernel("for i in range(3):", "    nisa.tensor_copy(dst=t[:, 2 * j + i], src=s[:, j])", count="range(8)").replace(STORE, ""),
+        nest("for i in range(3):", "    nisa.tensor_copy(dst=t[:, 2 * j + i], src=s[:, j])", count="range(8)"),
         "may touch the same part of t",
     ),
     "an inner loop takes the same column later": (
-        kernel("for i in range(3):", "    nisa.tensor_copy(dst=t[:, j + 2 * i], src=s[:, j])", count="range(4)").replace(STORE, ""),
+        nest("for i in range(3):", "    nisa.tensor_copy(dst=t[:, j + 2 * i], src=s[:, j])", count="range(4)"),
         "may touch the same part of t",
     ),
     "a number that counts": (
