@@ -12,11 +12,21 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, Site
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, replace_nodes
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.kernel_code import (
+    KernelCode,
+    Kind,
+    Statement,
+    content_names,
+    loaded_names,
+    replace_nodes,
+)
+from accelopt_core.transforms.one_instruction import InstructionTransform, counted
+from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
+
+_Found = tuple[Statement, Statement | None]
 
 
-class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
+class FuseRowSum(InstructionTransform[_Found]):
     name = "fuse-row-sum"
     gone = "reduces nothing into a tile"
 
@@ -24,12 +34,12 @@ class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
         return "Sum a row within the activation that produces it, instead of with a tensor_reduce of its own."
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
-        return written_by(code, "tensor_reduce")
+        return counted(_reductions(code))
 
-    def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[Statement, Statement]:
-        return _plan(code, key, instruction)
+    def check(self, code: KernelCode, key: str, instruction: Statement) -> _Found:
+        return _plan(code, instruction)
 
-    def site(self, code: KernelCode, key: str, instruction: Statement, found: tuple[Statement, Statement]) -> Site:
+    def site(self, code: KernelCode, key: str, instruction: Statement, found: _Found) -> Site:
         producer, _ = found
         return Site(
             self.name,
@@ -40,32 +50,38 @@ class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
             "the Vector engine does not read the row again; the Scalar engine adds it up as it goes",
         )
 
-    def rewritten(
-        self, code: KernelCode, key: str, instruction: Statement, found: tuple[Statement, Statement]
-    ) -> cst.Module:
+    def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Found) -> cst.Module:
         producer, allocation = found
         call = producer.call
         assert call is not None and isinstance(call.func, cst.Attribute)
         isa = code.module.code_for_node(call.func.value)
-        op, dst = code.argument(instruction, "op"), code.argument(instruction, "dst", 0)
-        assert op is not None and dst is not None
+        given = arguments_of(instruction)
         fused = call.with_changes(
             args=[
                 *call.args,
-                _keyword("reduce_op", op),
-                _keyword("reduce_res", dst),
+                _keyword("reduce_op", given["op"]),
+                _keyword("reduce_res", given["dst"]),
                 _keyword("reduce_cmd", cst.parse_expression(f"{isa}.reduce_cmd.reset_reduce")),
             ]
         )
         producer_node = replace_nodes(producer.node, {call: fused})
         block = instruction.block.node
+        earlier = [allocation.node] if allocation is not None else []
         body: list[cst.CSTNode] = []
         for child in block.body:
             if child is producer.node:
-                body += [allocation.node, producer_node]
-            elif child is not instruction.node and child is not allocation.node:
+                body += [*earlier, producer_node]
+            elif child is not instruction.node and child not in earlier:
                 body.append(child)
         return code.changed({block: block.with_changes(body=body)})
+
+
+def _reductions(code: KernelCode) -> Iterator[tuple[str, Statement]]:
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == "tensor_reduce":
+            dst = code.argument(statement, "dst", 0)
+            if dst is not None and base_name(dst):
+                yield base_name(dst), statement
 
 
 def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
@@ -73,45 +89,50 @@ def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
     return cst.Arg(value, keyword=cst.Name(name), equal=cst.AssignEqual(none, none))
 
 
-def _plan(code: KernelCode, name: str, reduction: Statement) -> tuple[Statement, Statement]:
-    """The activation to fuse into, and the allocation of the sum. Raises IllegalSite."""
-    keywords = {arg.keyword.value if arg.keyword is not None else "" for arg in reduction.call.args}  # type: ignore[union-attr]  # an instruction has a call
-    if not keywords <= {"dst", "op", "data", "axis"}:
+def _plan(code: KernelCode, reduction: Statement) -> tuple[Statement, Statement | None]:
+    """The activation to fuse into, and the allocation of the sum, if it has to come earlier. Raises IllegalSite."""
+    given = arguments_of(reduction)
+    if not set(given) <= {"dst", "op", "data", "axis", "keepdims"} or "data" not in given:
         raise IllegalSite(f"the tensor_reduce on line {reduction.line} does more than sum")
-    op, data, axis = (code.argument(reduction, keyword) for keyword in ("op", "data", "axis"))
-    if op is None or code.qualified(op) != "nki.language.add":
+    if "op" not in given or code.qualified(given["op"]) != "nki.language.add":
         raise IllegalSite("an activation can only add up what it writes")
-    if not isinstance(axis, cst.Integer) or axis.evaluated_value != 1:
-        raise IllegalSite("the sum is not over axis 1")
-    if not isinstance(data, cst.Name):
-        raise IllegalSite("the sum is not over a whole tile")
-    if name in code.captured or data.value in code.captured:
-        raise IllegalSite(f"{name} or {data.value} is used by a nested function or declared global")
-    row = code.bindings(data.value)
-    if len(row) != 1 or row[0].kind is not Kind.ALLOCATE or row[0].block is not reduction.block:
-        raise IllegalSite(f"{data.value} is not a tile of the same block")
-    shape = code.argument(row[0], "shape", 0)
-    if not isinstance(shape, cst.Tuple) or len(shape.elements) != 2:
-        raise IllegalSite(f"{data.value} is not two-dimensional")
-    writers = code.writers(data.value)
-    if len(writers) != 1 or writers[0].operation != "activation" or writers[0].block is not reduction.block:
-        raise IllegalSite(f"{data.value} is not written by one activation in the same block")
-    (producer,) = writers
-    for keyword in ("reduce_op", "reduce_res", "reduce_cmd"):
-        if code.argument(producer, keyword) is not None:
-            raise IllegalSite(f"the activation on line {producer.line} reduces something already")
-    dst = code.argument(producer, "dst")
-    if not isinstance(dst, cst.Name) or not isinstance(producer.call.func, cst.Attribute):  # type: ignore[union-attr]  # as above
-        raise IllegalSite(f"the activation on line {producer.line} does not write the whole of {data.value}")
-    allocations = code.bindings(name)
-    if len(allocations) != 1 or allocations[0].kind is not Kind.ALLOCATE or allocations[0].block is not reduction.block:
-        raise IllegalSite(f"{name} is not a tile of the same block")
+    row, total = given["data"], given["dst"]
+    access = AccessReader(code).access(row, reduction)
+    if _axes(given.get("axis"), len(access.kept)) != set(range(1, len(access.kept))):
+        raise IllegalSite("the sum is not over axis 1, or not over all of a row")
+    name = base_name(total)
+    if {name, access.name} & code.captured:
+        raise IllegalSite(f"{name} or {access.name} is used by a nested function or declared global")
     order = reduction.block.statements
-    first, last = order.index(producer), order.index(reduction)
-    if first > last or code.writers(name) != [reduction]:
-        raise IllegalSite(f"{name} is written elsewhere, or before its row")
-    (allocation,) = allocations
-    made_inside = frozenset().union(*(s.binds for s in order[first : order.index(allocation)]))
-    if made_inside & content_names(allocation.node):
-        raise IllegalSite(f"the allocation of {name} needs something made after the activation")
+    last = order.index(reduction)
+    changing = [s for s in order[:last] if code.roots_of(frozenset({access.name})) & code.changed_by(s)]
+    producer = changing[-1] if changing else reduction
+    if producer.operation != "activation":
+        raise IllegalSite(f"{access.name} is not written by one activation in the same block")
+    made = arguments_of(producer)
+    if any(keyword in made for keyword in ("reduce_op", "reduce_res", "reduce_cmd")):
+        raise IllegalSite(f"the activation on line {producer.line} reduces something already")
+    if "dst" not in made or not made["dst"].deep_equals(row) or not isinstance(producer.call.func, cst.Attribute):  # type: ignore[union-attr]  # an instruction has a call
+        raise IllegalSite(f"the sum is not over a whole tile that the activation on line {producer.line} writes")
+    first = order.index(producer)
+    needed = loaded_names(row) | loaded_names(total)
+    allocation: Statement | None = None
+    for between in order[first:last]:
+        if between.kind is Kind.ALLOCATE and between.binds == {name} and len(code.bindings(name)) == 1:
+            allocation = between
+        elif between.binds & needed or code.roots_of(frozenset({name})) & code.roots_of(between.uses | between.written):
+            raise IllegalSite(f"{name} is used, or what it is a part of changes, on line {between.line}")
+    if allocation is not None:
+        made_inside = frozenset[str]().union(*(s.binds for s in order[first : order.index(allocation)]))
+        if made_inside & content_names(allocation.node):
+            raise IllegalSite(f"the allocation of {name} needs something made after the activation")
     return producer, allocation
+
+
+def _axes(axis: cst.BaseExpression | None, rank: int) -> set[int]:
+    """Counted from the front; empty where that does not show."""
+    if isinstance(axis, (cst.Tuple, cst.List)):
+        return set[int]().union(*(_axes(element.value, rank) for element in axis.elements))
+    if isinstance(axis, cst.UnaryOperation) and isinstance(axis.operator, cst.Minus):
+        return {rank - each for each in _axes(axis.expression, rank)}
+    return {axis.evaluated_value} if isinstance(axis, cst.Integer) else set()

@@ -39,6 +39,45 @@ class Polynomial:
     def factors(self) -> frozenset[str]:
         return frozenset(factor for monomial in self.terms for factor in monomial)
 
+    @property
+    def value(self) -> int | None:
+        """The number that it is, if it depends on no name."""
+        return self.terms.get((), 0) if set(self.terms) <= {()} else None
+
+    @property
+    def adds_up(self) -> bool:
+        """Nothing is subtracted: never negative where no factor is."""
+        return all(factor > 0 for factor in self.terms.values())
+
+    def over(self, other: Polynomial) -> Polynomial | None:
+        """What times `other`, which is one product, it is; None if it is no multiple of it."""
+        if len(other.terms) != 1:
+            return None
+        ((wanted, times),) = other.terms.items()
+        terms = {}
+        for monomial, factor in self.terms.items():
+            left = list(monomial)
+            for each in wanted:
+                if each not in left:
+                    return None
+                left.remove(each)
+            if factor % times:
+                return None
+            terms[tuple(left)] = factor // times
+        return Polynomial(terms)
+
+    def __str__(self) -> str:
+        """As Python writes it; what is subtracted comes after what is added, and a number last."""
+        ordered = sorted(self.terms.items(), key=lambda term: (term[1] < 0, not term[0]))
+        if len(ordered) == 1 and ordered[0][1] == 1 and len(ordered[0][0]) == 1:
+            return ordered[0][0][0]
+        text = ""
+        for monomial, factor in ordered:
+            times = [] if abs(factor) == 1 and monomial else [str(abs(factor))]
+            sign = " - " if factor < 0 else " + "
+            text += (sign if text else sign.strip(" +")) + " * ".join([*times, *map(_atom, monomial)])
+        return text or "0"
+
     def split(self, variable: str) -> tuple[Polynomial, Polynomial]:
         """(a, b) with self == a * variable + b; a may still contain the variable if self is not linear in it."""
         with_it, rest = {}, {}
@@ -52,6 +91,13 @@ class Polynomial:
         return Polynomial(with_it), Polynomial(rest)
 
 
+def _atom(factor: str) -> str:
+    """A factor's text, ready to be multiplied."""
+    expression = cst.parse_expression(factor)
+    plain = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Integer)
+    return factor if isinstance(expression, plain) else f"({factor})"
+
+
 def number(value: int) -> Polynomial:
     return Polynomial({(): value} if value else {})
 
@@ -59,8 +105,10 @@ def number(value: int) -> Polynomial:
 class Indices:
     """Reads the index expressions of one kernel, looking through names that are defined once."""
 
-    def __init__(self, code: KernelCode) -> None:
+    def __init__(self, code: KernelCode, through: frozenset[str] | None = None) -> None:
         self._code = code
+        self._through = through
+        """Names to look through; None: all."""
         self._names: dict[str, frozenset[str]] = {}
         self._least: dict[str, tuple[Polynomial, ...]] = {}
 
@@ -85,6 +133,16 @@ class Indices:
                 return self.polynomial(value, where)
         return self._factor(expression, at)
 
+    def expanded(self, polynomial: Polynomial, at: Statement) -> Polynomial:
+        """The same, seen through every name that these indices look through."""
+        total = number(0)
+        for monomial, times in polynomial.terms.items():
+            product = number(times)
+            for factor in monomial:
+                product *= self.polynomial(cst.parse_expression(factor), at)
+            total += product
+        return total
+
     def names(self, polynomial: Polynomial) -> frozenset[str]:
         """Names whose values it depends on."""
         return frozenset().union(*(self._names.get(factor, frozenset({factor})) for factor in polynomial.factors))
@@ -96,8 +154,9 @@ class Indices:
         if set(polynomial.terms) == set(limit.terms) == {()}:
             return 0 < polynomial.terms[()] < limit.terms[()]
         for monomial, times in polynomial.terms.items():
-            if len(polynomial.terms) == 1 and times == 1 and len(monomial) == 1:
-                return limit in self._least.get(monomial[0], ())
+            if times == 1 and len(monomial) == 1 and monomial[0] in self._least:
+                rest = polynomial - Polynomial({monomial: 1})
+                return any(least + rest == limit for least in self._least[monomial[0]])
         return False
 
     def _factor(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
@@ -127,6 +186,8 @@ class Indices:
 
     def _definition(self, name: str, at: Statement) -> tuple[cst.BaseExpression, Statement] | None:
         """The one value that the name has there, when it is defined once, earlier, in a block around `at`."""
+        if self._through is not None and name not in self._through:
+            return None
         bindings = self._code.bindings(name)
         if len(bindings) != 1 or bindings[0].kind is not Kind.DEFINE or name in self._code.captured:
             return None
@@ -141,6 +202,13 @@ class Indices:
         if not isinstance(small.targets[0].target, cst.Name):
             return None
         for inner in loaded_names(small.value):
-            if len(self._code.bindings(inner)) > 1:
+            if len(self._code.bindings(inner)) > 1 and not self._counts_both(inner, binding, at):
                 return None
         return small.value, binding
+
+    def _counts_both(self, name: str, binding: Statement, at: Statement) -> bool:
+        """The name is the variable of one loop around both, which nothing in that loop binds again."""
+        loops = [loop for loop in binding.block.loops() if loop.variable == name]
+        if len(loops) != 1 or loops[0] not in at.block.loops():
+            return False
+        return not any(loops[0] in other.block.loops() for other in self._code.bindings(name))

@@ -23,25 +23,10 @@ class _Stride:
 
 def check_independent(code: KernelCode, loop: Statement) -> None:
     """Raises IllegalSite naming what one iteration may hand to another."""
-    if loop.count is None:
-        raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
-    if loop.leaves:
-        raise IllegalSite(f"the loop over {loop.variable} can be left early")
-    inside = [statement for statement in code.statements() if loop in statement.block.loops()]
-    for statement in inside:
-        if statement.kind is Kind.OPAQUE:
-            raise IllegalSite(f"line {statement.line} is not understood")
-        if statement.stateful and statement.body is None:
-            raise IllegalSite(f"line {statement.line} depends on earlier instructions in ways its operands do not show")
-    _check_names(code, loop, inside)
-    made = frozenset(name for s in inside if s.kind is Kind.ALLOCATE for name in s.binds)
-    own = frozenset(name for name in made if all(binding in inside for binding in code.bindings(name)))
+    inside = check_names_and_order(code, loop)
+    own = made_in(code, inside)
     written: dict[str, list[Statement]] = {}
     for statement in inside:
-        if statement.kind is Kind.APPEND:
-            (grown,) = statement.written
-            if not any(b in inside for b in code.bindings(grown)):
-                raise IllegalSite(f"the list {grown} grows with every iteration (line {statement.line})")
         for root in code.changed_by(statement) - own if statement.body is None else ():
             written.setdefault(root, []).append(statement)
     for statement in inside:
@@ -55,6 +40,33 @@ def check_independent(code: KernelCode, loop: Statement) -> None:
                 f"two iterations of the loop over {loop.variable} may write the same part of {root} (line "
                 f"{writers[0].line})"
             )
+
+
+def check_names_and_order(code: KernelCode, loop: Statement) -> list[Statement]:
+    """The statements in the loop. Raises IllegalSite where iterations need their order for more than their buffers."""
+    if loop.count is None:
+        raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
+    if loop.leaves:
+        raise IllegalSite(f"the loop over {loop.variable} can be left early")
+    inside = [statement for statement in code.statements() if loop in statement.block.loops()]
+    for statement in inside:
+        if statement.kind is Kind.OPAQUE:
+            raise IllegalSite(f"line {statement.line} is not understood")
+        if statement.stateful and statement.body is None:
+            raise IllegalSite(f"line {statement.line} depends on earlier instructions in ways its operands do not show")
+    _check_names(code, loop, inside)
+    for statement in inside:
+        if statement.kind is Kind.APPEND:
+            (grown,) = statement.written
+            if not any(b in inside for b in code.bindings(grown)):
+                raise IllegalSite(f"the list {grown} grows with every iteration (line {statement.line})")
+    return inside
+
+
+def made_in(code: KernelCode, inside: list[Statement]) -> frozenset[str]:
+    """Buffers that every iteration makes anew."""
+    made = frozenset(name for s in inside if s.kind is Kind.ALLOCATE for name in s.binds)
+    return frozenset(name for name in made if all(binding in inside for binding in code.bindings(name)))
 
 
 def read_by(code: KernelCode, statement: Statement) -> frozenset[str]:

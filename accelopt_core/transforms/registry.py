@@ -10,13 +10,16 @@ from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
+from accelopt_core.transforms.group_transposes import GroupTransposes
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
+from accelopt_core.transforms.merge_iterations import MergeIterations
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.transpose_by_pe import TransposeByPe
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
@@ -29,6 +32,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     EvacuatePsum(),
     FuseRowSum(),
     FuseElementwise(),
+    SubtractInActivation(),
     AccumulateInPsum(),
     DropCopy(),
     TransposeByDma(),
@@ -38,6 +42,8 @@ TRANSFORMS: tuple[Transform, ...] = (
     RotateBuffers(),
     BlockTiles(),
     WidenDmaRows(),
+    MergeIterations(),
+    GroupTransposes(),
     InterchangeLoops(),
 )
 

@@ -34,3 +34,12 @@ def original(task: str, source: str) -> Original:
 def proved(task: str, source: str, against: str) -> Proofs:
     """Raises what tracing `source` raises."""
     return prove(nki_sim.trace(kernel_of(source), *arguments(task)), original(task, against))
+
+
+def proved_on(source: str, against: str, *arrays: np.ndarray) -> Proofs:
+    """Two kernels of a test's own, on arguments of these shapes."""
+    inputs = [Input(None if array.dtype.kind == "f" else array) for array in arrays]
+    return prove(
+        nki_sim.trace(kernel_of(source), *arrays),
+        Original(lambda: nki_sim.trace(kernel_of(against), *arrays), inputs, SEED),
+    )

@@ -39,6 +39,11 @@ def kernel(x):
     return out
 """
 )
+OUTSIDE = SOFTMAX.replace("    total =", "    unused =").replace(
+    "    # one",
+    "    other = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)\n    # one",
+).replace("    tile =", "    total = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)\n    tile =")  # fmt: skip
+"""The tile for the sum is made before everything else."""
 X = random(128, 64)
 
 
@@ -142,9 +147,21 @@ FUSE_REFUSALS = {
         SOFTMAX.replace("scale=0.5", "scale=0.5, reduce_op=nl.add, reduce_res=other"),
         "reduces something already",
     ),
-    "the sum is written twice": (
-        SOFTMAX.replace("    inverse =", "    nisa.memset(dst=total, value=1.0)\n    inverse ="),
-        "written elsewhere",
+    "the sum is needed in between": (
+        OUTSIDE.replace("    # one", "    nisa.tensor_copy(dst=other, src=total)\n    # one"),
+        "total is used",
+    ),
+    "the sum is part of what the activation reads": (
+        SOFTMAX.replace("data=tile, scale=0.5", "data=weights, bias=total")
+        .replace("    total =", "    unused =")
+        .replace("    weights =", "    total = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)\n    weights ="),
+        "total is used",
+    ),
+    "another part of the row": (
+        SOFTMAX.replace("dst=weights", "dst=weights[:, 0:32]").replace(
+            "op=nl.add, data=weights", "op=nl.add, data=weights[:, 32:64]"
+        ),
+        "not over a whole tile",
     ),
 }
 
@@ -173,6 +190,32 @@ def test_a_fused_sum_is_the_same_sum_without_an_instruction_of_its_own():
     assert count(fused, "tensor_reduce", X) == 0
     assert "# one number per row" in fused
     np.testing.assert_allclose(run(fused, X), run(SOFTMAX, X), rtol=1e-6)
+
+
+ROW_SUMS = {
+    "made before": OUTSIDE,
+    "keepdims": SOFTMAX.replace("axis=1)", "axis=1, keepdims=True)"),
+    "counted from the end": SOFTMAX.replace("axis=1)", "axis=(-1,))"),
+    "by position": SOFTMAX.replace("(dst=weights, op=nl.exp, data=tile,", "(weights, nl.exp, tile,").replace(
+        "(dst=total, op=nl.add, data=weights, axis=1)", "(total, nl.add, weights, 1)"
+    ),
+    "part of a row into part of a tile": SOFTMAX.replace(
+        "nisa.activation(dst=weights, op", "nisa.tensor_copy(dst=weights, src=tile)\n"
+        "    nisa.activation(dst=weights[0:128, 0:32], op",
+    )
+    .replace("data=tile, scale", "data=tile[0:128, 0:32], scale")
+    .replace("dst=total, op=nl.add, data=weights,", "dst=total[:, 0:1], op=nl.add, data=weights[0:128, 0:32],"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROW_SUMS)
+def test_a_row_sum_is_fused_in_any_spelling(case):
+    source = ROW_SUMS[case]
+
+    fused = applied(FUSE, source, "total")
+
+    assert count(fused, "tensor_reduce", X) == 0
+    np.testing.assert_allclose(run(fused, X), run(source, X), rtol=1e-6)
 
 
 def test_a_reciprocal_moves_to_scalar_with_the_same_numbers():

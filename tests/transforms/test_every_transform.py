@@ -37,10 +37,13 @@ from tests.transforms import test_elementwise_transforms as elementwise
 from tests.transforms import test_evacuate_psum as evacuate
 from tests.transforms import test_fill_partitions as fill
 from tests.transforms import test_fuse_elementwise as fuse
+from tests.transforms import test_group_transposes as group
 from tests.transforms import test_hoist_invariant_loads as hoist
 from tests.transforms import test_interchange_loops as interchange
+from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
 from tests.transforms import test_transpose_by_pe as by_pe
 from tests.transforms import test_widen_dma_rows as widen
@@ -112,6 +115,30 @@ def summed_in_sbuf(matmul: str) -> str:
     ).replace("src=acc)", "src=total)")  # fmt: skip
 
 
+def piece_by_piece(silu: str) -> str:
+    """The activation works on 32 columns at a time."""
+    whole = "            nisa.activation(dst=out, op=nl.silu, data=tile)\n"
+    assert whole in silu
+    part = "[:, c * 32 : (c + 1) * 32]"
+    return silu.replace(
+        whole,
+        "            for c in range(TILE_N // 32):\n"
+        f"                nisa.activation(dst=out{part}, op=nl.silu, data=tile{part})\n",
+    )
+
+
+def subtracted_first(bmm_softmax: str) -> str:
+    """The maximum is subtracted on Vector before the activation reads the difference."""
+    biased = "nisa.activation(dst=weights, op=nl.exp, data=scores, bias=negative_max)\n"
+    assert biased in bmm_softmax and ", negate=True" in bmm_softmax
+    return bmm_softmax.replace(", negate=True", "").replace(
+        biased,
+        "shifted = nl.ndarray((TILE_M, N), dtype=nl.float32, buffer=nl.sbuf)\n"
+        "            nisa.tensor_scalar(dst=shifted, data=scores, op0=nl.subtract, operand0=negative_max)\n"
+        "            nisa.activation(dst=weights, op=nl.exp, data=shifted)\n",
+    )
+
+
 def turned_by_dma(matmul: str) -> str:
     return applied(transform_named("transpose-by-dma"), matmul, "x_tile")
 
@@ -146,6 +173,11 @@ CONTRACTS = {
     "fuse-elementwise": Contract(
         fuse.test_one_instruction_does_what_two_did,
         fuse.REFUSED, fuse.test_fused_kernels_compute_the_same, "add_rmsnorm_matmul",
+    ),
+    "subtract-in-activation": Contract(
+        subtract.test_one_pass_less_and_the_same_numbers,
+        subtract.REFUSALS, subtract.test_every_site_of_a_random_kernel_keeps_the_result,
+        "bmm_softmax", subtracted_first,
     ),
     "accumulate-in-psum": Contract(
         psum.test_it_is_offered_once_and_relieves_the_vector_engine,
@@ -182,6 +214,14 @@ CONTRACTS = {
     "widen-dma-rows": Contract(
         widen.test_transfers_are_fewer_and_their_rows_longer_while_the_work_stays,
         widen.REFUSALS, widen.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+    "merge-iterations": Contract(
+        merge.test_the_same_numbers_from_one_instruction_each,
+        merge.REFUSALS, merge.test_every_site_of_a_random_kernel_keeps_the_result, "silu", piece_by_piece,
+    ),
+    "group-transposes": Contract(
+        group.test_psum_is_copied_once_for_all_and_so_are_load_and_store,
+        group.REFUSALS, group.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
     "interchange-loops": Contract(
         interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,

@@ -1,0 +1,114 @@
+"""Turn several tiles into one tile of PSUM, and copy that in one instruction.
+
+for m in range(M):                                    for m_group in range(M // 4):
+    dma_copy(dst=a, src=x[m])                             dma_copy(dst=a, src=x[4 * m_group : ...])
+    nc_transpose(dst=t, data=a)                           for i in range(4):
+    tensor_copy(dst=b, src=t)                  ->             nc_transpose(dst=t[:, i * P : ...], data=a[...])
+    work(b, m)                                            tensor_copy(dst=b, src=t)
+                                                          for i in range(4):
+                                                              work(b[:, i * P : ...], 4 * m_group + i)
+
+Whatever else of the loop works element by element is done for the group at once too; the rest stays, iteration by
+iteration, in its order. A bank of PSUM holds four tiles of 128 columns in float32.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.transforms.index_algebra import Polynomial, number
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
+from accelopt_core.transforms.loop_sites import as_factor, loop_and_factor
+from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
+from accelopt_core.transforms.operand_access import Iterations
+
+FACTORS = (2, 4, 8)
+
+
+class GroupTransposes:
+    name = "group-transposes"
+
+    def describe(self) -> str:
+        return "Turn 2, 4 or 8 tiles into one tile of PSUM and copy it out at once, loads and stores with it."
+
+    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
+        code = read_kernel(module)
+        found = []
+        for place, loop in enumerate(code.loops()):
+            try:
+                turned = _turned(code, MergedLoop(code, loop, partly=True))
+            except IllegalSite:
+                continue
+            for factor in FACTORS:
+                found.append(
+                    Site(
+                        self.name,
+                        f"{loop.variable}#{place}x{factor}",
+                        f"turn {turned} of {factor} iterations over {loop.variable} into one tile of PSUM",
+                        loop.line,
+                        f"what is done for {factor} iterations at once touches nothing that another iteration writes, "
+                        "and the rest keeps its order",
+                        f"PSUM is copied out once for {factor} tiles: the fixed cost of an instruction is paid once",
+                    )
+                )
+        return tuple(found)
+
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
+        code = read_kernel(module)
+        loop, factor = loop_and_factor(code, key)
+        merged = MergedLoop(code, loop, partly=True)
+        _turned(code, merged)
+        return in_place_of(code, loop, _grouped(code, merged, factor))
+
+
+def _turned(code: KernelCode, merged: MergedLoop) -> str:
+    """The tile of PSUM that a transpose fills and one merged instruction reads. Raises IllegalSite."""
+    for statement in merged.statements:
+        dst = code.argument(statement, "dst", 0) if statement.operation == "nc_transpose" else None
+        if dst is None or statement in merged.merged:
+            continue
+        for name in sorted(content_names(dst)):
+            if code.regions_of(cst.Name(name)) == {"psum"} and any(name in each.uses for each in merged.merged):
+                return name
+    raise IllegalSite(f"no tile that the loop over {merged.loop.variable} turns can be copied with others")
+
+
+def _grouped(code: KernelCode, merged: MergedLoop, factor: int) -> list[cst.BaseStatement]:
+    loop = merged.loop
+    assert isinstance(loop.node, cst.For) and loop.count is not None
+    group, one = code.fresh_name(f"{loop.variable}_group"), code.fresh_name("i")
+    count = number(factor)
+    first = count * Polynomial({(group,): 1})
+    iterations = Iterations(loop.variable, first, count)
+    body: list[cst.BaseStatement] = []
+    for statement in merged.statements:
+        if statement.kind is Kind.ALLOCATE and merged.is_made_once(statement):
+            body.append(merged.allocation(statement, count))
+    for run in merged.runs:
+        if run[0] in merged.merged:
+            body.append(merged.statement(run[0], iterations))
+        else:
+            here = cst.parse_statement(f"{loop.variable} = {first} + {one}")
+            body.append(_loop(loop, one, str(factor), [here, *merged.one_by_one(run, one, count)]))
+    trips = as_factor(code.module.code_for_node(loop.count))
+    check = cst.parse_statement(
+        f'assert {trips} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
+    )
+    grouped = _loop(loop, group, f"{trips} // {factor}", body)
+    return merged.around([check, grouped])
+
+
+def _loop(loop: Statement, variable: str, count: str, body: list[cst.BaseStatement]) -> cst.BaseStatement:
+    """A loop of the same kind."""
+    node = loop.node
+    assert isinstance(node, cst.For) and isinstance(node.iter, cst.Call) and isinstance(node.body, cst.IndentedBlock)
+    assert loop.count is not None
+    ranged = replace_nodes(node.iter, {loop.count: cst.parse_expression(count)})
+    assert isinstance(ranged, cst.Call)
+    return node.with_changes(
+        target=cst.Name(variable),
+        iter=ranged,
+        body=node.body.with_changes(body=body, header=cst.TrailingWhitespace(), footer=()),
+        leading_lines=(),
+    )
