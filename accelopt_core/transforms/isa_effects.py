@@ -40,11 +40,7 @@ WRITTEN_ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "activation": (
-        "dst",
-        "op",
-        "data",
-    ),
+    "activation": ("dst", "op", "data", "bias", "scale"),
     "activation_reduce": (
         "dst",
         "op",
@@ -177,12 +173,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         "data",
         "axis",
     ),
-    "tensor_scalar": (
-        "dst",
-        "data",
-        "op0",
-        "operand0",
-    ),
+    "tensor_scalar": ("dst", "data", "op0", "operand0", "reverse0", "op1", "operand1"),
     "tensor_scalar_reduce": (
         "dst",
         "data",
@@ -205,7 +196,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         "op1",
     ),
 }
-"""What can be given by position: the parameters that every instruction must be given, in NKI's documented order."""
+"""Names of what is passed by position, in the order of the signatures of nki.isa."""
 
 STARTS_ANEW = "nki.isa.reduce_cmd.reset_reduce"
 """With this `reduce_cmd` an instruction sums its own elements alone; with another it may go on from an earlier sum."""

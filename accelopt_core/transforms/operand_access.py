@@ -13,25 +13,12 @@ import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
+from accelopt_core.transforms.isa_effects import PARAMETERS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
 
 ON_CHIP = frozenset({"sbuf", "psum"})
 HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
 ONE = number(1)
-
-
-PARAMETERS = {
-    "activation": ("dst", "op", "data", "bias", "scale"),
-    "dma_copy": ("dst", "src"),
-    "memset": ("dst", "value"),
-    "reciprocal": ("dst", "data"),
-    "scalar_tensor_tensor": ("dst", "data", "op0", "operand0", "op1", "operand1"),
-    "tensor_copy": ("dst", "src"),
-    "tensor_reduce": ("dst", "op", "data", "axis"),
-    "tensor_scalar": ("dst", "data", "op0", "operand0", "reverse0", "op1", "operand1"),
-    "tensor_tensor": ("dst", "data1", "data2", "op"),
-}
-"""Names of what is passed by position, in the order of the signatures of nki.isa."""
 
 
 @dataclass(frozen=True)
