@@ -11,13 +11,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, replace_nodes
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.kernel_code import KernelCode, Statement, content_names, replace_nodes
+from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
+from accelopt_core.transforms.plain_names import made_beside
 
 
 class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
     name = "fuse-row-sum"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "reduces nothing into a tile"
 
     def describe(self) -> str:
@@ -25,6 +28,9 @@ class FuseRowSum(InstructionTransform[tuple[Statement, Statement]]):
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         return written_by(code, "tensor_reduce")
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        return parts_written(code, "tensor_reduce")
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[Statement, Statement]:
         return _plan(code, key, instruction)
@@ -85,12 +91,7 @@ def _plan(code: KernelCode, name: str, reduction: Statement) -> tuple[Statement,
         raise IllegalSite("the sum is not over axis 1")
     if not isinstance(data, cst.Name):
         raise IllegalSite("the sum is not over a whole tile")
-    if name in code.captured or data.value in code.captured:
-        raise IllegalSite(f"{name} or {data.value} is used by a nested function or declared global")
-    row = code.bindings(data.value)
-    if len(row) != 1 or row[0].kind is not Kind.ALLOCATE or row[0].block is not reduction.block:
-        raise IllegalSite(f"{data.value} is not a tile of the same block")
-    shape = code.argument(row[0], "shape", 0)
+    shape = code.argument(made_beside(code, data.value, reduction), "shape", 0)
     if not isinstance(shape, cst.Tuple) or len(shape.elements) != 2:
         raise IllegalSite(f"{data.value} is not two-dimensional")
     writers = code.writers(data.value)
@@ -103,14 +104,11 @@ def _plan(code: KernelCode, name: str, reduction: Statement) -> tuple[Statement,
     dst = code.argument(producer, "dst")
     if not isinstance(dst, cst.Name) or not isinstance(producer.call.func, cst.Attribute):  # type: ignore[union-attr]  # as above
         raise IllegalSite(f"the activation on line {producer.line} does not write the whole of {data.value}")
-    allocations = code.bindings(name)
-    if len(allocations) != 1 or allocations[0].kind is not Kind.ALLOCATE or allocations[0].block is not reduction.block:
-        raise IllegalSite(f"{name} is not a tile of the same block")
+    allocation = made_beside(code, name, reduction)
     order = reduction.block.statements
     first, last = order.index(producer), order.index(reduction)
     if first > last or code.writers(name) != [reduction]:
         raise IllegalSite(f"{name} is written elsewhere, or before its row")
-    (allocation,) = allocations
     made_inside = frozenset().union(*(s.binds for s in order[first : order.index(allocation)]))
     if made_inside & content_names(allocation.node):
         raise IllegalSite(f"the allocation of {name} needs something made after the activation")
