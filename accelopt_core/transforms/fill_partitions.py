@@ -106,8 +106,8 @@ def _plan(code: KernelCode, loop: Statement) -> _Pairing:
         if statement.kind is Kind.ALLOCATE:
             (name,) = statement.binds
             tiles[name] = _shape(code, statement, name)
+    _check_no_tile_from_before(code, loop)
     if not tiles:
-        _check_no_tile_from_before(code, loop)
         raise NotOfItsKind(f"the loop over {loop.variable} makes no tiles")
     if len({partitions for partitions, _ in tiles.values()}) != 1:
         raise IllegalSite("the tiles do not all have the same partitions")
@@ -147,7 +147,8 @@ def _check_no_tile_from_before(code: KernelCode, loop: Statement) -> None:
     assert loop.body is not None
     for statement in loop.body.statements:
         for tile in code.changed_by(statement) if statement.body is None else ():
-            if begins_anew(code, tile, loop.body.statements):
+            made_here = any(binding.block is loop.body for binding in code.bindings(tile))
+            if not made_here and begins_anew(code, tile, loop.body.statements):
                 raise NotPlain(
                     f"line {statement.line} fills {tile}, which is made before the loop over {loop.variable}"
                 )

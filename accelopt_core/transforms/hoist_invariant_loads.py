@@ -164,6 +164,9 @@ def _site(transform: str, hoist: _Hoist) -> Site:
 
 def _check_made_in(code: KernelCode, allocation: Statement, tile: str, loop: Statement) -> None:
     """Of a tile that is made before the loop: what is filled anew in every iteration could be made there."""
+    inside = [writer for writer in code.writers(tile) if loop in writer.block.loops()]
+    if any(loop.variable in writer.uses for writer in inside):
+        raise IllegalSite(f"what fills {tile} depends on {loop.variable}")
     if loop.kind is Kind.LOOP and begins_anew(code, tile, list(loop.walk())):
         raise NotPlain(f"{tile} is made on line {allocation.line}, before the loop over {loop.variable} that fills it")
     raise NotOfItsKind(f"the loop over {loop.variable} does not make {tile}")
@@ -292,7 +295,8 @@ def _check_movable(statement: Statement) -> None:
 def _check_source(code: KernelCode, name: str, loop: Statement, buffers: set[str]) -> None:
     for writer in code.writers(name):
         if loop in (writer, *writer.block.loops()) and name not in buffers:
-            raise IllegalSite(f"the source {name} is written in the loop (line {writer.line})")
+            said = f"the source {name} is written in the loop (line {writer.line})"
+            raise NotPlain(said) if begins_anew(code, name, list(loop.walk())) else IllegalSite(said)
 
 
 def _check_privacy(

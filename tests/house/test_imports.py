@@ -25,6 +25,7 @@ ORDER = (
     ("infra.targets",),
     ("infra.nki_kernel", "config", "bootstrap"),
     ("infra.assembly",),
+    ("infra.commands",),
     ("orchestrator",),
 )
 """A room may import the rows above its own. Where two of one row import each other's like, a row is missing."""
