@@ -20,6 +20,7 @@ from types import FrameType
 from rich.console import Console
 
 import config
+from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
@@ -194,7 +195,8 @@ def _optimize(
             )
             try:
                 result = loop.run()
-                explain_end(problem.task, result, predictor, folder, observer.tell)
+                limit_s = LIMIT_S if provider == "catalogue" else min(LIMIT_S, settings.model.menu_s)
+                explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
                 spending.note_time()

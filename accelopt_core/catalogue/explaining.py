@@ -27,7 +27,7 @@ LEAST_SHARE = 0.01
 MOST_LINES = 5
 """Of the kernel, that a gap names."""
 MOST_ANSWERS = 8
-"""Of transforms, to one gap; transforms without a site of their kind share one."""
+"""Of transforms, to one gap, beside one for all that were applied and one for all that have no site of their kind."""
 
 
 class Verdict(str, Enum):
@@ -47,10 +47,10 @@ class Answer:
     """What one transform has to say of one gap."""
 
     transform: str
-    """Several by commas, where none of them has a site of its kind."""
+    """Several by commas, where they were applied or none of them has a site of its kind."""
     verdict: Verdict
     said: str
-    """The change and what it gains, or the rule that stands in its way; empty where there is no site."""
+    """The change and what it gains, the rule that stands in its way, or when it was applied; empty without a site."""
     line: int | None = None
     normalizing_helps: bool = False
     on_a_hot_line: bool = False
@@ -68,6 +68,8 @@ class ExplainedGap:
     lines: tuple[HotLine, ...] = ()
     """Where it arises: those that keep its engine busy, or that the busiest engine waited for; the longest first."""
     answers: tuple[Answer, ...] = ()
+    left_out: int = 0
+    """Further answers."""
     unread: tuple[str, ...] = ()
     """Of those lines what the transforms do not read, one line each."""
 
@@ -115,20 +117,28 @@ def explained(
     transforms: Sequence[Transform] = TRANSFORMS,
     tie: float = LEAST_GAIN,
 ) -> Explanation:
-    """Analyzed and priced afresh. `history`: the attempts of the run that the kernel comes from."""
+    """Analyzed and priced afresh; with `limit_s` 0 nothing is priced.
+
+    `history`: the attempts of the run that the kernel comes from.
+    """
     try:
         found = analyzed(candidate, result, entry_points, transforms)
     except NotAKernel as error:
         note = f"the catalogue cannot read this kernel: {error}"
         gaps = tuple(replace(_located(gap, result, {}), unread=(note,)) for gap in _worth_telling(result))
         return Explanation(candidate.id, result.latency_us, gaps, note)
+    if limit_s <= 0:
+        made = joined(candidate, result, found, {}, history, transforms, tie)
+        return replace(made, note="; ".join(filter(None, (made.note, "nothing was priced"))))
     before_us = predict([candidate.source])[candidate.source]
     by_source = predict([step.source for step in found.steps], limit_s) if before_us is not None else {}
     prices: dict[str, float | None] = {
         s.content_hash: by_source[s.source] for s in found.steps if s.source in by_source
     }
     prices[candidate.content_hash] = before_us
-    return joined(candidate, result, found, prices, history, transforms, tie)
+    made = joined(candidate, result, found, prices, history, transforms, tie)
+    unpriced = "" if before_us is not None else "the simulated machine cannot compile this kernel: nothing is priced"
+    return replace(made, note="; ".join(filter(None, (made.note, unpriced))))
 
 
 def joined(
@@ -141,7 +151,6 @@ def joined(
     tie: float,
 ) -> Explanation:
     """`prices`: by content hash, the kernel's own among them; None of what does not compile."""
-    before_us = prices.get(candidate.content_hash)
     places = _Places(candidate.source, read_kernel(found.module))
     answers = _Answers(candidate, found, prices, history, tie)
     gaps: list[ExplainedGap] = []
@@ -150,10 +159,9 @@ def joined(
         hot = {line.line for line in located.lines}
         told = [a for t in transforms if gap.cause in t.addresses for a in answers.of(t.name, hot)]
         unread = tuple(said for line in located.lines if (said := places.unread(line)))
-        gaps.append(replace(located, answers=_bounded(told), unread=unread))
-    note = "" if before_us is not None else "the simulated machine cannot compile this kernel: nothing is priced"
-    if not result.profile.gaps:
-        note = "the profile names no gaps" + (f"; {note}" if note else "")
+        bounded, left_out = _bounded(told)
+        gaps.append(replace(located, answers=bounded, left_out=left_out, unread=unread))
+    note = "" if result.profile.gaps else "the profile names no gaps"
     return Explanation(candidate.id, result.latency_us, tuple(gaps), note)
 
 
@@ -326,14 +334,22 @@ def _applied(candidate_id: str, history: Sequence[Attempt]) -> Iterator[tuple[st
         except NotRewrites:  # a model described it
             names = [attempt.plan.technique]
         for name in names:
-            yield name, f"in round {attempt.round}: {attempt.plan.title}"
+            yield name, f"{name} in round {attempt.round}"
 
 
-def _bounded(answers: Sequence[Answer]) -> tuple[Answer, ...]:
-    """What could still be done first, then what stands on the gap's own lines; nothing that says nothing twice."""
-    absent = [answer.transform for answer in answers if answer.verdict is Verdict.ABSENT]
+def _bounded(answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], int]:
+    """What could still be done first, then what stands on the gap's own lines; and how many are left out.
+
+    What was applied, and what has no site, is one answer each.
+    """
+    ends = []
+    for verdict in (Verdict.APPLIED, Verdict.ABSENT):
+        alike = [answer for answer in answers if answer.verdict is verdict]
+        if alike:
+            names = ", ".join(answer.transform for answer in alike)
+            ends.append(Answer(names, verdict, ", ".join(filter(None, (answer.said for answer in alike)))))
     rest = sorted(
-        (answer for answer in answers if answer.verdict is not Verdict.ABSENT),
+        (answer for answer in answers if answer.verdict not in (Verdict.APPLIED, Verdict.ABSENT)),
         key=lambda answer: (
             answer.verdict is not Verdict.GAINS,
             answer.verdict is Verdict.REFUSED and not answer.on_a_hot_line,
@@ -341,10 +357,7 @@ def _bounded(answers: Sequence[Answer]) -> tuple[Answer, ...]:
             _ORDER.index(answer.verdict),
         ),
     )
-    shown = rest[: MOST_ANSWERS - bool(absent)]
-    if absent:
-        shown.append(Answer(", ".join(absent), Verdict.ABSENT, ""))
-    return tuple(shown)
+    return (*rest[:MOST_ANSWERS], *ends), max(0, len(rest) - MOST_ANSWERS)
 
 
 # --- in words ---------------------------------------------------------------------------------------
@@ -362,6 +375,8 @@ def sentence(answer: Answer) -> str:
     if answer.verdict is Verdict.ABSENT:
         several = ", " in answer.transform
         return f"{answer.transform} {'have no sites of their' if several else 'has no site of its'} kind here"
+    if answer.verdict is Verdict.APPLIED:
+        return f"applied already: {answer.said}"
     at = f", line {answer.line}" if answer.line is not None else ""
     return f"{answer.transform} {answer.verdict.value}{at}: {details(answer)}"
 

@@ -131,7 +131,8 @@ def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:
             # Branches and loops only steer by what their header says; what is inside them is looked at itself.
             if statement.body is None or tile in code.roots_of(statement.own_uses):
                 said = f"{tile} is used on line {statement.line}, outside the loop over {loop.variable}"
-                each_its_own = begins_anew(code, tile, [s for s in users if loop not in s.block.loops()])
+                apart = [[s for s in users if (loop in s.block.loops()) is here] for here in (True, False)]
+                each_its_own = all(begins_anew(code, tile, statements) for statements in apart)
                 raise NotPlain(said) if each_its_own else IllegalSite(said)
         elif statement.kind in (Kind.APPEND, Kind.OPAQUE):
             raise IllegalSite(f"line {statement.line} may keep {tile} beyond its iteration")

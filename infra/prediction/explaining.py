@@ -9,6 +9,7 @@ from accelopt_core.catalogue.explaining import LIMIT_S, Explanation, explained, 
 from accelopt_core.evaluation import Measured
 from accelopt_core.loop.events import Ending, Event, Notice
 from accelopt_core.loop.rounds import RunResult
+from accelopt_core.ports import TargetError, TaskFault
 from accelopt_core.task import Task
 from infra.prediction.predictor import Predictor
 from infra.runs.run_folder import RunFolder
@@ -31,12 +32,21 @@ def explanation_of(
 
 
 def explain_end(
-    task: Task, result: RunResult, predictor: Predictor, folder: RunFolder, tell: Callable[[Event], None]
+    task: Task,
+    result: RunResult,
+    predictor: Predictor,
+    folder: RunFolder,
+    tell: Callable[[Event], None],
+    limit_s: float = LIMIT_S,
 ) -> None:
     """What is left to gain in a run's best kernel, and what stands in the way: "no idea left" alone helps nobody."""
     if result.ending in (Ending.INTERRUPTED, Ending.FAILED):
         return
-    explanation = explanation_of(task, result.best, result.best_result, predictor, result.attempts)
+    try:
+        explanation = explanation_of(task, result.best, result.best_result, predictor, result.attempts, limit_s)
+    except (TargetError, TaskFault) as error:  # the run itself is done, and its result stands
+        tell(Notice(f"what is left to gain cannot be priced: {error}", "warning"))
+        return
     folder.explain(explanation)
     for gap in explanation.gaps[:GAPS_TOLD]:
         tell(Notice(f"left: {heading(gap)}: {reasons(gap)[0]}"))

@@ -13,15 +13,9 @@ from infra.terminal.wording import latency, one_line
 GAPS_IN_SHORT = 3
 REASONS_IN_SHORT = 2
 
-_STYLES = {
-    Verdict.GAINS: "green",
-    Verdict.REFUSED: "yellow",
-    Verdict.NO_GAIN: "dim",
-    Verdict.NOT_PRICED: "dim",
-    Verdict.TRIED: "dim",
-    Verdict.APPLIED: "cyan",
-    Verdict.ABSENT: "dim",
-}
+_STYLES = {Verdict.GAINS: "green", Verdict.REFUSED: "yellow"}
+_AT_THE_END = (Verdict.APPLIED, Verdict.ABSENT)
+"""One line for all of them."""
 
 
 def print_explanation(console: Console, title: str, result: Measured, explanation: Explanation) -> None:
@@ -59,15 +53,21 @@ def _print_gap(console: Console, gap: ExplainedGap, said: set[Answer]) -> None:
     for reason in gap.unread:
         table.add_row(Text("not read", style="yellow"), Text(one_line(reason)))
     for answer in gap.answers:
-        if answer not in said and answer.verdict is not Verdict.ABSENT:
-            table.add_row(Text(answer.verdict.value, style=_STYLES[answer.verdict]), Text(one_line(_told(answer))))
-    told = [each for each in gap.answers if each in said and each.verdict is not Verdict.ABSENT]
+        if answer not in said and answer.verdict not in _AT_THE_END:
+            table.add_row(
+                Text(answer.verdict.value, style=_STYLES.get(answer.verdict, "dim")), Text(one_line(_told(answer)))
+            )
+    told = [each for each in gap.answers if each in said and each.verdict not in _AT_THE_END]
     again = [f"{each.transform} {each.verdict.value}" for each in told]
     if again:
         table.add_row(Text("as above", style="dim"), Text("; ".join(again), style="dim"))
-    absent = [answer.transform for answer in gap.answers if answer.verdict is Verdict.ABSENT]
-    if absent:
-        table.add_row(Text("no site", style="dim"), Text(absent[0], style="dim"))
+    for answer in gap.answers:
+        if answer.verdict is Verdict.APPLIED:
+            table.add_row(Text(answer.verdict.value, style="cyan"), Text(answer.said))
+        elif answer.verdict is Verdict.ABSENT:
+            table.add_row(Text("no site", style="dim"), Text(answer.transform, style="dim"))
+    if gap.left_out:
+        table.add_row("", Text(f"answers left out, which say less: {gap.left_out}", style="dim"))
     if table.row_count:
         console.print(table)
     else:

@@ -82,4 +82,8 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
-    assert {module for module in modules() if "config" in imports(module)} == {"infra.assembly", "orchestrator"}
+    assert {module for module in modules() if "config" in imports(module)} == {
+        "infra.assembly",
+        "infra.commands.explain",
+        "orchestrator",
+    }
