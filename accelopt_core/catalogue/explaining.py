@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from accelopt_core.candidate import Attempt, Candidate, parsed
-from accelopt_core.catalogue.rewrites import NotRewrites, Predict, Rewrite, legal_rewrites, rewrites_in
+from accelopt_core.catalogue.rewrites import NotRewrites, Predict, Rewrite, every_rewrite, rewrites_in, without_repeats
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Cause, Gap, HotLine, Measured, microseconds
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Refusal, Transform, parse_kernel
@@ -52,6 +52,8 @@ class Answer:
     said: str
     """The change and what it gains, the rule that stands in its way, or when it was applied; empty without a site."""
     line: int | None = None
+    gain_us: float | None = None
+    """Predicted, of what is offered."""
     normalizing_helps: bool = False
     on_a_hot_line: bool = False
     more: int = 0
@@ -92,8 +94,14 @@ class Analysis:
     """What the transforms found in a kernel."""
 
     module: KernelModule
-    steps: tuple[Rewrite, ...]
+    sites: tuple[Rewrite, ...]
+    """Every one: of several transforms some may lead to the same kernel."""
     refusals: tuple[Refusal, ...]
+
+    @property
+    def steps(self) -> tuple[Rewrite, ...]:
+        """To different kernels."""
+        return without_repeats(self.sites)
 
 
 def analyzed(
@@ -103,8 +111,8 @@ def analyzed(
     refusals: list[Refusal] = []
     context = AnalysisContext(result.bottleneck, result.profile.fields, refusals.append)
     module = parse_kernel(candidate.source, entry_points)
-    steps = legal_rewrites(module, context, transforms)
-    return Analysis(module, steps, tuple(dict.fromkeys(refusals)))
+    sites = every_rewrite(module, context, transforms)
+    return Analysis(module, sites, tuple(dict.fromkeys(refusals)))
 
 
 def explained(
@@ -132,10 +140,8 @@ def explained(
         return replace(made, note="; ".join(filter(None, (made.note, "nothing was priced"))))
     before_us = predict([candidate.source])[candidate.source]
     by_source = predict([step.source for step in found.steps], limit_s) if before_us is not None else {}
-    prices: dict[str, float | None] = {
-        s.content_hash: by_source[s.source] for s in found.steps if s.source in by_source
-    }
-    prices[candidate.content_hash] = before_us
+    prices: dict[str, float | None] = {candidate.content_hash: before_us}
+    prices.update((s.content_hash, by_source[s.source]) for s in found.steps if s.source in by_source)
     made = joined(candidate, result, found, prices, history, transforms, tie)
     unpriced = "" if before_us is not None else "the simulated machine cannot compile this kernel: nothing is priced"
     return replace(made, note="; ".join(filter(None, (made.note, unpriced))))
@@ -279,7 +285,8 @@ class _Answers:
             first = refusals[0]
             on_hot = bool(first.lines & hot)
             more = len({(refusal.line, refusal.why) for refusal in refusals}) - 1
-            yield Answer(transform, Verdict.REFUSED, first.why, first.line, first.normalizing_helps, on_hot, more)
+            helps = first.normalizing_helps
+            yield Answer(transform, Verdict.REFUSED, first.why, first.line, None, helps, on_hot, more)
         if transform in self._applied:
             yield Answer(transform, Verdict.APPLIED, self._applied[transform])
         elif not offers and not refusals:
@@ -287,7 +294,7 @@ class _Answers:
 
     def _offers(self, transform: str) -> Iterator[tuple[float, Answer]]:
         """With the gain of each."""
-        for step in self._found.steps:
+        for step in self._found.sites:
             site = step.site
             if site.transform != transform:
                 continue
@@ -309,7 +316,7 @@ class _Answers:
         gain_us = before_us - us
         if gain_us >= self._least_us:
             said = f"{site.what}: predicted to gain {microseconds(gain_us)}"
-            return gain_us, Answer(site.transform, Verdict.GAINS, said, site.line)
+            return gain_us, Answer(site.transform, Verdict.GAINS, said, site.line, gain_us)
         tells = "predicted to change nothing" if gain_us == 0 else f"predicted to cost {microseconds(-gain_us)}"
         if gain_us > 0:
             tells = f"predicted to gain {microseconds(gain_us)}, less than a prediction can tell from nothing"
@@ -351,7 +358,7 @@ def _bounded(answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], int]:
     rest = sorted(
         (answer for answer in answers if answer.verdict not in (Verdict.APPLIED, Verdict.ABSENT)),
         key=lambda answer: (
-            answer.verdict is not Verdict.GAINS,
+            -(answer.gain_us or 0.0),
             answer.verdict is Verdict.REFUSED and not answer.on_a_hot_line,
             not answer.normalizing_helps,
             _ORDER.index(answer.verdict),
