@@ -34,6 +34,7 @@ from infra.settings_reader import (
     specs,
     unknown_flag,
 )
+from infra.terminal.command_help import COMMAND_HELP
 from infra.toml_files import BadToml, read_toml
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES
 
@@ -48,7 +49,7 @@ PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
-Command = Literal["run", "doctor", "calibrate", "runs", "show", "diff", "config"]
+Command = Literal["run", "doctor", "calibrate", "explain", "runs", "show", "diff", "config"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 _POSITIVE = Legal(above=0)
@@ -367,7 +368,7 @@ class Invocation:
     command: Command
     settings: Settings
     run_id: str = LATEST
-    """For `show` and `diff`."""
+    """For `show`, `diff` and `explain`."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
@@ -396,6 +397,7 @@ examples:
 other commands:
   doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do about the rest
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
+  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
@@ -408,38 +410,13 @@ exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wron
             4 target unreachable · 5 budget used up or interrupted
 """
 
-CALIBRATE_HELP = """\
-The simulator times kernels by nearly forty constants of the machine: what a transfer, an instruction, an element cost.
-The shipped ones are fitted to published measurements. This measures small kernels on your own Trn2, refits what they
-decide, and keeps it for that machine, SDK and compiler; runs on that host are predicted by it from then on.
-
-what happens:
-  1. some fifty small kernels are compiled, checked, timed there, one line each. What is measured is on disk at once:
-     after a dropped link, Ctrl-C or kill -9 the same command goes on where it was. After ten minutes of device time
-     (--calibrate-minutes) it fits with what it has.
-  2. the constants are fitted here, in a minute. One that the kernels cannot decide stays as shipped, and says so.
-  3. kernels that were not fitted (matmuls, streams, a softmax) show how true the shipped constants were there, and how
-     true the new ones are. What is not truer is not kept.
-"""
-
-CALIBRATE_EXAMPLES = """\
-examples:
-  python3 orchestrator.py calibrate ubuntu@10.0.0.1                   measure, fit, keep
-  python3 orchestrator.py calibrate ubuntu@10.0.0.1 --calibrate-minutes 15    go on with what was left for lack of time
-  python3 orchestrator.py calibrate ubuntu@10.0.0.1 --calibrate-again         from the beginning
-  python3 orchestrator.py calibrate --export rows.csv                 the newest measurements as a table, to send back
-  python3 orchestrator.py --calibration calibrations/trn2-2.32-nki_0.6.1.json  simulate your device here
-
-exit codes: 0 kept, or exported · 2 usage · 4 target unreachable · 5 interrupted, or not kept
-"""
-
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 
 
 def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
     made = Parser(
         prog=program,
-        usage="%(prog)s [USER@HOST ...] [flags]\n       %(prog)s doctor|calibrate|runs|show|diff|config [flags]",
+        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
         epilog=EPILOG,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
@@ -454,17 +431,18 @@ def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
-def calibrate_help(program: str = "orchestrator.py") -> str:
-    """What `calibrate --help` says: every flag is legal there, those that matter are listed."""
+def command_help(command: str, program: str = "orchestrator.py") -> str:
+    """Every flag is legal there; the groups that matter are listed."""
+    told = COMMAND_HELP[command]
     made = Parser(
         prog=program,
-        usage="%(prog)s calibrate USER@HOST [flags]",
-        description=CALIBRATE_HELP,
-        epilog=CALIBRATE_EXAMPLES,
+        usage=f"%(prog)s {command} {told.words} [flags]",
+        description=told.description,
+        epilog=told.epilog,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    add_flags(made, {name: GROUPS[name] for name in ("calibration", "target")})
+    add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
     return made.format_help()
 
 
@@ -476,9 +454,10 @@ def read(
     Leaves by SystemExit(0) after printing, for --help and --version.
     """
     folder = folder or Path.cwd()
-    if "calibrate" in arguments and {"-h", "--help"} & set(arguments):
-        print(calibrate_help(), end="")
-        raise SystemExit(0)
+    for command in COMMAND_HELP if {"-h", "--help"} & set(arguments) else ():
+        if command in arguments:
+            print(command_help(command), end="")
+            raise SystemExit(0)
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
@@ -494,6 +473,14 @@ def read(
     flags = read_flags(GROUPS, parsed, folder)
     command, words = _command(rest)
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
+    if words and command == "explain":
+        word = words.pop(0)
+        if ("run", "kernel") in flags:
+            raise SettingsError(f"explain: {word!r} and --kernel: leave one of the two away")
+        if word.endswith(".py") or "/" in word:
+            flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
+        else:
+            run_id = word
     if words and command in ("run", "doctor", "calibrate"):
         hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))

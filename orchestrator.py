@@ -29,6 +29,7 @@ from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
+from infra.terminal.gap_table import print_explanation
 from infra.terminal.suite_table import print_suite
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
@@ -130,6 +131,15 @@ def show(invocation: config.Invocation) -> int:
     return FINISHED
 
 
+def explain(invocation: config.Invocation) -> int:
+    """Of a kernel, or of the best one of a run: where its time is lost, and what keeps the catalogue from it."""
+    from infra.commands import explain as explaining
+
+    found = explaining.explain(invocation)
+    print_explanation(Console(), found.title, found.result, found.explanation)
+    return FINISHED
+
+
 def diff(invocation: config.Invocation) -> int:
     report.print_diff(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
     return FINISHED
@@ -189,6 +199,7 @@ COMMANDS: dict[str, Callable[[config.Invocation], int]] = {
     "run": run,
     "doctor": doctor,
     "calibrate": calibrate,
+    "explain": explain,
     "runs": runs,
     "show": show,
     "diff": diff,

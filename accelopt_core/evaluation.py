@@ -97,6 +97,22 @@ class Idle:
     """Of what it waited for; 0 where its own queue held it."""
 
 
+class Cause(str, Enum):
+    """Why time is lost; a gap's name begins with its cause."""
+
+    START_UP = "start-up before the busiest engine"
+    TAIL = "tail after the busiest engine"
+    WAITING = "engines wait for each other"
+    HBM_TRAFFIC = "HBM traffic beyond the minimum"
+    DMA_BANDWIDTH = "DMA below its bandwidth"
+    DMA_ISSUING = "issuing transfers"
+    ELEMENTWISE = "elementwise work on"
+    TABLE_SWITCHES = "activation table switches"
+    TRANSPOSES = "transposes on the Tensor engine"
+    THROTTLED = "Tensor engine throttled"
+    MATMUL = "matmul inefficiency"
+
+
 @dataclass(frozen=True)
 class Gap:
     """A distance between what happened and what is possible, priced, with the class of remedy."""
@@ -105,6 +121,11 @@ class Gap:
     cost_us: float
     remedy: str
     evidence: str
+
+    @property
+    def cause(self) -> Cause | None:
+        """None of a gap of another release, which named its causes otherwise."""
+        return next((cause for cause in Cause if self.name.startswith(cause.value)), None)
 
 
 BUSY = 0.6
@@ -313,6 +334,8 @@ class Measured:
     """Of a simulated latency how sure it is; None of one that a device took, and of those of older versions."""
     proofs: tuple[Proof, ...] = ()
     """At the first shape; none where only a device could tell what runs. Equivalence only of a proposed kernel."""
+    shared_faults: tuple[str, ...] = ()
+    """What this kernel and the task's input kernel both fail, one line each: left out of the winner's last check."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:

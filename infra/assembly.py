@@ -1,6 +1,6 @@
 """From settings to a finished run: its target, its proposer, its folder and its loop, put together.
 
-The only file beside `orchestrator.py` that reads `config`; whatever it builds knows nothing of settings.
+Beside `orchestrator.py` and `infra/commands` the only file that reads `config`; whatever it builds knows no settings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import FrameType
 from rich.console import Console
 
 import config
+from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
@@ -46,6 +47,7 @@ from infra.llm.registry import provider_from_environment, settings_from_environm
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
 from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
+from infra.prediction.explaining import explain_end
 from infra.prediction.predictor import Predictor
 from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
@@ -105,12 +107,12 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
     """
     resumed = invocation.settings.run.resume
     if resumed is None:
-        settings = _quick_start(invocation)
-        problem, folder = _problem(settings), None
+        settings = quick_start(invocation)
+        problem, folder = problem_of(settings), None
     else:
         folder = find_run(invocation.settings.run.checkpoints, resumed)
         settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
-        problem = _resumed_problem(settings, folder)
+        problem = resumed_problem(settings, folder)
     with ExitStack() as stack:
         target = target_of(settings)
         stack.callback(target.close)
@@ -153,7 +155,9 @@ def _optimize(
     )  # fmt: skip
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
     with ExitStack() as stack:
-        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, stack)
+        predictor = predictor_of(settings, problem.task, info)
+        stack.callback(predictor.close)
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -190,7 +194,10 @@ def _optimize(
                 _past(folder),
             )
             try:
-                return loop.run()
+                result = loop.run()
+                limit_s = LIMIT_S if provider == "catalogue" else min(LIMIT_S, settings.model.menu_s)
+                explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
+                return result
             finally:
                 spending.note_time()
 
@@ -213,10 +220,10 @@ def _past(folder: RunFolder) -> Past | None:
     return None if baseline is None else Past(baseline.result, folder.attempts())
 
 
-def _resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
+def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     """The kernel that the run began with, and its neighbours, even where the user's files have changed since."""
     if not folder.input_kernel.exists():
-        return _problem(settings)
+        return problem_of(settings)
     loaded = folder.loaded()
     task, kernel = _task_and_kernel(settings, gone=loaded is not None)
     source = folder.input_kernel.read_text(encoding="utf-8")
@@ -264,14 +271,14 @@ QUICK_START = "medium"
 """The preset of a first try with no arguments: real, and over in a minute."""
 
 
-def _quick_start(invocation: config.Invocation) -> config.Settings:
+def quick_start(invocation: config.Invocation) -> config.Settings:
     settings = invocation.settings
     if {"run.kernel", "run.task", "run.preset"} & set(invocation.origins):
         return settings
     return replace(settings, run=replace(settings.run, preset=QUICK_START))
 
 
-def _problem(settings: config.Settings) -> Problem:
+def problem_of(settings: config.Settings) -> Problem:
     """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
     task, kernel = _task_and_kernel(settings)
     text = kernel_text(kernel)
@@ -454,10 +461,8 @@ def _proposer(
     folder: RunFolder,
     spending: Spending,
     observer: Observers,
-    stack: ExitStack,
+    predictor: Predictor,
 ) -> Proposer:
-    predictor = Predictor(problem.task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
-    stack.callback(predictor.close)
     if provider == "catalogue":
         return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within)
 
@@ -520,6 +525,10 @@ def _proposer(
         datetime.date.today,
         menu,
     )
+
+
+def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
+    return Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
 
 
 def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:

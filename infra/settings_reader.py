@@ -312,14 +312,16 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(message.removeprefix("argument "))
 
 
-def add_flags(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
+def add_flags(parser: argparse.ArgumentParser, groups: Mapping[str, type], only: Sequence[str] = ()) -> None:
     """One flag per setting, under its group's title; a yes-or-no setting has a --no- form as well.
 
-    Values stay text; `read_flags` understands them.
+    Values stay text; `read_flags` understands them. `only`: the settings to add, where not all of them.
     """
     for group, kind in groups.items():
         section = parser.add_argument_group(group, (kind.__doc__ or "").strip())
         for spec in specs(kind):
+            if only and spec.name not in only:
+                continue
             common: dict[str, Any] = {"dest": _dest(group, spec), "default": argparse.SUPPRESS, "help": _help(spec)}
             if spec.kind is bool:
                 section.add_argument(spec.flag, action="store_true", **common)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from accelopt_core.candidate import Plan, source_hash
+from accelopt_core.catalogue.explaining import LIMIT_S, Analysis, analyzed, heading, joined, stops
 from accelopt_core.catalogue.look_ahead import tried
 from accelopt_core.catalogue.rewrites import (
     NotRewrites,
@@ -21,19 +22,20 @@ from accelopt_core.catalogue.rewrites import (
     SiteName,
     as_details,
     carried_out,
-    legal_rewrites,
     rewrites_in,
 )
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
-from accelopt_core.model.menu import Offer, Offers, ToolFailed
+from accelopt_core.model.menu import Blocked, Offer, Offers, ToolFailed
 from accelopt_core.proposer import RoundContext
-from accelopt_core.transforms.base import AnalysisContext, NotAKernel, Site, Transform, TransformError, parse_kernel
+from accelopt_core.transforms.base import NotAKernel, Site, Transform, TransformError
 from accelopt_core.transforms.registry import TRANSFORMS
 
 MOST_OFFERS = 8
-LIMIT_S = 20.0
-"""For pricing the menu of one kernel; what is not priced by then is not offered."""
+LEAST_PERCENT = 5.0
+"""Of the latency: of smaller gaps a model is not told what stops the tools ..."""
+MOST_REASONS = 4
+"""... and of each gap no more reasons than this."""
 
 Prices = Mapping[str, "float | None"]
 """By content hash; None: it does not compile."""
@@ -64,20 +66,22 @@ class CatalogueMenu:
         self._limit_s = limit_s
         self._book = book
         self._transforms = transforms
-        self._steps: dict[str, tuple[Rewrite, ...]] = {}
+        self._found: dict[str, Analysis] = {}
         self._prices: dict[str, Prices] = {}
 
     def offers(self, context: RoundContext) -> Offers:
         """The best untried, unbanned changes to the parent."""
         source, parent_hash = context.parent.source, context.parent.content_hash
         try:
-            steps = self._legal(source, context)
+            found = self._analyzed(source, context)
         except NotAKernel as error:
             return Offers(note=f"the catalogue cannot read this kernel: {error}")
+        steps = found.steps
         prices = self._priced(source, steps)
         before_us = prices.get(parent_hash)
         if before_us is None:
-            return Offers(note="the simulated machine cannot compile this kernel, so nothing can be priced")
+            note = "the simulated machine cannot compile this kernel, so nothing can be priced"
+            return Offers(note=note, blocked=self._blocked(context, found, prices))
         banned = {ban.technique for ban in context.banned}
         open_steps = [
             step
@@ -100,7 +104,17 @@ class CatalogueMenu:
             tools={each.name: each.describe() for each in self._transforms if each.name in named},
             not_priced=sum(math.isnan(gain) for gain in gains.values()),
             tie_us=tie_us,
+            blocked=self._blocked(context, found, prices),
         )
+
+    def _blocked(self, context: RoundContext, found: Analysis, prices: Prices) -> tuple[Blocked, ...]:
+        """What stands between the tools and the larger gaps; what they offer is on the menu itself."""
+        explanation = joined(
+            context.parent, context.parent_result, found, prices, context.history, self._transforms, self._tie
+        )
+        large = [gap for gap in explanation.gaps if gap.percent >= LEAST_PERCENT]
+        stopped = {gap: stops(gap)[:MOST_REASONS] for gap in large}
+        return tuple(Blocked(heading(gap), reasons) for gap, reasons in stopped.items() if reasons)
 
     def tool_plan(self, answer: Mapping[str, Any], context: RoundContext, plan_id: str) -> Plan:
         """The plan of an answer that names a tool. Raises MalformedAnswer with the complaint for the model."""
@@ -152,13 +166,11 @@ class CatalogueMenu:
         except (KeyError, TransformError) as error:
             raise ToolFailed(str(error)) from error
 
-    def _legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
-        if source not in self._steps:
-            result = context.parent_result
-            analysis = AnalysisContext(result.bottleneck, result.profile.fields)
-            kernel = parse_kernel(source, context.task.around.entry_points)
-            self._steps[source] = legal_rewrites(kernel, analysis, self._transforms)
-        return self._steps[source]
+    def _analyzed(self, source: str, context: RoundContext) -> Analysis:
+        if source not in self._found:
+            names = context.task.around.entry_points
+            self._found[source] = analyzed(context.parent, context.parent_result, names, self._transforms)
+        return self._found[source]
 
     def _priced(self, source: str, steps: tuple[Rewrite, ...]) -> Prices:
         """Once for each kernel: what the time did not suffice for then is not offered later either."""

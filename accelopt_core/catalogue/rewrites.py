@@ -56,11 +56,22 @@ def legal_rewrites(
 
     Raises NotAKernel.
     """
+    return without_repeats(every_rewrite(module, context, transforms))
+
+
+def every_rewrite(
+    module: KernelModule, context: AnalysisContext, transforms: Sequence[Transform]
+) -> tuple[Rewrite, ...]:
+    """Every legal site, in the order of the transforms. Raises NotAKernel."""
+    sites = [(transform, site) for transform in transforms for site in transform.analyze(module, context)]
+    return tuple(Rewrite(site, transform.apply(module, site.key).code) for transform, site in sites)
+
+
+def without_repeats(steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
+    """Of steps that lead to the same kernel the first."""
     found: dict[str, Rewrite] = {}
-    for transform in transforms:
-        for site in transform.analyze(module, context):
-            step = Rewrite(site, transform.apply(module, site.key).code)
-            found.setdefault(step.content_hash, step)
+    for step in steps:
+        found.setdefault(step.content_hash, step)
     return tuple(found.values())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 
-from accelopt_core.evaluation import Bounds, Gap
+from accelopt_core.evaluation import Bounds, Cause, Gap
 from accelopt_core.task import PrecisionPolicy, Task, Work
 from accelopt_core.toolchain import Facts, MachineModel
 
@@ -97,19 +97,19 @@ def _idle_gaps(fields: Mapping[str, float], busiest: str, pipeline: float, laten
     tail_us = 0.0 if end is None else max(0.0, latency_us - end * 1e6)
     return [
         Gap(
-            "start-up before the busiest engine",
+            Cause.START_UP.value,
             start_us,
             "issue first what the first instruction needs, in small pieces on more than one queue; put off all else",
             f"the busiest, {busiest}, begins after {start_us:,.1f} µs",
         ),
         Gap(
-            "tail after the busiest engine",
+            Cause.TAIL.value,
             tail_us,
             "make the last piece of work small: copy and store it in parts, on two engines and queues",
             f"the busiest, {busiest}, ends {tail_us:,.1f} µs before the kernel does",
         ),
         Gap(
-            "engines wait for each other",
+            Cause.WAITING.value,
             latency_us - pipeline - start_us - tail_us,
             "overlap: double-buffer tiles, hoist or split loads, fewer dependent steps between engines",
             f"the busiest, {busiest}, works {pipeline:,.1f} of {latency_us:,.1f} µs",
@@ -159,7 +159,7 @@ def _inefficiencies(
         at_peak_us = hbm / machine.dma_bytes_per_ns / 1e3
         found.append(
             _Inefficiency(
-                "HBM traffic beyond the minimum",
+                Cause.HBM_TRAFFIC.value,
                 "dma",
                 at_peak_us - bound.memory_us,
                 "keep operands in SBUF: block the loops, hoist loads that do not depend on the inner loop, "
@@ -171,7 +171,7 @@ def _inefficiencies(
         average = f", {fields['dma_transfer_average_bytes'] / 1024:,.1f} KiB each" if transfers else ""
         found.append(
             _Inefficiency(
-                "DMA below its bandwidth",
+                Cause.DMA_BANDWIDTH.value,
                 "dma",
                 spent["dma"] - at_peak_us,
                 "fewer and larger transfers with rows of 2 KiB or more per partition, over all 128 partitions, "
@@ -184,7 +184,7 @@ def _inefficiencies(
             issue_us = transfers * machine.dma_plain_issue_ns / 1e3
             found.append(
                 _Inefficiency(
-                    "issuing transfers",
+                    Cause.DMA_ISSUING.value,
                     "dma",
                     min(issue_us, spent["dma"]) - at_peak_us,
                     "load several tiles with one dma_copy; spread transfers over the Sync, Scalar and GpSimd queues",
@@ -200,7 +200,7 @@ def _inefficiencies(
         each = f" in {count:,.0f} instructions" if count else ""
         found.append(
             _Inefficiency(
-                f"elementwise work on {engine}",
+                f"{Cause.ELEMENTWISE.value} {engine}",
                 engine,
                 pool[engine] - bound.vector_us,
                 "fuse operators into one instruction, use wider tiles, move work to the idler of Vector, Scalar "
@@ -212,7 +212,7 @@ def _inefficiencies(
     if loads and loads > 1:
         found.append(
             _Inefficiency(
-                "activation table switches",
+                Cause.TABLE_SWITCHES.value,
                 "scalar",
                 (loads - 1) * machine.activation_table_load_ns / 1e3,
                 "group activations by function, or move one of the functions to another engine",
@@ -235,7 +235,7 @@ def _tensor_inefficiencies(
     if transposes:
         found.append(
             _Inefficiency(
-                "transposes on the Tensor engine",
+                Cause.TRANSPOSES.value,
                 "tensor",
                 transpose_us,
                 "transpose once and keep the turned copy, choose which operand is stationary, or (2-byte types) load "
@@ -247,7 +247,7 @@ def _tensor_inefficiencies(
     if throttled_us:
         found.append(
             _Inefficiency(
-                "Tensor engine throttled",
+                Cause.THROTTLED.value,
                 "tensor",
                 throttled_us,
                 "group matmuls into long uninterrupted runs: below 50 % use the engine drops to half speed",
@@ -256,7 +256,7 @@ def _tensor_inefficiencies(
         )
     found.append(
         _Inefficiency(
-            "matmul inefficiency",
+            Cause.MATMUL.value,
             "tensor",
             tensor_us - transpose_us - throttled_us - bound.matmul_us,
             "512-column moving tiles, 128 rows of contraction, 128 stationary columns; no repeated products",

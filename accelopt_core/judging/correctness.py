@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import CheckFailure, CompileFailed, Evaluation, Implausible, Incorrect
+from accelopt_core.evaluation import CheckFailure, CompileFailed, Evaluation, Implausible, Incorrect, explain
 from accelopt_core.judging.closeness import (
     Arithmetic,
     Place,
@@ -28,7 +28,7 @@ from accelopt_core.judging.verification import (
 )
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
-from accelopt_core.toolchain import ArgumentSpec, Toolchain
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, Toolchain
 
 AT_FULL_SHAPE = ("mixed", "scaled-rows")
 """Changed inputs before a candidate can become the best: the first, and the next where float32 overflows on some rows.
@@ -124,6 +124,8 @@ class Verified:
     """The worst on the reference's own inputs."""
     line: str
     """For people: the shape, what was drawn, and how close the outputs came."""
+    shared_faults: tuple[str, ...] = ()
+    """Draws that the task's input kernel fails as well, one line each: left out."""
 
 
 @dataclass(frozen=True)
@@ -210,33 +212,61 @@ class Verifier:
             inputs = self.compiled.reference.inputs(draw.seed, draw.distribution)
             self.toolchain.run(artifact, self._tensors(inputs), self.request.limits.run_timeout_s)
 
-    def verify(self, draws: Sequence[Draw], twice: bool = False) -> Verified:
+    def verify(
+        self, draws: Sequence[Draw], twice: bool = False, input_kernel: Callable[[], Verifier] | None = None
+    ) -> Verified:
         """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails.
 
-        `twice`: the first draw is executed again, and must give the same bits.
+        `twice`: the first draw is executed again, and must give the same bits. `input_kernel`: makes what runs the
+        task's input kernel; a draw on which that is wrong too says nothing of this one, and is left out.
         """
         if twice:
             draws = (replace(draws[0], twice=True), *draws[1:])
         worst = 0.0
         left_out: list[str] = []
+        failed: list[tuple[Draw, Failed]] = []
         at_once = 1 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
         held = self.toolchain.memory_bytes(self.compiled.artifact)
         verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once, held)
         for draw, verdict in zip(draws, verdicts):
             if isinstance(verdict, Failed):
-                raise Wrong(verdict.evaluation)
-            if isinstance(verdict, BeyondFloat32):
+                if input_kernel is None or not isinstance(verdict.evaluation, Incorrect):
+                    raise Wrong(verdict.evaluation)
+                failed.append((draw, verdict))
+            elif isinstance(verdict, BeyondFloat32):
                 left_out.append(draw.distribution)
             elif draw.distribution == REFERENCE:
                 worst = max(worst, verdict.relative_l2)
-        return Verified(worst, self._line(draws, worst, left_out))
+        shared: tuple[str, ...] = ()
+        if input_kernel is not None and failed:
+            unsaid = [draw for draw, _ in failed]
+            if not any(draw.distribution == REFERENCE and draw not in unsaid for draw in draws):
+                raise Wrong(failed[0][1].evaluation)  # with nothing left that it was right on
+            shared = self._shared(failed, input_kernel)
+        return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared)
 
-    def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str]) -> str:
+    def _shared(self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier]) -> tuple[str, ...]:
+        """What is left out of these draws. Raises Wrong at the first that the input kernel passes or cannot run."""
+        said = []
+        other: Verifier | None = None
+        for draw, verdict in failed:
+            try:
+                other = other or input_kernel()
+                theirs = other._check(draw)
+            except CandidateFault:
+                raise Wrong(verdict.evaluation) from None
+            if not isinstance(theirs, Failed) or not isinstance(theirs.evaluation, Incorrect):
+                raise Wrong(verdict.evaluation)
+            said.append(f"{explain(verdict.evaluation)}; the input kernel there: {explain(theirs.evaluation)}")
+        return tuple(said)
+
+    def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str], shared: int) -> str:
         preset = self.compiled.preset
         return (
             f"{preset.name} ({preset.describe()}): {count(draws)}, "
             f"worst relative L2 {worst:.2g} <= {self.request.task.tolerance:.2g}"
             + (f"; rows beyond float32, left out: {', '.join(dict.fromkeys(left_out))}" if left_out else "")
+            + (f"; left out, since the input kernel fails them too: {shared} draws" if shared else "")
         )
 
     def _check(self, draw: Draw) -> CheckResult:

@@ -21,6 +21,8 @@ def spoken(result: Evaluation) -> Evaluation:
     """The same verdict, its message bounded and without control characters: the candidate may have worded it."""
     if isinstance(result, (CompileFailed, Crashed, Implausible)):
         return replace(result, message=printable(result.message, _LONGEST_MESSAGE))
+    if isinstance(result, Measured):
+        return replace(result, shared_faults=tuple(printable(line, _LONGEST_MESSAGE) for line in result.shared_faults))
     if isinstance(result, Incorrect):
         reason = printable(result.failure.reason, _LONGEST_MESSAGE)
         return Incorrect(replace(result.failure, reason=reason))

@@ -380,7 +380,8 @@ class Loop:
     def _confirm_winner(self) -> None:
         """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.
 
-        It stays out for good: the journal says so, and a resumed run does not start from it again.
+        It stays out for good: the journal says so, and a resumed run does not start from it again. What the input
+        kernel fails as well does not count against a winner: the judge leaves it out, and it is said here.
         """
         state = self._state
         while (candidate := state.best) is not self._input:
@@ -390,6 +391,8 @@ class Loop:
             if not isinstance(result, Measured):
                 self._drop(candidate, result, Outcome(result.kind), explain(result))
                 continue
+            for line in result.shared_faults:
+                self._tell(Notice(f"left out, since the input kernel fails it too: {line}", "warning"))
             decision = state.against_input(result)
             if decision.improved:
                 self._tell(LastCheck(candidate.id, result, True))

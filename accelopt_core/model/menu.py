@@ -30,6 +30,16 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """A gap of the kernel, and what keeps the tools from closing it."""
+
+    gap: str
+    """With its price and its lines."""
+    reasons: tuple[str, ...]
+    """One line each, the most telling first."""
+
+
+@dataclass(frozen=True)
 class Offers:
     """What the planner is shown for one kernel."""
 
@@ -43,6 +53,8 @@ class Offers:
     """Why there is no menu, if so."""
     tie_us: float = 0.0
     """Predicted gains closer than this are not known to be in the right order."""
+    blocked: tuple[Blocked, ...] = ()
+    """The larger gaps, the most valuable first."""
 
 
 class Menu(Protocol):

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.declared import declared_shape
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
+from accelopt_core.transforms.plain_names import made_beside, made_once
 from accelopt_core.transforms.private_tile import is_float32
 
 
@@ -36,6 +38,7 @@ class _Sum:
 
 class AccumulateInPsum(InstructionTransform[_Sum]):
     name = "accumulate-in-psum"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "adds no tile to one"
 
     def describe(self) -> str:
@@ -45,6 +48,12 @@ class AccumulateInPsum(InstructionTransform[_Sum]):
         for total, addition in written_by(code, "tensor_tensor"):
             if total in _operands(code, addition):
                 yield total, addition
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        for text, addition, why in parts_written(code, "tensor_tensor"):
+            operands = [code.argument(addition, keyword) for keyword in ("data1", "data2")]
+            if text in [code.module.code_for_node(operand) for operand in operands if operand is not None]:
+                yield text, addition, why
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> _Sum:
         return _plan(code, key, instruction)
@@ -86,7 +95,7 @@ def _plan(code: KernelCode, total: str, addition: Statement) -> _Sum:
     """Raises IllegalSite."""
     op = code.argument(addition, "op")
     if op is None or code.qualified(op) != "nki.language.add":
-        raise IllegalSite("PSUM can only add up")
+        raise NotOfItsKind("PSUM can only add up")
     assert addition.call is not None
     if not isinstance(addition.call.func, cst.Attribute):
         raise IllegalSite(f"line {addition.line}: the name of nki.isa is not at hand")
@@ -99,8 +108,8 @@ def _plan(code: KernelCode, total: str, addition: Statement) -> _Sum:
     loop = addition.block.owner
     if loop is None or loop.kind is not Kind.LOOP or loop.leaves or loop.body is None:
         raise IllegalSite(f"{total} is not added up in a loop that runs to its end")
-    allocation = _only_allocation(code, product)
-    if allocation.block is not loop.body or allocation.region != "psum" or not is_float32(code, cst.Name(product)):
+    allocation = made_beside(code, product, addition)
+    if allocation.region != "psum" or not is_float32(code, cst.Name(product)):
         raise IllegalSite(f"{product} is not a float32 tile of PSUM made in the loop")
     if loaded_names(allocation.node) & loop.binds:
         raise IllegalSite(f"the shape of {product} changes from one iteration to the next")
@@ -119,17 +128,10 @@ def _plan(code: KernelCode, total: str, addition: Statement) -> _Sum:
     return _Sum(_memset(code, total, product, loop, addition), loop, allocation, addition, product)
 
 
-def _only_allocation(code: KernelCode, name: str) -> Statement:
-    bindings = code.bindings(name)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE:
-        raise IllegalSite(f"{name} is not a tile made once")
-    return bindings[0]
-
-
 def _memset(code: KernelCode, total: str, product: str, loop: Statement, addition: Statement) -> Statement:
     """What sets the sum to zero, right before the loop."""
-    made, product_made = _only_allocation(code, total), _only_allocation(code, product)
-    if made.block is not loop.block or made.region != "sbuf" or not is_float32(code, cst.Name(total)):
+    made, product_made = made_beside(code, total, loop), made_once(code, product)
+    if made.region != "sbuf" or not is_float32(code, cst.Name(total)):
         raise IllegalSite(f"{total} is not a float32 tile of SBUF made beside the loop")
     shapes = [declared_shape(code, allocation) for allocation in (made, product_made)]
     if shapes[0] != shapes[1] or not shapes[0]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 import libcst as cst
 
-from accelopt_core.evaluation import Bottleneck
+from accelopt_core.evaluation import Bottleneck, Cause
 from accelopt_core.task import ENTRY_POINTS
 
 
@@ -19,6 +19,15 @@ class TransformError(Exception):
 
 class IllegalSite(TransformError):
     """The change would alter what the kernel computes, or nobody can show that it would not."""
+
+
+class NotPlain(IllegalSite):
+    """The rule concerns how the kernel is written, not what it computes: a name bound more than once, a tile made in
+    another block than where it is filled. The same kernel in normal form would not be refused for it."""
+
+
+class NotOfItsKind(IllegalSite):
+    """There is nothing here that the transform could change: told who asks for this very site, and nobody else."""
 
 
 class SiteGone(TransformError):
@@ -50,12 +59,39 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A place that a transform looked at and left alone."""
+
+    transform: str
+    key: str
+    """As of a `Site` there."""
+    line: int
+    why: str
+    """The rule, in one line."""
+    normalizing_helps: bool = False
+    """The rule concerns how the kernel is written: in normal form it would not be refused for this."""
+    lines: frozenset[int] = frozenset()
+    """Every line that the change would have concerned."""
+
+
+def _unheard(refusal: Refusal) -> None:
+    """Most who ask for sites have no use for what is none."""
+
+
+@dataclass(frozen=True)
 class AnalysisContext:
     """What is known of the kernel beside its text; a transform may skip sites that cannot pay."""
 
     bottleneck: Bottleneck | None = None
     fields: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Profile fields of the kernel, in the Neuron profiler's names and units; empty when unknown."""
+    told: Callable[[Refusal], None] = _unheard
+    """Hears of every refusal, in no particular order."""
+
+    def refuse(self, transform: str, key: str, line: int, error: IllegalSite, lines: Iterable[int] = ()) -> None:
+        if not isinstance(error, NotOfItsKind):
+            plain = not isinstance(error, NotPlain)
+            self.told(Refusal(transform, key, line, str(error), not plain, frozenset((line, *lines))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +109,17 @@ class Transform(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def addresses(self) -> frozenset[Cause]:
+        """Which causes of gaps it may take away."""
+        ...
+
     def describe(self) -> str:
         """One sentence for people and for a language model's menu."""
         ...
 
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        """Every legal site, in source order. Raises NotAKernel."""
+        """Every legal site, in source order; `context.refuse` is told of all others. Raises NotAKernel."""
         ...
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import (
     Block,
@@ -36,7 +37,7 @@ from accelopt_core.transforms.kernel_code import (
     replace_nodes,
 )
 from accelopt_core.transforms.loop_independence import check_independent
-from accelopt_core.transforms.loop_sites import loop_and_factor, several_at_a_time
+from accelopt_core.transforms.loop_sites import lines_of, loop_and_factor, several_at_a_time
 
 FACTORS = (2, 4, 8)
 
@@ -52,6 +53,10 @@ class _Blocking:
 
 class BlockTiles:
     name = "block-tiles"
+    addresses = frozenset(
+        {Cause.HBM_TRAFFIC, Cause.DMA_ISSUING, Cause.DMA_BANDWIDTH, Cause.TRANSPOSES, Cause.THROTTLED, Cause.WAITING,
+         Cause.MATMUL, Cause.ELEMENTWISE}
+    )  # fmt: skip
 
     def describe(self) -> str:
         return (
@@ -65,7 +70,8 @@ class BlockTiles:
         for number, loop in enumerate(code.loops()):
             try:
                 blocking = _plan(code, loop)
-            except IllegalSite:
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
             shared = ", ".join(sorted({name for s in blocking.shared for name in code.changed_by(s)}))
             for factor in FACTORS:
@@ -93,8 +99,10 @@ class BlockTiles:
 
 def _plan(code: KernelCode, loop: Statement) -> _Blocking:
     """Raises IllegalSite naming the rule that forbids it."""
-    check_independent(code, loop)
     inside = [statement for statement in code.statements() if loop in statement.block.loops()]
+    if not any(statement.kind is Kind.LOOP for statement in inside):
+        raise NotOfItsKind(f"iterations of the loop over {loop.variable} share no tile that an inner loop makes")
+    check_independent(code, loop)
     for statement in inside:
         if statement.kind is Kind.BRANCH:
             raise IllegalSite(f"line {statement.line} of the loop over {loop.variable} is a condition")

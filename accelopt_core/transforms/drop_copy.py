@@ -13,10 +13,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.declared import declared_dtype, declared_shape
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, replace_nodes
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
+from accelopt_core.transforms.plain_names import made_beside
 from accelopt_core.transforms.private_tile import without
 
 READ_PSUM = {
@@ -36,6 +38,7 @@ _Copy = tuple[str, Statement, list[Statement]]
 
 class DropCopy(InstructionTransform[_Copy]):
     name = "drop-copy"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING, Cause.TAIL})
     gone = "copies no tile into one"
 
     def describe(self) -> str:
@@ -45,6 +48,13 @@ class DropCopy(InstructionTransform[_Copy]):
         for name, copy in written_by(code, "tensor_copy"):
             if isinstance(code.argument(copy, "src", 1), cst.Name):
                 yield name, copy
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        yield from parts_written(code, "tensor_copy")
+        for name, copy in written_by(code, "tensor_copy"):
+            src = code.argument(copy, "src", 1)
+            if src is not None and not isinstance(src, cst.Name):
+                yield name, copy, f"{name} is a copy of {code.module.code_for_node(src)}, which is no whole tile"
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> _Copy:
         return _plan(code, key, instruction)
@@ -74,9 +84,7 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
     src = code.argument(copy, "src", 1)
     assert isinstance(src, cst.Name)
     source = src.value
-    if {name, source} & code.captured:
-        raise IllegalSite(f"{name} or {source} is used by a nested function or declared global")
-    made, origin = _tile(code, name, copy), _tile(code, source, copy)
+    made, origin = made_beside(code, name, copy), made_beside(code, source, copy)
     for keyword, declared in (("shape", declared_shape), ("dtype", declared_dtype)):
         shown = [declared(code, allocation) for allocation in (made, origin)]
         if shown[0] != shown[1] or not shown[0]:
@@ -103,13 +111,6 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
     elif origin.region != made.region:
         raise IllegalSite(f"{source} lies in {origin.region}, its copy in {made.region}")
     return source, made, readers
-
-
-def _tile(code: KernelCode, name: str, copy: Statement) -> Statement:
-    bindings = code.bindings(name)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or bindings[0].block is not copy.block:
-        raise IllegalSite(f"{name} is not a tile made once, in the block of the copy")
-    return bindings[0]
 
 
 def _check_reads_psum(code: KernelCode, reader: Statement, name: str) -> None:

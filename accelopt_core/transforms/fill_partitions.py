@@ -16,7 +16,15 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    NotPlain,
+    Site,
+)
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
     Kind,
@@ -27,7 +35,8 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
-from accelopt_core.transforms.loop_sites import as_factor, loop_at
+from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
+from accelopt_core.transforms.plain_names import begins_anew, bound_once
 
 ELEMENTWISE = frozenset(
     {
@@ -53,6 +62,7 @@ class _Pairing:
 
 class FillPartitions:
     name = "fill-partitions"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.DMA_BANDWIDTH, Cause.DMA_ISSUING, Cause.WAITING})
 
     def describe(self) -> str:
         return "Process two iterations of an elementwise loop at once, side by side on the partitions."
@@ -63,7 +73,8 @@ class FillPartitions:
         for number, loop in enumerate(code.loops()):
             try:
                 pairing = _plan(code, loop)
-            except IllegalSite:
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
             found.append(
                 Site(
@@ -95,8 +106,9 @@ def _plan(code: KernelCode, loop: Statement) -> _Pairing:
         if statement.kind is Kind.ALLOCATE:
             (name,) = statement.binds
             tiles[name] = _shape(code, statement, name)
+    _check_no_tile_from_before(code, loop)
     if not tiles:
-        raise IllegalSite(f"the loop over {loop.variable} makes no tiles")
+        raise NotOfItsKind(f"the loop over {loop.variable} makes no tiles")
     if len({partitions for partitions, _ in tiles.values()}) != 1:
         raise IllegalSite("the tiles do not all have the same partitions")
     if loop.variable in set().union(*(loaded_names(s.node) for s in statements if s.kind is Kind.ALLOCATE)):
@@ -130,10 +142,23 @@ def _plan(code: KernelCode, loop: Statement) -> _Pairing:
     return _Pairing(loop, tiles, tuple(transfers))
 
 
+def _check_no_tile_from_before(code: KernelCode, loop: Statement) -> None:
+    """Raises NotPlain where the loop fills a tile anew that is made before it."""
+    assert loop.body is not None
+    for statement in loop.body.statements:
+        for tile in code.changed_by(statement) if statement.body is None else ():
+            made_here = any(binding.block is loop.body for binding in code.bindings(tile))
+            if not made_here and begins_anew(code, tile, loop.body.statements):
+                raise NotPlain(
+                    f"line {statement.line} fills {tile}, which is made before the loop over {loop.variable}"
+                )
+
+
 def _shape(code: KernelCode, statement: Statement, name: str) -> tuple[str, str]:
     shape = code.argument(statement, "shape", 0)
-    if statement.region != "sbuf" or len(code.bindings(name)) != 1:
-        raise IllegalSite(f"{name} is not a tile in SBUF made once")
+    bound_once(code, name)
+    if statement.region != "sbuf":
+        raise IllegalSite(f"{name} is not a tile in SBUF")
     if not isinstance(shape, cst.Tuple) or len(shape.elements) != 2:
         raise IllegalSite(f"{name} is not two-dimensional")
     partitions, free = (code.module.code_for_node(element.value) for element in shape.elements)

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement, content_names
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32, private_tile, without
 
 OPERATORS = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
@@ -28,6 +29,7 @@ READERS = frozenset({"tensor_scalar", "tensor_tensor", "activation"})
 
 class FuseElementwise(InstructionTransform[tuple[PrivateTile, cst.Call]]):
     name = "fuse-elementwise"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "has no tensor_scalar into a tile"
 
     def describe(self) -> str:
@@ -35,6 +37,9 @@ class FuseElementwise(InstructionTransform[tuple[PrivateTile, cst.Call]]):
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         return written_by(code, "tensor_scalar")
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        return parts_written(code, "tensor_scalar")
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[PrivateTile, cst.Call]:
         return _fused(code, instruction)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
@@ -28,6 +29,7 @@ _Found = tuple[Statement, Statement | None]
 
 class FuseRowSum(InstructionTransform[_Found]):
     name = "fuse-row-sum"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "reduces nothing into a tile"
 
     def describe(self) -> str:

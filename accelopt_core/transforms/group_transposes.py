@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
-from accelopt_core.transforms.loop_sites import as_factor, loop_and_factor
+from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor
 from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
 from accelopt_core.transforms.operand_access import Iterations
 
@@ -28,6 +29,7 @@ FACTORS = (2, 4, 8)
 
 class GroupTransposes:
     name = "group-transposes"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.TRANSPOSES, Cause.DMA_BANDWIDTH, Cause.DMA_ISSUING, Cause.WAITING})
 
     def describe(self) -> str:
         return "Turn 2, 4 or 8 tiles into one tile of PSUM and copy it out at once, loads and stores with it."
@@ -38,7 +40,8 @@ class GroupTransposes:
         for place, loop in enumerate(code.loops()):
             try:
                 turned = _turned(code, MergedLoop(code, loop, partly=True))
-            except IllegalSite:
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{place}", loop.line, error, lines_of(loop))
                 continue
             for factor in FACTORS:
                 found.append(

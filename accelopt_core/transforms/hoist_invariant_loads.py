@@ -14,12 +14,21 @@ depends on shapes and is left to whoever prices the result: a kernel that does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    NotPlain,
+    Site,
+    SiteGone,
+)
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import (
     Block,
@@ -30,6 +39,7 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
+from accelopt_core.transforms.plain_names import begins_anew, bound_once
 
 MOVABLE = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.LOOP})
 
@@ -62,20 +72,34 @@ class _Hoisting:
 
     name: str
     loads: bool
+    addresses: frozenset[Cause]
 
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
-        hoists = []
+        hoists: list[_Hoist] = []
         for statement in code.statements():
             if statement.kind is Kind.ALLOCATE and statement.region == "sbuf":
                 (tile,) = statement.binds
-                for loop in statement.block.loops():
-                    try:
-                        hoists.append(_plan(code, tile, loop.variable, self.loads))
-                    except IllegalSite:
-                        continue
+                hoists += self._out_of_loops(code, statement, tile, context)
         largest = (hoist for hoist in hoists if not any(_contains(other, hoist) for other in hoists))
         return tuple(_site(self.name, hoist) for hoist in largest)
+
+    def _out_of_loops(
+        self, code: KernelCode, allocation: Statement, tile: str, context: AnalysisContext
+    ) -> Iterator[_Hoist]:
+        """One for every loop around the tile's making, as far as it is legal."""
+        writers = code.writers(tile)
+        around = dict.fromkeys(loop for each in (allocation, *writers) for loop in each.block.loops())
+        for loop in around:
+            try:
+                if loop not in allocation.block.loops():
+                    _check_made_in(code, allocation, tile, loop)
+                yield _plan(code, tile, loop.variable, self.loads)
+            except IllegalSite as error:
+                # Where it is refused for both, the transform tells whose kind the tile itself is.
+                if self.loads is bool(LOADS & {writer.operation for writer in writers}):
+                    lines = (writer.line for writer in writers)
+                    context.refuse(self.name, f"{tile}/{loop.variable}", allocation.line, error, lines)
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
@@ -91,6 +115,9 @@ class _Hoisting:
 class HoistInvariantLoads(_Hoisting):
     name = "hoist-invariant-load"
     loads = True
+    addresses = frozenset(
+        {Cause.HBM_TRAFFIC, Cause.DMA_ISSUING, Cause.DMA_BANDWIDTH, Cause.TRANSPOSES, Cause.THROTTLED, Cause.WAITING}
+    )
 
     def describe(self) -> str:
         return (
@@ -102,6 +129,7 @@ class HoistInvariantLoads(_Hoisting):
 class HoistInvariantPreparation(_Hoisting):
     name = "hoist-invariant-preparation"
     loads = False
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.TRANSPOSES, Cause.MATMUL, Cause.THROTTLED, Cause.WAITING})
 
     def describe(self) -> str:
         return (
@@ -134,17 +162,27 @@ def _site(transform: str, hoist: _Hoist) -> Site:
 # --- legality ---------------------------------------------------------------------------------------
 
 
+def _check_made_in(code: KernelCode, allocation: Statement, tile: str, loop: Statement) -> None:
+    """Of a tile that is made before the loop: what is filled anew in every iteration could be made there."""
+    inside = [writer for writer in code.writers(tile) if loop in writer.block.loops()]
+    if any(loop.variable in writer.uses for writer in inside):
+        raise IllegalSite(f"what fills {tile} depends on {loop.variable}")
+    if loop.kind is Kind.LOOP and begins_anew(code, tile, list(loop.walk())):
+        raise NotPlain(f"{tile} is made on line {allocation.line}, before the loop over {loop.variable} that fills it")
+    raise NotOfItsKind(f"the loop over {loop.variable} does not make {tile}")
+
+
 def _plan(code: KernelCode, tile: str, variable: str, loads: bool) -> _Hoist:
     """Raises IllegalSite naming the rule that forbids it."""
-    allocation = _only_binding(code, tile)
+    allocation = bound_once(code, tile)
     if allocation.kind is not Kind.ALLOCATE or allocation.region != "sbuf":
-        raise IllegalSite(f"{tile} is not a tile allocated in SBUF")
+        raise NotOfItsKind(f"{tile} is not a tile allocated in SBUF")
     around = allocation.block.loops()
     names = [statement.variable for statement in around if statement.kind is Kind.LOOP]
     if names.count(variable) != 1:
         raise IllegalSite(f"{tile} is not inside exactly one loop over {variable}")
     if len(set(names)) != len(names):
-        raise IllegalSite(f"nested loops around {tile} share a variable")
+        raise NotPlain(f"nested loops around {tile} share a variable")
     loop = next(statement for statement in around if statement.variable == variable)
     inside = around[around.index(loop) :]
     for statement in inside:
@@ -156,11 +194,11 @@ def _plan(code: KernelCode, tile: str, variable: str, loads: bool) -> _Hoist:
     group = _group(code, allocation, loop)
     operations = {s.operation for s in _leaves(group.statements) if s.kind is Kind.INSTRUCTION}
     if not operations:
-        raise IllegalSite(f"nothing fills {tile}")
+        raise NotOfItsKind(f"nothing fills {tile}")
     if loads and not operations & LOADS:
-        raise IllegalSite(f"{tile} is not loaded from memory")
+        raise NotOfItsKind(f"{tile} is not loaded from memory")
     if not loads and operations & LOADS:
-        raise IllegalSite(f"{tile} is loaded from memory: that is for {HoistInvariantLoads.name}")
+        raise NotOfItsKind(f"{tile} is loaded from memory: that is for {HoistInvariantLoads.name}")
     used = group.uses
     if variable in used:
         raise IllegalSite(f"what fills {tile} depends on {variable}")
@@ -195,7 +233,7 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
         inner_loops = [b for b in bindings if b.kind is Kind.LOOP]
         if not bindings or inner_loops:
             if inner_loops and len(inner_loops) != len(bindings):
-                raise IllegalSite(f"{name} is both a loop variable and something else")
+                raise NotPlain(f"{name} is both a loop variable and something else")
             if not bindings and name in code.parameters:
                 _check_source(code, name, loop, buffers)
             continue
@@ -204,7 +242,7 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
             for root in code.roots_of(frozenset({name})):
                 _check_source(code, root, loop, buffers)
             continue
-        binding = _only_binding(code, name)
+        binding = bound_once(code, name)
         if binding.kind is Kind.DEFINE and binding.block is not block:
             if block.owner is None or binding.block.owner not in (*block.loops(),):
                 raise IllegalSite(f"{name} (line {binding.line}) is defined in another block of the loop")
@@ -241,7 +279,7 @@ def _member(statement: Statement, block: Block, name: str) -> Statement:
     while statement.block is not block:
         owner = statement.block.owner
         if owner is None:
-            raise IllegalSite(f"{name} is also written outside the block it is made in")
+            raise NotPlain(f"{name} is also written outside the block it is made in")
         statement = owner
     return statement
 
@@ -257,7 +295,8 @@ def _check_movable(statement: Statement) -> None:
 def _check_source(code: KernelCode, name: str, loop: Statement, buffers: set[str]) -> None:
     for writer in code.writers(name):
         if loop in (writer, *writer.block.loops()) and name not in buffers:
-            raise IllegalSite(f"the source {name} is written in the loop (line {writer.line})")
+            said = f"the source {name} is written in the loop (line {writer.line})"
+            raise NotPlain(said) if begins_anew(code, name, list(loop.walk())) else IllegalSite(said)
 
 
 def _check_privacy(
@@ -307,13 +346,6 @@ def _check_uses(code: KernelCode, group: _Group, loop: Statement) -> None:
 
 def _blocks_around(statement: Statement) -> list[Block]:
     return [statement.block, *(owner.block for owner in statement.block.loops())]
-
-
-def _only_binding(code: KernelCode, name: str) -> Statement:
-    bindings = code.bindings(name)
-    if len(bindings) != 1:
-        raise IllegalSite(f"{name} is bound {len(bindings)} times")
-    return bindings[0]
 
 
 def _leaves(statements: tuple[Statement, ...]) -> list[Statement]:

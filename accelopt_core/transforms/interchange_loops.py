@@ -15,13 +15,22 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    Site,
+    SiteGone,
+)
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_independence import check_independent
-from accelopt_core.transforms.loop_sites import loop_at
+from accelopt_core.transforms.loop_sites import lines_of, loop_at
 
 _HOIST = HoistInvariantLoads()
+_NOTHING_KEPT = "{} could be kept for every {}, so the exchange would gain nothing"
 
 
 @dataclass(frozen=True)
@@ -31,9 +40,16 @@ class _Nest:
     definitions: tuple[Statement, ...]
     """What the outer loop defines before the inner one: goes along inside."""
 
+    @property
+    def variables(self) -> tuple[str, str]:
+        return self.outer.variable, self.inner.variable
+
 
 class InterchangeLoops:
     name = "interchange-loops"
+    addresses = frozenset(
+        {Cause.HBM_TRAFFIC, Cause.DMA_ISSUING, Cause.DMA_BANDWIDTH, Cause.TRANSPOSES, Cause.THROTTLED, Cause.WAITING}
+    )
 
     def describe(self) -> str:
         return (
@@ -47,10 +63,14 @@ class InterchangeLoops:
         for number, loop in enumerate(code.loops()):
             try:
                 nest = _plan(code, loop)
-            except IllegalSite:
+                kept = _kept_tiles(_exchanged(code, nest, module.entry_points), *nest.variables)
+                if not kept:
+                    raise IllegalSite(_NOTHING_KEPT.format("no tile", nest.outer.variable))
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
-            outer, inner = nest.outer.variable, nest.inner.variable
-            for tile in _kept_tiles(_exchanged(code, nest, module.entry_points), outer, inner):
+            outer, inner = nest.variables
+            for tile in kept:
                 found.append(
                     Site(
                         self.name,
@@ -74,9 +94,7 @@ class InterchangeLoops:
             raise SiteGone(f"{key}: the loop over {outer} holds one over {nest.inner.variable}")
         exchanged = _exchanged(code, nest, module.entry_points)
         if tile not in _kept_tiles(exchanged, outer, inner):
-            raise IllegalSite(
-                f"{tile or 'no tile'} could be kept for every {outer}, so the exchange would gain nothing"
-            )
+            raise IllegalSite(_NOTHING_KEPT.format(tile or "no tile", outer))
         return _HOIST.apply(exchanged, f"{tile}/{outer}")
 
 
@@ -84,6 +102,8 @@ def _plan(code: KernelCode, outer: Statement) -> _Nest:
     """Raises IllegalSite naming the rule that forbids it."""
     assert outer.body is not None
     inner_loops = [statement for statement in outer.body.statements if statement.kind is Kind.LOOP]
+    if not inner_loops:
+        raise NotOfItsKind(f"the loop over {outer.variable} holds 0 loops, not one")
     if len(inner_loops) != 1:
         raise IllegalSite(f"the loop over {outer.variable} holds {len(inner_loops)} loops, not one")
     (inner,) = inner_loops

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import IllegalSite
+from accelopt_core.transforms.base import IllegalSite, NotPlain
 from accelopt_core.transforms.index_algebra import Indices, Polynomial
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names
+from accelopt_core.transforms.plain_names import begins_anew
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,14 @@ def check_independent(code: KernelCode, loop: Statement) -> None:
         for root in code.changed_by(statement) - own if statement.body is None else ():
             written.setdefault(root, []).append(statement)
     for statement in inside:
-        for root in read_by(code, statement) & set(written):
-            raise IllegalSite(f"line {statement.line} reads {root}, which the loop over {loop.variable} writes")
+        for root in sorted(read_by(code, statement) & set(written)):
+            said = f"line {statement.line} reads {root}, which the loop over {loop.variable} writes"
+            raise NotPlain(said) if begins_anew(code, root, inside) else IllegalSite(said)
     indices = Indices(code)
     for root, writers in written.items():
+        if begins_anew(code, root, inside):
+            at = code.bindings(root)[0].line
+            raise NotPlain(f"every iteration of the loop over {loop.variable} fills {root}, made before it (line {at})")
         strides = [_strides(code, indices, statement, root, loop) for statement in writers]
         if not any(all(stride in others for others in strides) for stride in strides[0]):
             raise IllegalSite(
@@ -94,7 +99,7 @@ def _check_names(code: KernelCode, loop: Statement, inside: list[Statement]) -> 
         everywhere = code.bindings(name)
         here = [binding for binding in everywhere if binding in inside or binding is loop]
         if len(here) != 1 and (loop in here or any(binding.kind is not Kind.LOOP for binding in here)):
-            raise IllegalSite(f"{name} is bound {len(here)} times in the loop over {loop.variable}")
+            raise NotPlain(f"{name} is bound {len(here)} times in the loop over {loop.variable}")
         others = [binding for binding in everywhere if binding not in here]
         for statement in code.statements():
             if name not in statement.own_uses or statement is loop:

@@ -10,6 +10,11 @@ from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Statement, replace_nodes
 
 
+def lines_of(loop: Statement) -> set[int]:
+    """Every line with a statement of the loop on it."""
+    return {statement.line for statement in loop.walk()}
+
+
 def loop_at(code: KernelCode, place: str, key: str) -> Statement:
     """The loop that `m#1` names: the second of the kernel, if it runs over m. Raises SiteGone."""
     variable, _, number = place.partition("#")

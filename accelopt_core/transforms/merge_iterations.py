@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
-from accelopt_core.transforms.loop_sites import loop_at
+from accelopt_core.transforms.loop_sites import lines_of, loop_at
 from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
 
 
 class MergeIterations:
     name = "merge-iterations"
+    addresses = frozenset(Cause) - {Cause.TABLE_SWITCHES, Cause.MATMUL}
 
     def describe(self) -> str:
         return "Do what a loop does column by column, or tile by tile, in one instruction and one transfer for all."
@@ -30,7 +32,8 @@ class MergeIterations:
         for number, loop in enumerate(code.loops()):
             try:
                 merged = MergedLoop(code, loop)
-            except IllegalSite:
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
             operations = ", ".join(dict.fromkeys(statement.operation for statement in merged.merged))
             found.append(

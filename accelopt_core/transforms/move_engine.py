@@ -11,7 +11,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    Site,
+    SiteGone,
+)
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 
 ENGINES = ("scalar", "gpsimd", "vector")
@@ -24,6 +32,7 @@ OPERANDS = ("dst", "src", "data", "data1", "data2", "operand0", "operand1")
 
 class MoveEngine:
     name = "move-elementwise-work"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING, Cause.TAIL})
 
     def describe(self) -> str:
         return "Run one copy or elementwise instruction on another engine than it runs on, to relieve the busiest."
@@ -35,9 +44,9 @@ class MoveEngine:
             for engine in ENGINES:
                 try:
                     now = _check(code, statement, engine)
-                except IllegalSite:
-                    continue
-                if not _relieves(now, engine, context):
+                    _check_relieves(statement, now, engine, context)
+                except IllegalSite as error:
+                    context.refuse(self.name, f"{name}@{engine}", statement.line, error)
                     continue
                 found.append(
                     Site(
@@ -58,7 +67,7 @@ class MoveEngine:
         if statement is None:
             raise SiteGone(f"{key}: the kernel has no elementwise instruction into {name}")
         if engine not in ENGINES:
-            raise IllegalSite(f"{engine} is none of {', '.join(ENGINES)}")
+            raise NotOfItsKind(f"{engine} is none of {', '.join(ENGINES)}")
         _check(code, statement, engine)
         call = statement.call
         assert call is not None and isinstance(call.func, cst.Attribute)
@@ -70,10 +79,14 @@ class MoveEngine:
         return code.changed({call: changed})
 
 
-def _relieves(now: str, engine: str, context: AnalysisContext) -> bool:
+def _check_relieves(statement: Statement, now: str, engine: str, context: AnalysisContext) -> None:
     """Work moves from a busier engine to a less busy one; where the profile does not say, anywhere."""
-    busy = [context.fields.get(f"{name}_engine_active_time") for name in (now, engine)]
-    return busy[0] is None or busy[1] is None or busy[0] > busy[1]
+    here, there = (context.fields.get(f"{name}_engine_active_time") for name in (now, engine))
+    if here is not None and there is not None and here <= there:
+        raise IllegalSite(
+            f"line {statement.line} runs on the {now} engine, which works {1e6 * here:,.1f} µs, and the {engine} "
+            f"engine works {1e6 * there:,.1f} µs"
+        )
 
 
 def _candidates(code: KernelCode) -> Iterator[tuple[str, Statement]]:
@@ -105,7 +118,7 @@ def _check(code: KernelCode, statement: Statement, engine: str) -> str:
     if now not in ENGINES:
         raise IllegalSite(f"line {statement.line} chooses its engine in a way that is not understood")
     if now == engine:
-        raise IllegalSite(f"line {statement.line} runs on the {engine} engine already")
+        raise NotOfItsKind(f"line {statement.line} runs on the {engine} engine already")
     operators = tuple(_operator(code, statement, keyword) for keyword in ("op", "op0", "op1"))
     if any(operator and operator not in FLOAT_OPERATORS for operator in operators):
         raise IllegalSite(f"line {statement.line}: engines differ on nl.{'/'.join(filter(None, operators))}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
@@ -23,6 +24,7 @@ _MOST_PASSES = 8
 
 class Normalize:
     name = "normalize"
+    addresses: frozenset[Cause] = frozenset()
 
     def describe(self) -> str:
         return (

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 
@@ -21,6 +22,7 @@ Found = TypeVar("Found")
 
 class InstructionTransform(ABC, Generic[Found]):
     name: str
+    addresses: frozenset[Cause]
     gone: str
     """What a kernel lacks that has no such site."""
 
@@ -41,15 +43,22 @@ class InstructionTransform(ABC, Generic[Found]):
     @abstractmethod
     def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: Found) -> cst.Module: ...
 
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        """Instructions of the right kind in a form that is none of `candidates`: a key, and what the form is."""
+        yield from ()
+
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         sites = []
         for key, instruction in self.candidates(code):
             try:
                 found = self.check(code, key, instruction)
-            except IllegalSite:
-                continue
-            sites.append(self.site(code, key, instruction, found))
+            except IllegalSite as error:
+                context.refuse(self.name, key, instruction.line, error, concerned(code, instruction))
+            else:
+                sites.append(self.site(code, key, instruction, found))
+        for key, instruction, why in self.passed_over(code):
+            context.refuse(self.name, key, instruction.line, IllegalSite(why), concerned(code, instruction))
         return tuple(sites)
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
@@ -67,6 +76,23 @@ def written_by(code: KernelCode, operation: str) -> Iterator[tuple[str, Statemen
             dst = code.argument(statement, "dst", 0)
             if isinstance(dst, cst.Name):
                 yield dst.value, statement
+
+
+def parts_written(code: KernelCode, operation: str) -> Iterator[tuple[str, Statement, str]]:
+    """Every such instruction that writes something else than a tile by its bare name, as `passed_over` has it."""
+    for statement in code.statements():
+        if statement.kind is Kind.INSTRUCTION and statement.operation == operation:
+            dst = code.argument(statement, "dst", 0)
+            if dst is not None and not isinstance(dst, cst.Name):
+                text = code.module.code_for_node(dst)
+                yield text, statement, f"{operation} writes {text}, which is no whole tile by its name"
+
+
+def concerned(code: KernelCode, instruction: Statement) -> set[int]:
+    """Lines of the instructions that write or read what it writes: those that change with it."""
+    buffers = code.changed_by(instruction)
+    users = [s for s in code.statements() if s.body is None and s.kind is Kind.INSTRUCTION]
+    return {s.line for s in users if buffers & (code.roots_of(s.uses | s.written))}
 
 
 def counted(named: Iterator[tuple[str, Statement]]) -> Iterator[tuple[str, Statement]]:

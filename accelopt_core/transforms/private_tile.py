@@ -10,6 +10,7 @@ import libcst as cst
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, loaded_names, replace_nodes
+from accelopt_core.transforms.plain_names import made_beside
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,7 @@ def private_tile(code: KernelCode, writer: Statement) -> PrivateTile:
     if not isinstance(dst, cst.Name):
         raise IllegalSite(f"line {writer.line} does not write a whole tile")
     name = dst.value
-    if name in code.captured:
-        raise IllegalSite(f"{name} is used by a nested function or declared global")
-    bindings = code.bindings(name)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or bindings[0].block is not writer.block:
-        raise IllegalSite(f"{name} is not a tile made once, in the block where it is written")
+    made = made_beside(code, name, writer)
     users = [s for s in code.statements() if s.body is None and name in s.uses and s is not writer]
     if len(users) != 1 or users[0].block is not writer.block or users[0].kind is not Kind.INSTRUCTION:
         raise IllegalSite(f"{name} is not read by exactly one other instruction of its block")
@@ -40,9 +37,9 @@ def private_tile(code: KernelCode, writer: Statement) -> PrivateTile:
     if name in code.changed_by(reader):
         raise IllegalSite(f"line {reader.line} changes {name}")
     order = writer.block.statements
-    if not order.index(bindings[0]) < order.index(writer) < order.index(reader):
+    if not order.index(made) < order.index(writer) < order.index(reader):
         raise IllegalSite(f"{name} is read before it is written")
-    return PrivateTile(name, bindings[0], writer, reader)
+    return PrivateTile(name, made, writer, reader)
 
 
 def check_unchanged(code: KernelCode, expressions: list[cst.BaseExpression], tile: PrivateTile) -> None:

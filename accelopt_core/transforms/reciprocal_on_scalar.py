@@ -10,13 +10,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
-from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
+from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 
 
 class ReciprocalOnScalar(InstructionTransform[tuple[str, str]]):
     name = "reciprocal-on-scalar"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "has no reciprocal into a tile"
 
     def describe(self) -> str:
@@ -24,6 +26,9 @@ class ReciprocalOnScalar(InstructionTransform[tuple[str, str]]):
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         return written_by(code, "reciprocal")
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        return parts_written(code, "reciprocal")
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, str]:
         return _check(code, instruction)

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import GlobalScope, MetadataWrapper, PositionProvider, ScopeProvider
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotAKernel, Site, SiteGone
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotAKernel,
+    NotOfItsKind,
+    Site,
+    SiteGone,
+)
 from accelopt_core.transforms.kernel_code import replace_nodes
 
 DECLARATION = "TUNABLES"
@@ -30,8 +39,18 @@ class _Tunable:
     line: int
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """Declared, but not in a form in which it can be changed."""
+
+    name: str
+    line: int
+    why: IllegalSite
+
+
 class Retile:
     name = "retile"
+    addresses = frozenset(Cause) - {Cause.TABLE_SWITCHES}
 
     def describe(self) -> str:
         return "Change one tile size (or other constant) that the kernel declares in TUNABLES to another legal value."
@@ -40,7 +59,8 @@ class Retile:
         _, declared = _read(module.tree)
         sites = []
         for entry in declared:
-            if isinstance(entry, IllegalSite):
+            if isinstance(entry, _Fixed):
+                context.refuse(self.name, entry.name, entry.line, entry.why)
                 continue
             for value in entry.legal:
                 if value != entry.value:
@@ -62,21 +82,20 @@ class Retile:
         name, _, text = key.partition("=")
         copy, declared = _read(module.tree)
         for entry in declared:
-            if isinstance(entry, IllegalSite):
-                if str(entry).startswith(f"{name} "):
-                    raise entry
-            elif entry.name == name:
+            if entry.name == name:
+                if isinstance(entry, _Fixed):
+                    raise entry.why
                 if not text.isdecimal() or int(text) not in entry.legal:
-                    raise IllegalSite(f"{name} = {text} is not among the declared values {entry.legal}")
+                    raise NotOfItsKind(f"{name} = {text} is not among the declared values {entry.legal}")
                 if int(text) == entry.value:
-                    raise IllegalSite(f"{name} is {text} already")
+                    raise NotOfItsKind(f"{name} is {text} already")
                 result = replace_nodes(copy, {entry.node: cst.Integer(text)})
                 assert isinstance(result, cst.Module)
                 return result
         raise SiteGone(f"{key}: the kernel declares no tunable {name}")
 
 
-def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | IllegalSite]]:
+def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
     """The declared tunables, each usable or with the rule that forbids changing it."""
     wrapper = MetadataWrapper(module)
     positions = wrapper.resolve(PositionProvider)
@@ -86,7 +105,7 @@ def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | IllegalSite]]
         return wrapper.module, []
     if len(declarations) > 1 or not isinstance(declarations[0], cst.Dict):
         raise NotAKernel(f"{DECLARATION} must be one dictionary literal")
-    found: list[_Tunable | IllegalSite] = []
+    found: list[_Tunable | _Fixed] = []
     scope = scopes[declarations[0]]
     assert isinstance(scope, GlobalScope)
     for element in declarations[0].elements:
@@ -97,20 +116,21 @@ def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | IllegalSite]]
         name = key.evaluated_value
         legal = _integers(element.value)
         values = [value for target, value in _assignments(wrapper.module) if target == name]
-        everywhere = scope[name]
+        literal = values[0] if len(values) == 1 else None
         if not legal:
-            found.append(IllegalSite(f"{name} has no literal tuple of integers as its legal values"))
+            why = f"{name} has no literal tuple of integers as its legal values"
         elif not values:
-            found.append(IllegalSite(f"{name} is not assigned at module level"))
-        elif len(values) > 1 or len(everywhere) > 1:
-            found.append(IllegalSite(f"{name} is assigned more than once"))
-        elif not isinstance(values[0], cst.Integer):
-            found.append(IllegalSite(f"{name} is not a literal integer"))
+            why = f"{name} is not assigned at module level"
+        elif len(values) > 1 or len(scope[name]) > 1:
+            why = f"{name} is assigned more than once"
         elif _shadowed(wrapper.module, name):
-            found.append(IllegalSite(f"{name} is bound again inside a function"))
-        else:
-            literal = values[0]
+            why = f"{name} is bound again inside a function"
+        elif isinstance(literal, cst.Integer):
             found.append(_Tunable(name, literal.evaluated_value, legal, literal, positions[literal].start.line))
+            continue
+        else:
+            why = f"{name} is not a literal integer"
+        found.append(_Fixed(name, positions[element].start.line, IllegalSite(why)))
     return wrapper.module, found
 
 

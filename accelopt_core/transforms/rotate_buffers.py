@@ -15,9 +15,19 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    NotPlain,
+    Site,
+    SiteGone,
+)
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_sites import loop_at
+from accelopt_core.transforms.plain_names import ON_CHIP, begins_anew, bound_once
 
 OVERWRITES = frozenset(
     {
@@ -50,6 +60,7 @@ class _Rotation:
 
 class RotateBuffers:
     name = "rotate-buffers"
+    addresses = frozenset({Cause.WAITING, Cause.THROTTLED})
 
     def describe(self) -> str:
         return (
@@ -68,7 +79,9 @@ class RotateBuffers:
             for number, loop in enumerate(code.loops()):
                 try:
                     rotation = _plan(code, tile, loop)
-                except IllegalSite:
+                except IllegalSite as error:
+                    where = f"{tile}/{loop.variable}#{number}"
+                    context.refuse(self.name, where, statement.line, error, (s.line for s in code.writers(tile)))
                     continue
                 innermost = Site(
                     self.name,
@@ -94,17 +107,17 @@ class RotateBuffers:
 
 def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:
     """Raises IllegalSite naming the rule that forbids it."""
-    bindings = code.bindings(tile)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE:
-        raise IllegalSite(f"{tile} is not a buffer that is bound once")
-    allocation = bindings[0]
-    if allocation.region not in ("sbuf", "psum"):
-        raise IllegalSite(f"{tile} is not on chip")
+    users = [s for s in code.statements() if s.kind is not Kind.ALLOCATE and tile in code.roots_of(s.uses | s.written)]
+    if not any(loop in statement.block.loops() for statement in users):
+        raise NotOfItsKind(f"the loop over {loop.variable} does not use {tile}")
+    allocation = bound_once(code, tile)
+    if allocation.kind is not Kind.ALLOCATE or allocation.region not in ON_CHIP:
+        raise NotOfItsKind(f"{tile} is not on chip")
     if loop in allocation.block.loops():
-        raise IllegalSite(f"{tile} is made anew in every iteration already")
+        raise NotOfItsKind(f"{tile} is made anew in every iteration already")
     inside = loop.block.loops()
     if any(owner not in inside for owner in allocation.block.loops()) or not _precedes(allocation, loop):
-        raise IllegalSite(f"{tile} is not made before the loop over {loop.variable}, around it")
+        raise NotOfItsKind(f"{tile} is not made before the loop over {loop.variable}, around it")
     if code.argument(allocation, "address") is not None:
         raise IllegalSite(f"{tile} has a place of its own (address=), so that all its copies would share it")
     if tile in code.captured:
@@ -117,7 +130,10 @@ def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:
         if loop not in statement.block.loops():
             # Branches and loops only steer by what their header says; what is inside them is looked at itself.
             if statement.body is None or tile in code.roots_of(statement.own_uses):
-                raise IllegalSite(f"{tile} is used on line {statement.line}, outside the loop over {loop.variable}")
+                said = f"{tile} is used on line {statement.line}, outside the loop over {loop.variable}"
+                apart = [[s for s in users if (loop in s.block.loops()) is here] for here in (True, False)]
+                each_its_own = all(begins_anew(code, tile, statements) for statements in apart)
+                raise NotPlain(said) if each_its_own else IllegalSite(said)
         elif statement.kind in (Kind.APPEND, Kind.OPAQUE):
             raise IllegalSite(f"line {statement.line} may keep {tile} beyond its iteration")
     return _Rotation(allocation, loop, _overwriting(code, tile, loop))

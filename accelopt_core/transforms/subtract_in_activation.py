@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
@@ -43,6 +44,7 @@ class _Difference:
 
 class SubtractInActivation(InstructionTransform[_Difference]):
     name = "subtract-in-activation"
+    addresses = frozenset({Cause.ELEMENTWISE, Cause.WAITING})
     gone = "subtracts from no tile"
 
     def describe(self) -> str:

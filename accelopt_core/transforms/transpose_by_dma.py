@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, private_tile, without
@@ -24,6 +25,7 @@ _Turned = tuple[PrivateTile, PrivateTile, cst.Call]
 
 class TransposeByDma(InstructionTransform[_Turned]):
     name = "transpose-by-dma"
+    addresses = frozenset({Cause.TRANSPOSES, Cause.ELEMENTWISE, Cause.MATMUL, Cause.WAITING})
     gone = "loads no tile"
 
     def describe(self) -> str:
@@ -55,6 +57,9 @@ class TransposeByDma(InstructionTransform[_Turned]):
 
 def _plan(code: KernelCode, load: Statement) -> _Turned:
     """Raises IllegalSite."""
+    turns = [s for s in code.statements() if s.operation == "nc_transpose"]
+    if not any(code.changed_by(load) & code.roots_of(transpose.uses) for transpose in turns):
+        raise NotOfItsKind(f"what line {load.line} loads is not turned by an nc_transpose")
     loaded = private_tile(code, load)
     transpose = loaded.reader
     if transpose.operation != "nc_transpose" or not _only(transpose, "dst", "data"):

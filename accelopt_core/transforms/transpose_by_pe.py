@@ -16,15 +16,24 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
-from accelopt_core.transforms.one_instruction import InstructionTransform, counted, instead_of, written_by
+from accelopt_core.transforms.kernel_code import KernelCode, Statement
+from accelopt_core.transforms.one_instruction import (
+    InstructionTransform,
+    counted,
+    instead_of,
+    parts_written,
+    written_by,
+)
+from accelopt_core.transforms.plain_names import check_fixed, made_once
 
 _HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
 
 
 class TransposeByPe(InstructionTransform[tuple[str, str, str]]):
     name = "transpose-by-pe"
+    addresses = frozenset({Cause.DMA_BANDWIDTH, Cause.WAITING})
     gone = "turns no tile while loading it,"
 
     def describe(self) -> str:
@@ -32,6 +41,9 @@ class TransposeByPe(InstructionTransform[tuple[str, str, str]]):
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         return counted(written_by(code, "dma_transpose"))
+
+    def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
+        return parts_written(code, "dma_transpose")
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> tuple[str, str, str]:
         return _check(code, instruction)
@@ -63,18 +75,13 @@ def _check(code: KernelCode, load: Statement) -> tuple[str, str, str]:
     regions = code.regions_of(source)
     if not regions or not regions <= _HBM:
         raise IllegalSite(f"{where} does not load from HBM")
-    bindings = code.bindings(tile.value)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or tile.value in code.captured:
-        raise IllegalSite(f"{tile.value} is not a tile that is bound once")
-    (allocation,) = bindings
+    allocation = made_once(code, tile.value)
     if allocation.region != "sbuf":
         raise IllegalSite(f"{tile.value} is not in SBUF")
     shape, dtype = code.argument(allocation, "shape", 0), code.argument(allocation, "dtype", 1)
     if not isinstance(shape, cst.Tuple) or len(shape.elements) != 2 or dtype is None:
         raise IllegalSite(f"{tile.value} does not show two dimensions and a dtype")
-    moving = [name for name in sorted(loaded_names(shape) | loaded_names(dtype)) if len(code.bindings(name)) > 1]
-    if moving:
-        raise IllegalSite(f"{moving[0]}, which {tile.value} is made with, may have changed by {where}")
+    check_fixed(code, [shape, dtype], tile.value, load)
     text = code.module.code_for_node
     rows, columns = (text(element.value) for element in shape.elements)
     return rows, columns, text(dtype)

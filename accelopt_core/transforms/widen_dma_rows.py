@@ -18,7 +18,15 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.evaluation import Cause
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotOfItsKind,
+    NotPlain,
+    Site,
+)
 from accelopt_core.transforms.index_algebra import Indices
 from accelopt_core.transforms.kernel_code import (
     KernelCode,
@@ -29,7 +37,8 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
-from accelopt_core.transforms.loop_sites import as_factor, loop_and_factor, several_at_a_time
+from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor, several_at_a_time
+from accelopt_core.transforms.plain_names import begins_anew, made_once
 
 FACTORS = (2, 4)
 _HBM = {"hbm", "shared_hbm", "private_hbm"}
@@ -55,6 +64,7 @@ class _Transfer:
 
 class WidenDmaRows:
     name = "widen-dma-rows"
+    addresses = frozenset({Cause.DMA_BANDWIDTH, Cause.DMA_ISSUING, Cause.WAITING, Cause.HBM_TRAFFIC})
 
     def describe(self) -> str:
         return (
@@ -68,7 +78,8 @@ class WidenDmaRows:
         for number, loop in enumerate(code.loops()):
             try:
                 transfers = _plan(code, loop)
-            except IllegalSite:
+            except IllegalSite as error:
+                context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
             tiles = " and ".join(transfer.tile for transfer in transfers)
             for factor in FACTORS:
@@ -107,18 +118,21 @@ def _plan(code: KernelCode, loop: Statement) -> tuple[_Transfer, ...]:
         raise IllegalSite(f"{loop.variable} is used by a nested function, or sets its own limit")
     indices = Indices(code)
     found: list[_Transfer] = []
-    reasons: list[str] = []
+    reasons: list[IllegalSite] = []
     for statement in loop.body.statements:
         if statement.kind is Kind.INSTRUCTION and statement.operation == "dma_copy":
             try:
                 transfer = _transfer(code, indices, loop, statement)
             except IllegalSite as error:
-                reasons.append(str(error))
+                reasons.append(error)
             else:
                 if all(transfer.tile != other.tile for other in found):  # else it goes straight through: widen one end
                     found.append(transfer)
+    if not found and not reasons:
+        raise NotOfItsKind(f"the loop over {loop.variable} itself moves no tile")
     if not found:
-        raise IllegalSite("; ".join(reasons) or f"the loop over {loop.variable} itself moves no tile")
+        said = "; ".join(map(str, reasons))
+        raise NotPlain(said) if any(isinstance(error, NotPlain) for error in reasons) else IllegalSite(said)
     return tuple(found)
 
 
@@ -154,12 +168,11 @@ def _transfer(code: KernelCode, indices: Indices, loop: Statement, statement: St
 
 def _tile(code: KernelCode, loop: Statement, tile: str) -> tuple[Statement, cst.BaseExpression, cst.BaseExpression]:
     """The tile's allocation, its partitions and its columns."""
-    bindings = code.bindings(tile)
-    if len(bindings) != 1 or bindings[0].kind is not Kind.ALLOCATE or tile in code.captured:
-        raise IllegalSite(f"{tile} is not a tile that is bound once")
-    (allocation,) = bindings
+    allocation = made_once(code, tile)
     if allocation.block is not loop.body or allocation.region != "sbuf":
-        raise IllegalSite(f"{tile} is not made in SBUF by the loop over {loop.variable} itself")
+        inside = [statement for statement in code.statements() if loop in statement.block.loops()]
+        said = f"{tile} is not made in SBUF by the loop over {loop.variable} itself (line {allocation.line})"
+        raise NotPlain(said) if begins_anew(code, tile, inside) else IllegalSite(said)
     if code.argument(allocation, "address") is not None:
         raise IllegalSite(f"{tile} has a place of its own (address=)")
     shape = code.argument(allocation, "shape", 0)

@@ -43,7 +43,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task,
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,7 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
             idle=tuple(Idle(**stretch) for stretch in profile["idle"]),
         )
         fields["checks"] = tuple(fields["checks"])
+        fields["shared_faults"] = tuple(str(line) for line in fields["shared_faults"])
         incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
         likely = fields.pop("likely")

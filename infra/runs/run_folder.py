@@ -16,6 +16,7 @@
     run.log              every event, one JSON object per line
     time_used            seconds at work so far, all sessions together
     menu_prices.json     what the planner's menu was priced at
+    explanation.json     why the gaps of the best kernel are still there, as it was known at the end
     remote/              evaluations under way on hosts, to be collected after a restart
     run.lock             held by the process that works on it
 
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from accelopt_core.candidate import Attempt, Candidate
+from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import TargetInfo
@@ -247,6 +249,9 @@ class RunFolder:
             finally:
                 os.close(descriptor)
 
+    def explain(self, explanation: Explanation) -> None:
+        replace_file(self.path / "explanation.json", _pretty(to_document(explanation)))
+
     def seconds_used(self) -> float:
         """At work, all sessions together, as far as it was written down."""
         path = self.path / "time_used"
@@ -314,6 +319,10 @@ class RunFolder:
     def loaded(self) -> Loaded | None:
         """None for a run of an earlier release."""
         return self._read(Loaded, "kernel.json") if (self.path / "kernel.json").exists() else None
+
+    def explanation(self) -> Explanation | None:
+        """Of the kernel that was the best when the run last ended, if it came to that."""
+        return self._read(Explanation, "explanation.json") if (self.path / "explanation.json").exists() else None
 
     def baseline(self) -> MeasuredKernel | None:
         return self._measured("baseline.json") if (self.path / "baseline.json").exists() else None

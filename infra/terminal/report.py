@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accelopt_core.candidate import Attempt
+from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import timed
 from infra.journal import JournalError
 from infra.llm.ledger import Totals
@@ -23,6 +24,7 @@ from infra.runs.lineage import Lineage
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
+from infra.terminal.gap_table import print_what_is_left
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 DIFF_LINES_SHOWN = 60
@@ -40,6 +42,8 @@ class RunSummary:
     under_way: bool
     """Some process is at work on it now."""
     seconds_used: float = 0.0
+    explanation: Explanation | None = None
+    """Why the gaps of the best kernel are still there; None where the run did not come to that."""
 
     @property
     def improved(self) -> bool:
@@ -87,7 +91,7 @@ def summary_of(folder: RunFolder) -> RunSummary:
         totals = totals.plus(entry)
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
-        folder.seconds_used(),
+        folder.seconds_used(), folder.explanation(),
     )  # fmt: skip
 
 
@@ -128,6 +132,10 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
             console.print()
             for line in tree_lines(lineage, ascii_only=console.options.ascii_only):
                 console.print(line, soft_wrap=True)
+    explanation = summary.explanation
+    if explanation is not None and summary.best is not None and explanation.kernel == summary.best.candidate.id:
+        console.print()
+        print_what_is_left(console, explanation, manifest.run_id)
     if with_diff and summary.improved:
         console.print()
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)

@@ -147,7 +147,9 @@ def notes(baseline: Measured, best: Measured | None = None) -> list[str]:
     derived = baseline.profile.bounds.source == "trace"
     bound = ["* bound derived from what the input kernel itself computes and moves"] if derived else []
     caveat = [baseline.caveat] if baseline.caveat else []
-    return bound + _likely(baseline, best or baseline) + caveat + _rests_on(best or baseline)
+    faults = best.shared_faults if best is not None else ()
+    shared = [f"left out, since the input kernel fails it too: {one_line(line)}" for line in faults]
+    return bound + _likely(baseline, best or baseline) + caveat + _rests_on(best or baseline) + shared
 
 
 def _rests_on(result: Measured) -> list[str]:

@@ -25,7 +25,7 @@ from accelopt_core.evaluation import (
     Profile,
     Step,
 )
-from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, PlanMade, RoundEnded, StepBegan
+from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
 from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
@@ -566,6 +566,18 @@ def test_memory_takes_back_what_it_learned_from_a_winner_that_failed() -> None:
     script.run()
     win, refuted = script.memory.experiences
     assert win.refuted == 1 and refuted.rejected and "failed its last check" in refuted.summary
+
+
+def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
+    said = "wrong: the output has a NaN (seed 84); the input kernel there: wrong: the output has a NaN (seed 84)"
+    right_elsewhere = replace(beside(60, 100), shared_faults=(said,))
+    script = Script([measured(100), measured(60)], final={"r001t1": right_elsewhere})
+    outcome = script.run(rounds=1)
+    assert outcome.best.id == "r001t1" and outcome.best_result.shared_faults == (said,)
+    assert [event.message for event in script.events if isinstance(event, Notice) and event.level == "warning"] == [
+        f"left out, since the input kernel fails it too: {said}"
+    ]
+    assert not any(experience.rejected for experience in script.memory.experiences)
 
 
 # --- several candidates side by side ----------------------

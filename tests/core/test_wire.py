@@ -49,6 +49,7 @@ OUTCOMES: list[Evaluation] = [
     MEASURED,
     BESIDE_AN_INCUMBENT,
     replace(MEASURED, cores=2),
+    replace(MEASURED, shared_faults=("wrong: a NaN (seed 5)",)),
     replace(MEASURED, likely=Likely(12.5, 18.0, 0.8, ("149 measured kernels", "13 % by priors"))),
 ]
 

@@ -25,6 +25,7 @@ ORDER = (
     ("infra.targets",),
     ("infra.nki_kernel", "config", "bootstrap"),
     ("infra.assembly",),
+    ("infra.commands",),
     ("orchestrator",),
 )
 """A room may import the rows above its own. Where two of one row import each other's like, a row is missing."""
@@ -81,4 +82,8 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
-    assert {module for module in modules() if "config" in imports(module)} == {"infra.assembly", "orchestrator"}
+    assert {module for module in modules() if "config" in imports(module)} == {
+        "infra.assembly",
+        "infra.commands.explain",
+        "orchestrator",
+    }

@@ -14,6 +14,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.menu import CatalogueMenu
+from accelopt_core.evaluation import Cause, Gap
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
@@ -62,6 +63,42 @@ def stage(script: Script, menu: CatalogueMenu | None) -> Iterator[tuple[Proposer
 
 def fresh(**changes):
     return replace(context(), history=(), **changes)
+
+
+def with_gaps(*gaps: Gap):
+    scene = fresh()
+    result = replace(scene.parent_result, profile=replace(scene.parent_result.profile, gaps=gaps))
+    return replace(scene, parent_result=result)
+
+
+def test_a_model_is_told_what_keeps_the_tools_from_the_larger_gaps_and_of_no_others() -> None:
+    us = fresh().parent_result.latency_us
+    scene = with_gaps(
+        Gap(f"{Cause.ELEMENTWISE.value} vector", 0.3 * us, "fuse", "8 µs"),
+        Gap(Cause.TABLE_SWITCHES.value, 0.2 * us, "group activations by function", "9 loads"),
+        Gap(Cause.TAIL.value, 0.04 * us, "make the last piece small", "1 µs"),
+    )
+    offers = CatalogueMenu(PRICE).offers(scene)
+
+    assert [blocked.gap.partition(":")[0] for blocked in offers.blocked] == [
+        "elementwise work on vector", "activation table switches",
+    ]  # fmt: skip
+    vector, switches = offers.blocked
+    line = 1 + next(at for at, text in enumerate(KERNEL.splitlines()) if "tensor_scalar" in text)
+    assert any(f"fuse-elementwise refused, line {line}: " in reason for reason in vector.reasons)
+    assert not [reason for reason in vector.reasons if "predicted to gain" in reason]
+    assert switches.reasons == ("no transform of the catalogue addresses it; what does: group activations by function",)
+    with stage([json.dumps(OWN)], CatalogueMenu(PRICE)) as (proposer, requests):
+        proposer.planner.plan(scene)
+    prompt = requests[0].last_user_message
+    assert "### What keeps the tools from the larger gaps" in prompt
+    assert all(reason in prompt for blocked in offers.blocked for reason in blocked.reasons)
+
+
+def test_where_no_gap_is_large_there_is_nothing_to_say_of_the_tools() -> None:
+    with stage([json.dumps(OWN)], CatalogueMenu(PRICE)) as (proposer, requests):
+        proposer.planner.plan(with_gaps())
+    assert "What keeps the tools" not in requests[0].last_user_message
 
 
 def test_the_menu_names_tools_with_what_they_do_and_gain_best_first() -> None:

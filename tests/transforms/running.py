@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import functools
 import linecache
+import re
 import types
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import nki_sim
-from accelopt_core.transforms.base import AnalysisContext, Site, Transform, parse_kernel
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    NotOfItsKind,
+    Refusal,
+    Site,
+    Transform,
+    parse_kernel,
+)
 from nki_sim.machine import TRN2
 
 nki_sim.install()
@@ -47,6 +57,27 @@ def count(source: str, opcode: str, *arrays: np.ndarray) -> int:
 
 def sites(transform: Transform, source: str) -> dict[str, Site]:
     return {site.key: site for site in transform.analyze(parse_kernel(source), AnalysisContext())}
+
+
+def refusals(transform: Transform, source: str) -> list[Refusal]:
+    told: list[Refusal] = []
+    transform.analyze(parse_kernel(source), AnalysisContext(told=told.append))
+    return told
+
+
+def check_refused(transform: Transform, source: str, key: str, reason: str) -> None:
+    """It is refused by name, not offered, and told to whoever listens, unless there is nothing of the kind there."""
+    with pytest.raises(IllegalSite, match=reason) as refused:
+        applied(transform, source, key)
+    assert key not in sites(transform, source)
+    told = [each for each in refusals(transform, source) if re.search(reason, each.why)]
+    if isinstance(refused.value, NotOfItsKind):
+        assert not told
+    else:
+        assert told, [each.why for each in refusals(transform, source)]
+        lines = len(source.splitlines())
+        assert all(each.transform == transform.name and each.key for each in told)
+        assert all(0 < line <= lines for each in told for line in each.lines | {each.line})
 
 
 def applied(transform: Transform, source: str, key: str) -> str:

@@ -12,7 +12,7 @@ from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, KEEPS_LOADS, applied, count, predictor, random, run, sites
+from tests.transforms.running import HEADER, KEEPS_LOADS, applied, check_refused, count, predictor, random, run, sites
 
 BLOCK = BlockTiles()
 HOIST = HoistInvariantLoads()
@@ -217,8 +217,7 @@ def test_refuses(case):
 
     assert source != KERNEL
     assert not [key for key in sites(BLOCK, source) if key.startswith("m#0")]
-    with pytest.raises(IllegalSite, match=reason):
-        applied(BLOCK, source, "m#0x2")
+    check_refused(BLOCK, source, "m#0x2", reason)
 
 
 def test_fewer_than_two_at_once_is_refused():

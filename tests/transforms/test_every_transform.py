@@ -22,10 +22,11 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.look_ahead import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.catalogue.rewrites import rewrites_in
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import Cause, Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.task import ShapePreset, Task
+from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.registry import TRANSFORMS, transform_named
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
@@ -59,6 +60,8 @@ class Contract:
     """A test: it is offered where it should be, and does what it says."""
     refusals: Sized
     """A table of kernels it refuses by name, which its own tests go through."""
+    refused: Callable[..., None]
+    """The test that goes through it: each is refused by name, not offered, and told to whoever listens."""
     equivalent: Callable[..., None]
     """A hypothesis test that executes what came of random kernels."""
     task: str
@@ -147,85 +150,105 @@ ANY_ELEMENTWISE = elementwise.test_every_site_of_a_random_elementwise_kernel_kee
 CONTRACTS = {
     "hoist-invariant-load": Contract(
         hoist.test_given_the_matmul_seed_then_both_operands_are_offered_and_nothing_else,
-        hoist.REFUSALS, hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "matmul",
+        hoist.REFUSALS, hoist.test_refuses,
+        hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "matmul",
     ),
     "hoist-invariant-preparation": Contract(
         hoist.test_work_on_chip_is_hoisted_like_a_load_and_offered_apart,
-        hoist.PREPARATION_REFUSALS, hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "rmsnorm_matmul",
+        hoist.PREPARATION_REFUSALS, hoist.test_preparation_stays_where_it_is,
+        hoist.test_every_site_of_a_random_loop_nest_keeps_the_result, "rmsnorm_matmul",
     ),
     "retile": Contract(
         retile.test_every_other_legal_value_is_a_site,
-        retile.REFUSALS, retile.test_every_site_of_a_random_kernel_keeps_the_result, "silu",
+        retile.REFUSALS, retile.test_refuses,
+        retile.test_every_site_of_a_random_kernel_keeps_the_result, "silu",
     ),
     "move-elementwise-work": Contract(
         elementwise.test_a_moved_instruction_runs_there_and_gives_the_same_numbers,
-        elementwise.MOVE_REFUSALS, ANY_ELEMENTWISE, "bmm",
+        elementwise.MOVE_REFUSALS, elementwise.test_a_move_is_refused,
+        ANY_ELEMENTWISE, "bmm",
     ),
     "evacuate-psum": Contract(
         evacuate.test_then_the_work_can_move_to_an_engine_without_a_path_to_psum,
-        evacuate.REFUSED, evacuate.test_the_same_numbers_whatever_reads_the_tile,
+        evacuate.REFUSED, evacuate.test_what_cannot_be_copied_for_sure_is_refused_by_name_and_not_offered,
+        evacuate.test_the_same_numbers_whatever_reads_the_tile,
         "mamba", opens="move-elementwise-work", gains=False,
     ),
     "fuse-row-sum": Contract(
         elementwise.test_a_fused_sum_is_the_same_sum_without_an_instruction_of_its_own,
-        elementwise.FUSE_REFUSALS, ANY_ELEMENTWISE, "bmm_softmax",
+        elementwise.FUSE_REFUSALS, elementwise.test_a_fusion_is_refused,
+        ANY_ELEMENTWISE, "bmm_softmax",
     ),
     "fuse-elementwise": Contract(
         fuse.test_one_instruction_does_what_two_did,
-        fuse.REFUSED, fuse.test_fused_kernels_compute_the_same, "add_rmsnorm_matmul",
+        fuse.REFUSED, fuse.test_what_could_change_the_result_is_refused_by_name_and_not_offered,
+        fuse.test_fused_kernels_compute_the_same, "add_rmsnorm_matmul",
     ),
     "subtract-in-activation": Contract(
         subtract.test_one_pass_less_and_the_same_numbers,
-        subtract.REFUSALS, subtract.test_every_site_of_a_random_kernel_keeps_the_result,
+        subtract.REFUSALS, subtract.test_refuses,
+        subtract.test_every_site_of_a_random_kernel_keeps_the_result,
         "bmm_softmax", subtracted_first,
     ),
     "accumulate-in-psum": Contract(
         psum.test_it_is_offered_once_and_relieves_the_vector_engine,
-        psum.REFUSED, psum.test_the_sum_is_the_same_and_vector_adds_nothing, "matmul", summed_in_sbuf,
+        psum.REFUSED, psum.test_what_is_not_a_plain_sum_is_refused_by_name_and_not_offered,
+        psum.test_the_sum_is_the_same_and_vector_adds_nothing, "matmul", summed_in_sbuf,
     ),
     "drop-copy": Contract(
         drop.test_a_copy_within_sbuf_serves_no_transfer,
-        drop.REFUSED, drop.test_the_same_numbers_come_of_one_pass_less, "adamw", with_a_copy,
+        drop.REFUSED, drop.test_a_copy_with_a_purpose_stays_and_is_not_offered,
+        drop.test_the_same_numbers_come_of_one_pass_less, "adamw", with_a_copy,
     ),
     "transpose-by-dma": Contract(
         by_dma.test_both_operands_of_lora_can_be_turned,
-        by_dma.REFUSED, by_dma.test_the_tile_is_the_same_and_the_tensor_engine_rests, "lora",
+        by_dma.REFUSED, by_dma.test_what_is_more_than_a_turned_load_is_refused_by_name_and_not_offered,
+        by_dma.test_the_tile_is_the_same_and_the_tensor_engine_rests, "lora",
     ),
     "transpose-by-pe": Contract(
         by_pe.test_it_is_the_way_back,
-        by_pe.REFUSED, by_pe.test_the_tile_is_the_same_and_the_transfers_are_plain, "matmul_add_rmsnorm", turned_by_dma,
+        by_pe.REFUSED, by_pe.test_what_cannot_be_turned_afterwards_is_refused_by_name_and_not_offered,
+        by_pe.test_the_tile_is_the_same_and_the_transfers_are_plain, "matmul_add_rmsnorm", turned_by_dma,
     ),
     "reciprocal-on-scalar": Contract(
         elementwise.test_a_reciprocal_moves_to_scalar_with_the_same_numbers,
-        elementwise.RECIPROCAL_REFUSALS, ANY_ELEMENTWISE, "adamw",
+        elementwise.RECIPROCAL_REFUSALS, elementwise.test_a_reciprocal_is_refused,
+        ANY_ELEMENTWISE, "adamw",
     ),
     "fill-partitions": Contract(
         fill.test_half_as_many_instructions_do_the_same_work,
-        fill.REFUSALS, fill.test_every_site_of_a_random_kernel_keeps_the_result, "rope_single_freq_apply",
+        fill.REFUSALS, fill.test_refuses,
+        fill.test_every_site_of_a_random_kernel_keeps_the_result, "rope_single_freq_apply",
     ),
     "rotate-buffers": Contract(
         rotate.test_the_next_load_need_not_wait_for_the_readers_of_the_last,
-        rotate.REFUSALS, rotate.test_every_site_of_a_random_kernel_keeps_the_result, "silu", with_one_buffer,
+        rotate.REFUSALS, rotate.test_refuses,
+        rotate.test_every_site_of_a_random_kernel_keeps_the_result, "silu", with_one_buffer,
     ),
     "block-tiles": Contract(
         block.test_the_matmul_seed_loads_fewer_tiles_and_gets_faster,
-        block.REFUSALS, block.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+        block.REFUSALS, block.test_refuses,
+        block.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
     "widen-dma-rows": Contract(
         widen.test_transfers_are_fewer_and_their_rows_longer_while_the_work_stays,
-        widen.REFUSALS, widen.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+        widen.REFUSALS, widen.test_refuses,
+        widen.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
     "merge-iterations": Contract(
         merge.test_the_same_numbers_from_one_instruction_each,
-        merge.REFUSALS, merge.test_every_site_of_a_random_kernel_keeps_the_result, "silu", piece_by_piece,
+        merge.REFUSALS, merge.test_refuses,
+        merge.test_every_site_of_a_random_kernel_keeps_the_result, "silu", piece_by_piece,
     ),
     "group-transposes": Contract(
         group.test_psum_is_copied_once_for_all_and_so_are_load_and_store,
-        group.REFUSALS, group.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+        group.REFUSALS, group.test_refuses,
+        group.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
     "interchange-loops": Contract(
         interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,
-        interchange.REFUSALS, interchange.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+        interchange.REFUSALS, interchange.test_refuses,
+        interchange.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
 }  # fmt: skip
 
@@ -237,6 +260,8 @@ def test_a_transform_has_all_four(transform):
 
     assert contract.applies.__name__.startswith("test_")
     assert len(contract.refusals) >= 3
+    assert "check_refused(" in inspect.getsource(contract.refused)
+    assert transform.addresses and transform.addresses <= set(Cause), "which causes of gaps it may take away"
     assert contract.equivalent.__name__.startswith("test_") and is_hypothesis_test(contract.equivalent)
     assert load_seed(contract.task)
 
@@ -256,7 +281,7 @@ def written() -> set[str]:
 
 
 def test_every_one_that_is_written_has_its_line_in_the_registry():
-    assert written() == {transform.name for transform in TRANSFORMS}
+    assert written() == {transform.name for transform in (NORMALIZE, *TRANSFORMS)}
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)

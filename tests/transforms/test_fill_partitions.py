@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, SiteGone
+from accelopt_core.transforms.base import SiteGone
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, predictor, random, run, sites
 
 FILL = FillPartitions()
 
@@ -125,9 +125,7 @@ REFUSALS = {
 def test_refuses(case):
     source, reason = REFUSALS[case]
 
-    assert "t#0" not in sites(FILL, source)
-    with pytest.raises(IllegalSite, match=reason):
-        applied(FILL, source, "t#0")
+    check_refused(FILL, source, "t#0", reason)
 
 
 @pytest.mark.parametrize("key", ["t#1", "u#0", "t"])

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, SiteGone
+from accelopt_core.transforms.base import SiteGone
 from accelopt_core.transforms.group_transposes import GroupTransposes
 from infra.tasks.seed_index import load_seed
 from nki_sim.proofs.proof import Finding
 from tests.transforms.proving import proved_on
-from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, predictor, random, run, sites
 
 GROUP = GroupTransposes()
 X = random(64, 8, 32)
@@ -155,8 +155,7 @@ def test_refuses(case):
 
     assert source != KERNEL
     assert sites(GROUP, source) == {}
-    with pytest.raises(IllegalSite, match=reason):
-        applied(GROUP, source, "m#0x2")
+    check_refused(GROUP, source, "m#0x2", reason)
 
 
 @pytest.mark.parametrize("key", ["m#1x2", "n#0x2", "m#0", "m"])

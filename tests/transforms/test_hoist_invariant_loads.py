@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone, parse_kernel
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, applied, count, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, random, run, sites
 
 HOIST = HoistInvariantLoads()
 PREPARE = HoistInvariantPreparation()
@@ -248,9 +248,7 @@ REFUSALS = {
 def test_refuses(case):
     source, key, reason = REFUSALS[case]
 
-    assert key not in sites(HOIST, source)
-    with pytest.raises(IllegalSite, match=reason):
-        applied(HOIST, source, key)
+    check_refused(HOIST, source, key, reason)
 
 
 SCALED = ADD_ROWS.replace(
@@ -277,9 +275,7 @@ PREPARATION_REFUSALS = {
 def test_preparation_stays_where_it_is(case):
     source, key, reason = PREPARATION_REFUSALS[case]
 
-    assert key not in sites(PREPARE, source)
-    with pytest.raises(IllegalSite, match=reason):
-        applied(PREPARE, source, key)
+    check_refused(PREPARE, source, key, reason)
 
 
 def test_a_site_of_another_kernel_is_gone():

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, NotAKernel, SiteGone, parse_kernel
+from accelopt_core.transforms.base import NotAKernel, SiteGone, parse_kernel
 from accelopt_core.transforms.retile import Retile
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, applied, count, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, random, run, sites
 
 RETILE = Retile()
 
@@ -96,9 +96,7 @@ REFUSALS = {
 def test_refuses(case):
     source, key, reason = REFUSALS[case]
 
-    assert key not in sites(RETILE, source)
-    with pytest.raises(IllegalSite, match=reason):
-        applied(RETILE, source, key)
+    check_refused(RETILE, source, key, reason)
 
 
 def test_a_tunable_that_is_not_declared_is_gone():

@@ -15,7 +15,7 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue import look_ahead as search
 from accelopt_core.catalogue.look_ahead import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.evaluation import Bounds, Cause, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, KernelModule, Site, SiteGone
@@ -31,6 +31,7 @@ class Walk:
     """A graph made for the test: each node is a word, and a step adds a letter that `edges` allows there."""
 
     name = "walk"
+    addresses: frozenset[Cause] = frozenset()
 
     def __init__(self, edges: dict[str, str]) -> None:
         self.edges = edges

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import IllegalSite, SiteGone
+from accelopt_core.transforms.base import SiteGone
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, applied, count, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, random, run, sites
 
 TURN = TransposeByDma()
 KERNEL = (
@@ -75,9 +75,7 @@ def test_what_is_more_than_a_turned_load_is_refused_by_name_and_not_offered(old,
     source = KERNEL.replace(old, new)
     assert source != KERNEL
 
-    with pytest.raises(IllegalSite, match=reason):
-        applied(TURN, source, "tile")
-    assert "tile" not in sites(TURN, source)
+    check_refused(TURN, source, "tile", reason)
 
 
 def test_a_site_that_is_not_there_is_gone():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
 from infra.tasks.seed_index import load_seed
-from tests.transforms.running import HEADER, applied, count, predictor, random, run, sites, trace
+from tests.transforms.running import HEADER, applied, check_refused, count, predictor, random, run, sites, trace
 
 WIDEN = WidenDmaRows()
 
@@ -175,8 +175,7 @@ def test_refuses(case):
 
     assert source != KERNEL
     assert sites(WIDEN, source) == {}
-    with pytest.raises(IllegalSite, match=reason):
-        applied(WIDEN, source, "n#0x2")
+    check_refused(WIDEN, source, "n#0x2", reason)
 
 
 def test_square_tiles_of_a_deeper_array_are_not_taken_for_columns():

@@ -1,0 +1,80 @@
+"""`explain`: a kernel that is measured now, or the best of a run as it was measured, and why its gaps are there."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+
+import config
+from accelopt_core.candidate import Attempt, Candidate
+from accelopt_core.catalogue.explaining import Explanation
+from accelopt_core.evaluation import Measured, Step
+from accelopt_core.loop.rounds import BaselineRejected
+from accelopt_core.ports import EvaluationRequest, TargetInfo
+from accelopt_core.task import Task
+from infra import assembly
+from infra.prediction.explaining import explanation_of
+from infra.runs.run_folder import find_run
+from infra.settings_reader import SettingsError
+
+LIMIT_S = 120.0
+"""Most seconds for pricing what can be done to a kernel that somebody asks about; the end of a run takes less."""
+
+
+@dataclass(frozen=True)
+class ExplainedKernel:
+    title: str
+    result: Measured
+    explanation: Explanation
+
+
+def explain(invocation: config.Invocation) -> ExplainedKernel:
+    """Raises what a run raises before it begins, BaselineRejected among it; JournalError for a run that is none."""
+    names_a_kernel = {"run.kernel", "run.task"} & set(invocation.origins)
+    return _kernel(invocation) if names_a_kernel and invocation.run_id == config.LATEST else _best_of_run(invocation)
+
+
+def _kernel(invocation: config.Invocation) -> ExplainedKernel:
+    """Compiled, verified and timed as a run's input kernel."""
+    settings = assembly.quick_start(invocation)
+    problem = assembly.problem_of(settings)
+    task, candidate = problem.task, Candidate("input", problem.source)
+
+    def progress(step: Step, detail: str) -> None:
+        if settings.run.view != "quiet":
+            print(f"{step.value}: {detail}", file=sys.stderr)
+
+    with closing(assembly.target_of(settings)) as target:
+        info = target.describe()
+        limits = assembly.loop_settings(settings, "catalogue").limits
+        result = target.evaluate(EvaluationRequest(task, candidate, limits), progress)
+    if not isinstance(result, Measured):
+        raise BaselineRejected(result)
+    title = f"{problem.kernel.name}  {task.full.describe()}  on {info.name}"
+    return _explained(title, settings, task, info, candidate, result)
+
+
+def _best_of_run(invocation: config.Invocation) -> ExplainedKernel:
+    folder = find_run(invocation.settings.run.checkpoints, invocation.run_id)
+    settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
+    best, info = folder.winner(), folder.manifest().target
+    if best is None:
+        raise SettingsError(f"explain: run {folder.run_id} ended before its input kernel was measured")
+    task = assembly.resumed_problem(settings, folder).task
+    title = f"{best.candidate.id} of run {folder.run_id}  {task.full.describe()}  on {info.name}"
+    return _explained(title, settings, task, info, best.candidate, best.result, folder.attempts())
+
+
+def _explained(
+    title: str,
+    settings: config.Settings,
+    task: Task,
+    info: TargetInfo,
+    candidate: Candidate,
+    result: Measured,
+    history: tuple[Attempt, ...] = (),
+) -> ExplainedKernel:
+    with closing(assembly.predictor_of(settings, task, info)) as predictor:
+        explanation = explanation_of(task, candidate, result, predictor, history, LIMIT_S)
+    return ExplainedKernel(title, result, explanation)

@@ -1,0 +1,94 @@
+"""`explain` as a user types it: a kernel of theirs, then the best of a run; and what a run says at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kernels import REFERENCE, SLOW
+from tests.e2e.run import Ran, orchestrate
+
+MADE = "            a = nl.ndarray((128, STEP), dtype=x.dtype, buffer=nl.sbuf)\n"
+BEFORE_THE_LOOPS = SLOW.replace(MADE, "").replace("    for t in", MADE[8:] + "    for t in")
+"""As people write it: one buffer, declared where all others are."""
+
+
+@pytest.fixture(scope="module")
+def after_a_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    folder = tmp_path_factory.mktemp("explain")
+    (folder / "mine.py").write_text(BEFORE_THE_LOOPS, encoding="utf-8")
+    (folder / "ref.py").write_text(REFERENCE.replace("2048", "512"), encoding="utf-8")
+    ran = orchestrate(
+        "--kernel", "mine.py", "--problem", "ref.py", "--provider", "catalogue", "--rounds", "4", folder=folder
+    )
+    assert ran.status == 0, ran.errors
+    return folder, ran
+
+
+def flat(text: str) -> str:
+    """However wide the terminal was."""
+    return " ".join(text.split())
+
+
+def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run: tuple[Path, Ran]) -> None:
+    folder, _ = after_a_run
+
+    said = orchestrate("explain", "mine.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
+
+    assert said.status == 0, said.errors
+    made = 1 + BEFORE_THE_LOOPS.splitlines().index(MADE[8:].rstrip("\n"))
+    assert "DMA below its bandwidth" in said.output
+    rule = f"line {made + 7} reads a, which the loop over t writes; normalizing would help"
+    assert f"block-tiles, line {made + 1}: {rule}" in flat(said.output)
+    assert f"rotate-buffers, line {made}: make a inside the loop over j" in flat(said.output)
+    assert said.errors == ""
+
+
+def test_the_best_of_the_latest_run_or_of_one_by_its_id(after_a_run: tuple[Path, Ran]) -> None:
+    folder, ran = after_a_run
+    best = ran.document("best.json")["candidate"]["id"]
+
+    latest, by_id = (orchestrate(*words, folder=folder) for words in (["explain"], ["explain", ran.folder.name]))
+
+    assert latest.status == by_id.status == 0, latest.errors
+    assert latest.output == by_id.output
+    assert f"{best} of run {ran.folder.name}" in flat(latest.output)
+    assert "rotate-buffers in round 1" in flat(latest.output)
+
+
+def test_a_run_that_has_no_idea_left_says_what_is_left(after_a_run: tuple[Path, Ran]) -> None:
+    _, ran = after_a_run
+    explanation = ran.document("explanation.json")
+    (first, *_) = explanation["gaps"]
+
+    assert explanation["kernel"] == ran.document("best.json")["candidate"]["id"]
+    assert "what is left, and what stands in the way" in ran.output
+    assert first["name"] in ran.output and first["answers"]
+    assert f"explain {ran.folder.name}" in ran.output
+    notices = [event["message"] for event in ran.events() if event["event"] == "Notice"]
+    left = [message for message in notices if message.startswith("left: ")]
+    assert left and first["name"] in left[0]
+
+
+def test_a_wrong_kernel_and_a_run_that_is_none_are_refused_in_one_line(after_a_run: tuple[Path, Ran]) -> None:
+    folder, _ = after_a_run
+    (folder / "wrong.py").write_text(SLOW.replace("op=nl.add", "op=nl.subtract"), encoding="utf-8")
+
+    wrong = orchestrate("explain", "wrong.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
+    none = orchestrate("explain", "nowhere", folder=folder)
+    both = orchestrate("explain", "nowhere", "--kernel", "mine.py", folder=folder)
+
+    assert wrong.status == 3 and wrong.errors.startswith("orchestrator: wrong: ")
+    assert none.status == 2 and "'nowhere' is no run" in none.errors
+    assert both.status == 2 and "leave one of the two away" in both.errors
+    assert [len(each.errors.splitlines()) for each in (wrong, none, both)] == [1, 1, 1]
+
+
+def test_its_help_teaches(tmp_path: Path) -> None:
+    told = orchestrate("explain", "--help", folder=tmp_path)
+
+    assert told.status == 0
+    for word in ("offered", "refused", "normalizing would help", "--function", "explain mine.py --problem ref.py"):
+        assert word in told.output
+    assert "--max-cost" not in told.output
