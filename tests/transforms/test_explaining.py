@@ -193,7 +193,7 @@ def line_of(source: str, text: str) -> int:
 
 def test_a_buffer_made_before_its_loop_is_named_with_its_line_and_normalizing_would_help() -> None:
     explanation = told(TASK, BUFFERS_FIRST)
-    (fused, *_) = [each for each in all_answers(explanation) if each.transform == "fuse-row-sum"]
+    (fused, *_) = [each for each in all_answers(explanation) if each.transform == "fuse-elementwise"]
     assert (fused.verdict, fused.normalizing_helps, fused.on_a_hot_line) == (Verdict.REFUSED, True, True)
     assert f"is made on line {line_of(BUFFERS_FIRST, 'raised = nl')}, in another block" in fused.said
 
