@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
-from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, with_imports
+from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, completed
 from infra import migrating
 from infra.journal import JournalError, replace_file
 from infra.runs.run_folder import RunFolder
@@ -155,7 +155,7 @@ def kernel_file(stranger: Stranger, root: Path, folder: Path) -> Path:
     if found != stranger.digest:
         print(f"{stranger.name}: {path} is {found}; its row was written for {stranger.digest}", file=sys.stderr)
     text = data.decode("utf-8")
-    complete = with_imports(text, stranger.migrate)
+    complete = completed(stranger, text)
     if complete == text:
         return path
     copy = folder / "kernels" / f"{stranger.name}.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from accelopt_core.judging.verification import Reference
 from accelopt_core.task import Task
 from benchmarks.strangers import NotRun, Row, counted, kernel_file, means, table
-from benchmarks.strangers_cases import REFERENCES, REPOSITORIES, STRANGERS, Half, Stranger, with_imports
+from benchmarks.strangers_cases import REFERENCES, REPOSITORIES, STRANGERS, Half, Stranger, completed
 from infra.tasks.seed_index import task_from_files
 
 LEAST = 25
@@ -59,10 +60,11 @@ def test_every_reference_is_of_some_row() -> None:
 
 def test_a_kernel_without_imports_is_completed_beside_the_checkout(tmp_path: Path) -> None:
     bare = "@nki.jit\ndef solution(x):\n    return x\n"
-    assert with_imports(bare, migrate=False).startswith("import math\n\nimport nki\n")
-    assert "neuronxcc" in with_imports(bare, migrate=True)
+    assert completed(STRANGER, bare).startswith("import math\n\nimport nki\n")
+    assert "neuronxcc" in completed(replace(STRANGER, migrate=True), bare)
     whole = "import nki\n\n" + bare
-    assert with_imports(whole, migrate=False) == whole
+    assert completed(STRANGER, whole) == whole
+    assert completed(replace(STRANGER, without="import scipy"), "import scipy\n" + whole) == whole
     for text, copied in ((bare, True), (whole, False)):
         path = tmp_path / "checkout" / STRANGER.file
         path.parent.mkdir(parents=True, exist_ok=True)
