@@ -46,8 +46,8 @@ WORTH = 1.1
 """A speed-up from which a kernel counts as improved ..."""
 NEAR_BOUND = 85.0
 """... as it does at this percentage of its bound, where little is left to win."""
-GRACE_S = 60.0
-"""A run that is asked to stop finishes its step, and checks its winner, before it is killed."""
+GRACE_S = 300.0
+"""A run looks at its budget between two steps: one plan may take three minutes, and the winner is checked after it."""
 
 
 class NotRun(Exception):
@@ -177,28 +177,16 @@ def _carried_out(stranger: Stranger, kernel: Path, folder: Path, rounds: int, se
     with (logs / f"{stranger.name}.txt").open("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            _waited(process, seconds)
+            process.wait(seconds + GRACE_S)
+        except subprocess.TimeoutExpired:
+            return f"killed {seconds + GRACE_S:g} s after it began"
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         log.seek(0)
         said = [line for line in log.read().splitlines() if line.startswith("orchestrator: ")]
-    if process.returncode < 0:
-        return f"killed {seconds + GRACE_S:g} s after it began"
     return said[-1].removeprefix("orchestrator: ") if said else ""
-
-
-def _waited(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """The budget ends a run between two steps; one that is in a long step then is asked to end after it."""
-    try:
-        process.wait(seconds + GRACE_S / 2)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(GRACE_S / 2)
-        except subprocess.TimeoutExpired:
-            return
 
 
 def figures(stranger: Stranger, summary: RunSummary) -> Row:
