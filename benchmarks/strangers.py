@@ -115,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 row = run(stranger, root, folder.resolve(), options.rounds, options.seconds)
             rows.append(row)
             print(f"[{number}/{len(chosen)}] {in_one_line(row)}", file=sys.stderr, flush=True)
-    print("\n".join(table(rows)))
+    print("\n".join(table(rows, options.seconds)))
     if options.write is not None:
-        replace_file(options.write, page(rows, options.inputs_only))
+        replace_file(options.write, page(rows, options.seconds, options.inputs_only))
     return int(any(row.failed for row in rows))
 
 
@@ -247,7 +247,7 @@ def in_one_line(row: Row) -> str:
     )
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[Row], limit_s: float) -> list[str]:
     """By halves, each with its means."""
     lines = []
     for half in Half:
@@ -260,7 +260,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                 "|---|---|---:|---:|---:|---:|---|---|---:|",
                 *(_cells(row) for row in of_half),
                 "",
-                *means(of_half),
+                *means(of_half, limit_s),
             ]
     return lines
 
@@ -289,7 +289,7 @@ def counted(steps: Sequence[str]) -> str:
     return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in groups)
 
 
-def means(rows: Sequence[Row]) -> list[str]:
+def means(rows: Sequence[Row], limit_s: float) -> list[str]:
     improved = sum(row.improved for row in rows)
     timed = [row for row in rows if row.before_us]
     return [
@@ -297,11 +297,12 @@ def means(rows: Sequence[Row]) -> list[str]:
         f"{improved} ({100 * improved / len(rows):.0f} %) improved by {WORTH:g}x or at {NEAR_BOUND:g} % of the bound; "
         f"{geometric_mean(row.before_percent for row in timed):.1f} % of the bound before, "
         f"{geometric_mean(row.after_percent for row in timed):.1f} % after; "
-        f"{sum(bool(row.failed) for row in rows)} failed."
+        f"{sum(bool(row.failed) for row in rows)} failed, "
+        f"{sum(row.seconds > limit_s for row in rows)} took longer than {limit_s:g} s."
     ]
 
 
-def page(rows: Sequence[Row], inputs_only: bool) -> str:
+def page(rows: Sequence[Row], limit_s: float, inputs_only: bool) -> str:
     how = "verified and timed as they are" if inputs_only else "optimized by the catalogue"
     head = [
         "# Strangers",
@@ -309,7 +310,7 @@ def page(rows: Sequence[Row], inputs_only: bool) -> str:
         f"Public kernels that nobody here wrote, {how}, on the simulated Trn2. Made by",
         "`python benchmarks/strangers.py`; `strangers_cases.py` beside it lists repositories, files and references.",
     ]
-    return "\n".join([*head, *table(rows)]) + "\n"
+    return "\n".join([*head, *table(rows, limit_s)]) + "\n"
 
 
 if __name__ == "__main__":
