@@ -2,10 +2,10 @@
 
 import numpy as np
 
-B = 2
+B = 4
 C = 128
 K = 128
-L = 512
+L = 2048
 TAPS = 3
 
 PRESETS = {"small": {"B": 1, "C": 64, "K": 96, "L": 200}}

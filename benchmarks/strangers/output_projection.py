@@ -5,7 +5,7 @@ import numpy as np
 B = 1
 H = 4
 D = 128
-S = 512
+S = 2048
 N = 1024
 
 PRESETS = {"small": {"S": 256, "N": 512}}

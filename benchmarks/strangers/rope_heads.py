@@ -5,7 +5,7 @@ import numpy as np
 D = 128
 B = 1
 H = 4
-N = 512
+N = 2048
 
 PRESETS = {"small": {"N": 256}}
 WORK = {"matmul_flops": 0, "vector_ops": 3 * D * B * H * N, "hbm_bytes": 8 * D * B * H * N + 4 * D * B * N}
