@@ -17,7 +17,7 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor
@@ -39,6 +39,7 @@ class GroupTransposes:
         found = []
         for place, loop in enumerate(code.loops()):
             try:
+                _check_kind(loop)
                 turned = _turned(code, MergedLoop(code, loop, partly=True))
             except IllegalSite as error:
                 context.refuse(self.name, f"{loop.variable}#{place}", loop.line, error, lines_of(loop))
@@ -60,9 +61,15 @@ class GroupTransposes:
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
+        _check_kind(loop)
         merged = MergedLoop(code, loop, partly=True)
         _turned(code, merged)
         return in_place_of(code, loop, _grouped(code, merged, factor))
+
+
+def _check_kind(loop: Statement) -> None:
+    if not any(inner.operation == "nc_transpose" for inner in loop.walk()):
+        raise NotOfItsKind(f"no tile that the loop over {loop.variable} turns")
 
 
 def _turned(code: KernelCode, merged: MergedLoop) -> str:

@@ -39,7 +39,9 @@ from accelopt_core.transforms.kernel_code import (
     read_kernel,
     replace_nodes,
 )
+from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
+from accelopt_core.transforms.substitution import substituted
 
 MOVABLE = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.LOOP})
 
@@ -359,7 +361,12 @@ def _rewrite(code: KernelCode, hoist: _Hoist) -> cst.Module:
     group, loop = hoist.group, hoist.loop
     changes: dict[cst.CSTNode, cst.CSTNode] = {}
     preamble: list[cst.BaseStatement]
-    body = [*(s.node for s in group.outer_definitions), *(s.node for s in group.statements)]
+    used = set(code.all_names)
+    again: dict[str, cst.BaseExpression] = {}
+    for name in sorted(name for s in (*group.outer_definitions, *group.shared) for name in s.binds):
+        again[name] = cst.Name(fresh_name(name, used))  # it stays where it was as well, and every name is bound once
+        used.add(fresh_name(name, used))
+    body = [_renamed(s.node, again) for s in (*group.outer_definitions, *group.statements)]
     if hoist.indexed_by:
         stem = group.tile.removesuffix("_tile")
         lists = [code.fresh_name(f"{stem}_tiles")]
@@ -395,6 +402,12 @@ def _rewrite(code: KernelCode, hoist: _Hoist) -> cst.Module:
     result = replace_nodes(code.module, {parent: new_parent})
     assert isinstance(result, cst.Module)
     return result
+
+
+def _renamed(node: cst.BaseStatement, names: dict[str, cst.BaseExpression]) -> cst.BaseStatement:
+    made = substituted(node, names)
+    assert isinstance(made, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+    return made
 
 
 def _filling_loops(

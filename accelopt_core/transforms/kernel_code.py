@@ -310,7 +310,7 @@ class KernelCode:
                 return self._opaque(made.node, made.line, made.block)
             keyword = arg.keyword.value if arg.keyword is not None else ("dst" if position == 0 else "")
             if keyword in written:
-                names |= content_names(arg.value)
+                names |= _changed_names(arg.value)
         made.written = frozenset(names)
         made.sums_anew, continues = self._sums(made)
         made.stateful = continues or self.argument(made, "priority") is not None
@@ -508,6 +508,15 @@ def content_names(node: cst.CSTNode) -> frozenset[str]:
     visitor = _Names(skip_static=True)
     node.visit(visitor)
     return frozenset(name.value for name in visitor.found)
+
+
+def _changed_names(operand: cst.BaseExpression) -> frozenset[str]:
+    """Names behind an operand that is written: of `x[0:n]` and `x.ap(pattern)` that is x."""
+    while isinstance(operand, (cst.Subscript, cst.Attribute)) or (
+        isinstance(operand, cst.Call) and isinstance(operand.func, cst.Attribute)
+    ):
+        operand = operand.func if isinstance(operand, cst.Call) else operand.value
+    return content_names(operand)
 
 
 def bound_names(target: cst.CSTNode) -> frozenset[str]:

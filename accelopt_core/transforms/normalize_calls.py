@@ -13,13 +13,14 @@ its only return, and have no scopes of its own inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.kernel_code import bound_names, descendants, name_nodes, replace_nodes
+from accelopt_core.transforms.kernel_code import bound_names, descendants, name_nodes
 from accelopt_core.transforms.normalize_names import fresh_name
+from accelopt_core.transforms.substitution import substituted
 
 MOST_STATEMENTS = 400
 """Of the kernel, beyond which nothing more is written out."""
@@ -209,7 +210,7 @@ class _WriteOut(cst.CSTTransformer):
             if not _is_plain(value) and (uses.count(name) != 1 or _calls(value)):
                 return updated_node
         self.done = True
-        written = _substituted(helper.result, {name: _in_parentheses(value) for name, value in given.items()})
+        written = substituted(helper.result, {name: _in_parentheses(value) for name, value in given.items()})
         assert isinstance(written, cst.BaseExpression)
         return _in_parentheses(written)
 
@@ -251,14 +252,14 @@ class _WriteOut(cst.CSTTransformer):
                 renamed[name] = fresh
             else:
                 renamed[name] = value
-        statements: list[cst.CSTNode] = [_substituted(statement, renamed) for statement in helper.body]
+        statements: list[cst.CSTNode] = [substituted(statement, renamed) for statement in helper.body]
         made: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
         for statement in (*before, *statements):
             assert isinstance(statement, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
             made.append(statement)
         if helper.result is None or direct:
             return _Written(made, None)
-        result = _substituted(helper.result, renamed)
+        result = substituted(helper.result, renamed)
         assert isinstance(result, cst.BaseExpression)
         return _Written(made, result)
 
@@ -326,28 +327,3 @@ def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
     if _is_plain(value) or value.lpar or (on_one_line and isinstance(value, (cst.Call, cst.Subscript, cst.Tuple))):
         return value
     return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-
-
-def _substituted(node: cst.CSTNode, values: Mapping[str, cst.BaseExpression]) -> cst.CSTNode:
-    changes: dict[cst.CSTNode, cst.CSTNode] = {}
-    targets: Sequence[cst.CSTNode] = [
-        inner.target
-        for inner in descendants(node)
-        if isinstance(inner, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign))
-    ] + [inner.name for inner in descendants(node) if isinstance(inner, cst.AsName)]
-    names = [*name_nodes(node), *(name for target in targets for name in _target_names(target))]
-    for name in names:
-        value = values.get(name.value)
-        if value is not None:
-            changes[name] = (
-                value.deep_clone() if not isinstance(value, cst.Name) else name.with_changes(value=value.value)
-            )
-    return replace_nodes(node, changes) if changes else node.deep_clone()
-
-
-def _target_names(target: cst.CSTNode) -> list[cst.Name]:
-    if isinstance(target, cst.Name):
-        return [target]
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return [name for element in target.elements for name in _target_names(element.value)]
-    return []

@@ -124,7 +124,7 @@ RESULT = "    result = nl.ndarray((N, P), dtype=x.dtype, buffer=nl.sbuf)\n"
 PSUM = "    turned = nl.ndarray((N, P), dtype=nl.float32, buffer=nl.psum)\n"
 BEFORE, AFTER = "    # tile by tile\n", "    return out\n"
 REFUSALS = {
-    "nothing is turned": (KERNEL.replace(TURN, "        nisa.memset(turned, 0.0)\n"), "copied with others"),
+    "nothing is turned": (KERNEL.replace(TURN, "        nisa.memset(turned, 0.0)\n"), "that the loop over m turns"),
     "turned straight to SBUF": (
         KERNEL.replace("nl.psum", "nl.sbuf").replace("data=tile)", "data=tile, engine=nisa.engine.vector)"),
         "copied with others",
