@@ -27,6 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.explaining import heading, stops
+from accelopt_core.catalogue.rewrites import rewrites_in
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
 from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, completed
@@ -50,6 +52,10 @@ GRACE_S = 300.0
 """A run looks at its budget between two steps: one plan may take three minutes, and the winner is checked after it."""
 
 
+REASONS = 2
+"""Told of the largest gap."""
+
+
 class NotRun(Exception):
     """A row without figures, and why."""
 
@@ -68,7 +74,7 @@ class Row:
     transforms: tuple[str, ...] = ()
     """From the input to the winner."""
     stopped: str = ""
-    """How the run ended, and the largest gap that is left."""
+    """How the run ended, and the largest gap that is left, with what stopped the catalogue there."""
     seconds: float = 0.0
     failed: str = ""
 
@@ -195,8 +201,13 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         return Row(stranger)
     before, after = summary.baseline.result, summary.best.result
     attempts = {attempt.id: attempt for attempt in summary.attempts}
-    steps = [attempts[name].technique for name in summary.lineage.path() if name in attempts]
-    gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
+    won = [attempts[name].plan for name in summary.lineage.path() if name in attempts]
+    steps = [step.transform for plan in won if plan is not None for step in rewrites_in(plan.details)]
+    if summary.explanation is not None and summary.explanation.gaps:
+        gap = summary.explanation.gaps[0]
+        gaps = [f"{heading(gap)}: {'; '.join(stops(gap)[:REASONS])}"]
+    else:
+        gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
     return Row(
         stranger,
         before.latency_us,
