@@ -464,7 +464,7 @@ def _proposer(
     predictor: Predictor,
 ) -> Proposer:
     if provider == "catalogue":
-        return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within)
+        return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within, dtypes=predictor.dtypes)
 
     def spent(entry: LedgerEntry) -> None:
         folder.spend(entry)

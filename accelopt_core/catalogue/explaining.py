@@ -109,7 +109,7 @@ def analyzed(
 ) -> Analysis:
     """Raises NotAKernel."""
     refusals: list[Refusal] = []
-    context = AnalysisContext(result.bottleneck, result.profile.fields, refusals.append)
+    context = AnalysisContext(result.bottleneck, result.profile.fields, told=refusals.append)
     module = parse_kernel(candidate.source, entry_points)
     sites = every_rewrite(module, context, transforms)
     return Analysis(module, sites, tuple(dict.fromkeys(refusals)))

@@ -10,7 +10,7 @@ is compiled for real here; what is found is only planned.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accelopt_core.candidate import Candidate
@@ -84,9 +84,16 @@ class _Node:
 
 class Search:
     def __init__(
-        self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead, tie: float = LEAST_GAIN
+        self,
+        predict: Predict,
+        transforms: tuple[Transform, ...],
+        look_ahead: LookAhead,
+        tie: float = LEAST_GAIN,
+        dtypes: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        """`tie`: from which difference on, of the latency, predictions are in the right order."""
+        """`tie`: from which difference on, of the latency, predictions are in the right order. `dtypes`: of the
+        kernel's arguments, as `AnalysisContext` has them."""
+        self._dtypes = dtypes
         self._predict = predict
         self._transforms = transforms
         self._look_ahead = look_ahead
@@ -197,7 +204,8 @@ class Search:
     def _normal_form(self, source: str, context: RoundContext) -> Rewrite | None:
         if source not in self._normal:
             try:
-                (found,) = legal_rewrites(_parsed(source, context), AnalysisContext(), (NORMALIZE,)) or (None,)
+                known = AnalysisContext(dtypes=self._dtypes())
+                (found,) = legal_rewrites(_parsed(source, context), known, (NORMALIZE,)) or (None,)
             except NotAKernel:  # a model's kernel, among those measured
                 found = None
             self._normal[source] = found

@@ -42,11 +42,13 @@ def catalogue_proposer(
     transforms: tuple[Transform, ...] = TRANSFORMS,
     look_ahead: LookAhead | None = None,
     tie: float = LEAST_GAIN,
+    dtypes: Callable[[], tuple[str, ...]] = tuple,
 ) -> Proposer:
-    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`)."""
+    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`). `dtypes`:
+    of the kernel's arguments, as `AnalysisContext` has them."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, dtypes),
         CatalogueExecutor(),
         CatalogueSummarizer(today),
         CatalogueReflector(),
@@ -75,10 +77,17 @@ NEAR_THE_BOUND = 0.02
 
 
 class CataloguePlanner:
-    def __init__(self, predict: Predict, transforms: tuple[Transform, ...], look_ahead: LookAhead, tie: float) -> None:
+    def __init__(
+        self,
+        predict: Predict,
+        transforms: tuple[Transform, ...],
+        look_ahead: LookAhead,
+        tie: float,
+        dtypes: Callable[[], tuple[str, ...]],
+    ) -> None:
         self._look_ahead = look_ahead
         self._tie = tie
-        self._search = Search(predict, transforms, look_ahead, tie)
+        self._search = Search(predict, transforms, look_ahead, tie, dtypes)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""

@@ -85,6 +85,8 @@ class AnalysisContext:
     bottleneck: Bottleneck | None = None
     fields: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Profile fields of the kernel, in the Neuron profiler's names and units; empty when unknown."""
+    dtypes: tuple[str, ...] = ()
+    """Of the kernel's arguments in their order, where all presets agree: `float32`; empty for what is no tensor."""
     told: Callable[[Refusal], None] = _unheard
     """Hears of every refusal, in no particular order."""
 

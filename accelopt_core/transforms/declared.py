@@ -21,7 +21,7 @@ def _declared(code: KernelCode, allocation: Statement, attribute: str, position:
     seen: set[Statement] = set()
     while allocation not in seen:
         seen.add(allocation)
-        value = code.argument(allocation, attribute, position)
+        value = _followed(code, code.argument(allocation, attribute, position))
         if value is None:
             return ""
         named = code.qualified(value)
@@ -30,6 +30,7 @@ def _declared(code: KernelCode, allocation: Statement, attribute: str, position:
         if isinstance(value, cst.Tuple):
             return ", ".join(_size(code, element.value) for element in value.elements)
         text = code.module.code_for_node(value)
+        text = asserted_dtypes(code).get(text, text)
         if (
             not isinstance(value, cst.Attribute)
             or value.attr.value != attribute
@@ -41,6 +42,47 @@ def _declared(code: KernelCode, allocation: Statement, attribute: str, position:
             return text
         allocation = made[0]
     return ""
+
+
+def asserted_dtypes(code: KernelCode) -> dict[str, str]:
+    """`x.dtype` to `nki.language.float32`, of every `assert x.dtype == nl.float32` in the function's own block."""
+    found = {}
+    for statement in code.body.statements:
+        node = statement.node
+        test = (
+            node.body[0].test
+            if isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Assert)
+            else None
+        )
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            (comparison,) = test.comparisons
+            named = code.qualified(comparison.comparator)
+            left = test.left
+            if (
+                isinstance(comparison.operator, cst.Equal)
+                and named.startswith("nki.language.")
+                and isinstance(left, cst.Attribute)
+                and isinstance(left.value, cst.Name)
+                and left.attr.value == "dtype"
+                and left.value.value in code.parameters
+                and not code.bindings(left.value.value)
+            ):
+                found[f"{left.value.value}.dtype"] = named
+    return found
+
+
+def _followed(code: KernelCode, value: cst.BaseExpression | None) -> cst.BaseExpression | None:
+    """What a name was defined as, where it is defined once."""
+    for _ in range(8):
+        if not isinstance(value, cst.Name):
+            break
+        bindings = code.bindings(value.value)
+        node = bindings[0].node if len(bindings) == 1 and bindings[0].kind is Kind.DEFINE else None
+        small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+        if not isinstance(small, cst.Assign) or not isinstance(small.targets[0].target, cst.Name):
+            break
+        value = small.value
+    return value
 
 
 def _size(code: KernelCode, size: cst.BaseExpression) -> str:

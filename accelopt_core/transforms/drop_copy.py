@@ -1,4 +1,4 @@
-"""Read a tile where it is, instead of a copy of it.
+"""Read a tile, or a part of one, where it is, instead of a copy of it.
 
 tensor_copy(dst=copy, src=tile)
 activation(dst=y, op=exp, data=copy)       ->       activation(dst=y, op=exp, data=tile)
@@ -9,7 +9,8 @@ GpSimd, and an instruction that reads another tile from PSUM already (NKI's docu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -18,7 +19,7 @@ from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.declared import declared_dtype, declared_shape
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, replace_nodes
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
-from accelopt_core.transforms.plain_names import made_beside
+from accelopt_core.transforms.plain_names import check_fixed, made_beside, made_once
 from accelopt_core.transforms.private_tile import without
 
 READ_PSUM = {
@@ -32,8 +33,13 @@ READ_PSUM = {
 """Instructions that take a tile from PSUM, and the operands in which they do; of two, one at most."""
 
 
-_Copy = tuple[str, Statement, list[Statement]]
-"""What is copied, the allocation of the copy, and who reads the copy."""
+@dataclass(frozen=True)
+class _Copy:
+    source: cst.BaseExpression
+    """What is copied: a tile by its name, or a slice of one."""
+    allocation: Statement
+    """Of the copy."""
+    readers: tuple[Statement, ...]
 
 
 class DropCopy(InstructionTransform[_Copy]):
@@ -46,49 +52,93 @@ class DropCopy(InstructionTransform[_Copy]):
 
     def candidates(self, code: KernelCode) -> Iterator[tuple[str, Statement]]:
         for name, copy in written_by(code, "tensor_copy"):
-            if isinstance(code.argument(copy, "src", 1), cst.Name):
+            if _copied(code, copy):
                 yield name, copy
 
     def passed_over(self, code: KernelCode) -> Iterator[tuple[str, Statement, str]]:
         yield from parts_written(code, "tensor_copy")
         for name, copy in written_by(code, "tensor_copy"):
             src = code.argument(copy, "src", 1)
-            if src is not None and not isinstance(src, cst.Name):
-                yield name, copy, f"{name} is a copy of {code.module.code_for_node(src)}, which is no whole tile"
+            if src is not None and not _copied(code, copy):
+                yield name, copy, f"{name} is a copy of {code.module.code_for_node(src)}, which is no tile or slice"
 
     def check(self, code: KernelCode, key: str, instruction: Statement) -> _Copy:
         return _plan(code, key, instruction)
 
     def site(self, code: KernelCode, key: str, instruction: Statement, found: _Copy) -> Site:
-        source, _, _ = found
+        source, whole = code.module.code_for_node(found.source), isinstance(found.source, cst.Name)
         return Site(
             self.name,
             key,
             f"read {source} itself instead of its copy {key}",
             instruction.line,
-            f"{key} is a copy of all of {source} in the same dtype, and neither is written afterwards",
+            f"{key} is a copy of {'all of ' if whole else ''}{source} in the same dtype, and neither is written "
+            "afterwards",
             "one pass over the tile less",
         )
 
     def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Copy) -> cst.Module:
-        source, allocation, readers = found
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
-        for reader in readers:
+        for reader in found.readers:
             names = [node for node in name_nodes(reader.node) if node.value == key]
-            changes[reader.node] = replace_nodes(reader.node, {node: cst.Name(source) for node in names})
-        return without(code, instruction.block, [allocation, instruction], changes)
+            changes[reader.node] = replace_nodes(reader.node, {node: found.source.deep_clone() for node in names})
+        return without(code, instruction.block, [found.allocation, instruction], changes)
+
+
+def _copied(code: KernelCode, copy: Statement) -> str:
+    """The tile that a copy is of, or of a slice of; empty for anything else."""
+    src = code.argument(copy, "src", 1)
+    base = src.value if isinstance(src, cst.Subscript) else src
+    return base.value if isinstance(base, cst.Name) else ""
+
+
+def _check_alike(
+    code: KernelCode,
+    one: tuple[str, Statement],
+    other: tuple[str, Statement],
+    *what: tuple[str, Callable[[KernelCode, Statement], str]],
+) -> None:
+    for keyword, declared in what:
+        shown = [declared(code, allocation) for _, allocation in (one, other)]
+        if shown[0] != shown[1] or not shown[0]:
+            raise IllegalSite(f"{one[0]} and {other[0]} are not declared with the same {keyword}")
+
+
+def _check_slice(
+    code: KernelCode,
+    src: cst.BaseExpression,
+    copied: tuple[str, Statement],
+    whole: tuple[str, Statement],
+    at: Statement,
+) -> None:
+    """A slice that has the copy's dimensions, one for one, wherever the copy is read. Raises IllegalSite."""
+    assert isinstance(src, cst.Subscript)
+    shapes = [code.argument(allocation, "shape", 0) for _, allocation in (copied, whole)]
+    ranks = {len(shape.elements) if isinstance(shape, cst.Tuple) else 0 for shape in shapes} | {len(src.slice)}
+    if len(ranks) > 1 or not all(isinstance(part.slice, cst.Slice) for part in src.slice):
+        raise IllegalSite(f"{copied[0]} is a copy of a part of {whole[0]} that may have other dimensions")
+    check_fixed(code, [src], f"the part of {whole[0]}", at)
+
+
+def _reads_whole(reader: Statement, name: str) -> bool:
+    assert reader.call is not None
+    whole = sum(isinstance(arg.value, cst.Name) and arg.value.value == name for arg in reader.call.args)
+    return whole == sum(node.value == name for node in name_nodes(reader.node))
 
 
 def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
     """Raises IllegalSite."""
     src = code.argument(copy, "src", 1)
-    assert isinstance(src, cst.Name)
-    source = src.value
-    made, origin = made_beside(code, name, copy), made_beside(code, source, copy)
-    for keyword, declared in (("shape", declared_shape), ("dtype", declared_dtype)):
-        shown = [declared(code, allocation) for allocation in (made, origin)]
-        if shown[0] != shown[1] or not shown[0]:
-            raise IllegalSite(f"{name} and {source} are not declared with the same {keyword}")
+    source = _copied(code, copy)
+    assert src is not None and source
+    made = made_beside(code, name, copy)
+    if not isinstance(src, cst.Subscript):
+        origin = made_beside(code, source, copy)
+        _check_alike(code, (name, made), (source, origin), ("shape", declared_shape), ("dtype", declared_dtype))
+    else:
+        origin = made_once(code, source)
+        _check_alike(code, (name, made), (source, origin), ("dtype", declared_dtype))
+        _check_slice(code, src, (name, made), (source, origin), copy)
     order = copy.block.statements
     readers = []
     for statement in code.statements():
@@ -98,6 +148,8 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
             raise IllegalSite(f"line {statement.line} uses {name} outside the statements that follow its copy")
         if statement.kind is not Kind.INSTRUCTION or name in code.changed_by(statement):
             raise IllegalSite(f"line {statement.line} does more with {name} than read it")
+        if not isinstance(src, cst.Name) and not _reads_whole(statement, name):
+            raise IllegalSite(f"line {statement.line} reads a part of {name}, which is a part itself")
         readers.append(statement)
     if not readers:
         raise IllegalSite(f"nothing reads {name}")
@@ -110,7 +162,7 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
             _check_reads_psum(code, reader, name)
     elif origin.region != made.region:
         raise IllegalSite(f"{source} lies in {origin.region}, its copy in {made.region}")
-    return source, made, readers
+    return _Copy(src, made, tuple(readers))
 
 
 def _check_reads_psum(code: KernelCode, reader: Statement, name: str) -> None:

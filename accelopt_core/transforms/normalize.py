@@ -7,12 +7,16 @@ when a transform that follows it gains.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import libcst as cst
 
 from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
+from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtypes_stated
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
 from accelopt_core.transforms.normalize_names import with_names_bound_once
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
@@ -33,13 +37,14 @@ class Normalize:
         )
 
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        made = normalized(module)
+        dtypes = dtypes_to_state(read_kernel(module), context.dtypes)
+        made = normalized(module, dtypes)
         if made.tree.code == module.tree.code:
             return ()
         return (
             Site(
                 self.name,
-                KEY,
+                " ".join([KEY, *(f"{name}={dtype}" for name, dtype in dtypes.items())]),
                 "write the kernel in normal form",
                 read_kernel(module).line_of(read_kernel(module).function),
                 "names, places of allocations and calls change, and no instruction",
@@ -48,7 +53,10 @@ class Normalize:
         )
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
-        made = normalized(module)
+        kernel, *stated = key.split(" ")
+        if kernel != KEY or not all(name.isidentifier() and dtype.isidentifier() for name, dtype in map(_pair, stated)):
+            raise SiteGone(f"{key}: the normal form has one site, {KEY}, with what its arguments are: {KEY} x=float32")
+        made = normalized(module, dict(map(_pair, stated)))
         if made.tree.code == module.tree.code:
             raise IllegalSite("the kernel is in normal form")
         return made.tree
@@ -57,8 +65,18 @@ class Normalize:
 NORMALIZE = Normalize()
 
 
-def normalized(module: KernelModule) -> KernelModule:
-    """The same kernel in normal form; normalizing that again changes nothing. Raises NotAKernel."""
+def _pair(text: str) -> tuple[str, str]:
+    name, _, dtype = text.partition("=")
+    return name, dtype
+
+
+def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyType({})) -> KernelModule:
+    """The same kernel in normal form, with the dtypes of these arguments stated. Raises NotAKernel.
+
+    Normalizing that again changes nothing.
+    """
+    if dtypes:
+        module = KernelModule(with_dtypes_stated(KernelCode(module), dtypes), module.entry_points)
     for _ in range(_MOST_PASSES):
         made = _once(module)
         if made.tree.code == module.tree.code:

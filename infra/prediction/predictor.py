@@ -68,8 +68,7 @@ class Predictor:
 
         Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
         """
-        if self._arguments is None:
-            self._arguments = _raw_arguments(self._task)
+        self._raw()
         asked = {source: self._price(source) for source in dict.fromkeys(sources)}
         # A worker that cannot work is worth hearing of at once: the others would say the same.
         wait(asked.values(), None if math.isinf(limit_s) else limit_s)
@@ -78,12 +77,29 @@ class Predictor:
                 self._known.pop(key, None)
         return {source: future.result() for source, future in asked.items() if future.done() and not future.cancelled()}
 
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the kernel's arguments in their order, where all presets agree; empty for what is no tensor.
+
+        Raises as a prediction does.
+        """
+        presets = [decode_arguments(each) for each in self._raw()]
+        found = []
+        for alike in zip(*presets):
+            names = {each.dtype if isinstance(each, TensorArgument) else "" for each in alike}
+            found.append(names.pop() if len(names) == 1 else "")
+        return tuple(found)
+
     def close(self) -> None:
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._started:
             worker.close()
         self._threads.shutdown(wait=True)
+
+    def _raw(self) -> list[list[dict[str, object]]]:
+        if self._arguments is None:
+            self._arguments = _raw_arguments(self._task)
+        return self._arguments
 
     def _price(self, source: str) -> Future[float | None]:
         key = source_hash(source)

@@ -86,6 +86,57 @@ def test_a_copy_with_a_purpose_stays_and_is_not_offered(source, old, new, reason
     check_refused(DROP, changed, "copy", reason)
 
 
+PARTS = (
+    HEADER
+    + """
+@nki.jit
+def kernel(x, z):
+    result = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.shared_hbm)
+    a = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=a, src=x[0:128, 0:128])
+    for h in range(2):
+        start = h * 64
+        part = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=part, src=a[0:128, start : start + 64])
+        more = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=more, data1=part, data2=part, op=nl.add)
+        nisa.dma_copy(dst=result[0:128, start : start + 64], src=more)
+    return result
+"""
+)
+ADDS = "nisa.tensor_tensor(dst=more, data1=part, data2=part, op=nl.add)"
+
+
+def test_a_part_of_a_tile_is_read_where_it_is():
+    x, z = random(128, 128), random(128, 64, seed=1)
+
+    after = applied(DROP, PARTS, "part")
+
+    np.testing.assert_array_equal(run(after, x, z), run(PARTS, x, z))
+    assert count(after, "tensor_copy", x, z) == 0 and "data1=a[0:128, start : start + 64]" in after
+
+
+REFUSED_PARTS = {
+    "a part of the part": (ADDS, ADDS.replace("data1=part", "data1=part[0:128, 0:64]"), "which is a part itself"),
+    "written meanwhile": (ADDS, f"nisa.memset(dst=a, value=0.0)\n        {ADDS}", "changes a while"),
+    "its place changes": ("start = h * 64\n", "start = h * 64\n        start = start + 0\n", "may have changed"),
+    "other dimensions": (
+        "(128, 64), dtype=nl.float32, buffer=nl.sbuf)\n        nisa.tensor_copy",
+        "(128, 1, 64), dtype=nl.float32, buffer=nl.sbuf)\n        nisa.tensor_copy",
+        "other dimensions",
+    ),
+    "an index": ("src=a[0:128, start", "src=a[0:128, 0, start", "other dimensions"),
+    "it rounds": ("part = nl.ndarray((128, 64), dtype=nl.float32", "part = nl.ndarray((128, 64), dtype=nl.bfloat16",
+                  "the same dtype"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), REFUSED_PARTS.values(), ids=REFUSED_PARTS)
+def test_a_part_with_a_purpose_stays(old, new, reason):
+    assert old in PARTS
+    check_refused(DROP, PARTS.replace(old, new), "part", reason)
+
+
 def test_a_site_that_is_not_there_is_gone():
     with pytest.raises(SiteGone, match="nothing"):
         applied(DROP, PSUM, "nothing")

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, parse_kernel
+from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone, parse_kernel
+from accelopt_core.transforms.drop_copy import DropCopy
 from accelopt_core.transforms.kernel_code import KernelCode, Kind
 from accelopt_core.transforms.normalize import NORMALIZE, normalized
 from infra.tasks.seed_index import load_seed, seed_index
-from tests.transforms.running import HEADER, random, run, trace
+from tests.transforms.running import HEADER, applied, random, run, sites, trace
 
 X = random(64, 32)
 
@@ -309,3 +310,37 @@ def test_a_random_kernel_issues_the_same_instructions_on_the_same_numbers(body: 
 def opcodes(source: str) -> list[str]:
     program = trace(source, X)
     return [program.templates[at].opcode for at in program.template_ids]
+
+
+STATED = kernel(
+    """
+kind = x.dtype
+tile = nl.ndarray((64, 32), dtype=kind, buffer=nl.sbuf)
+nisa.dma_copy(dst=tile, src=x)
+copy = nl.ndarray(tile.shape, dtype=nl.float32, buffer=nl.sbuf)
+nisa.tensor_copy(dst=copy, src=tile)
+more = nl.ndarray((64, 32), dtype=tile.dtype, buffer=nl.sbuf)
+nisa.tensor_scalar(dst=more, data=copy, op0=nl.add, operand0=eps)
+nisa.dma_copy(dst=out, src=more)
+""",
+    parameters="x, eps",
+)
+
+
+def test_dtypes_of_arguments_are_stated_and_then_known():
+    (site,) = NORMALIZE.analyze(parse_kernel(STATED), AnalysisContext(dtypes=("float32", "")))
+    assert site.key == "kernel x=float32"
+    made = NORMALIZE.apply(parse_kernel(STATED), site.key).code
+    assert "    assert x.dtype == nl.float32\n" in made
+    assert NORMALIZE.analyze(parse_kernel(made), AnalysisContext(dtypes=("float32", ""))) == ()
+    assert set(sites(DropCopy(), made)) == {"copy"} and sites(DropCopy(), STATED) == {}
+    dropped = applied(DropCopy(), made, "copy")
+    np.testing.assert_array_equal(run(dropped, X, 1.0), run(STATED, X, 1.0))
+    with pytest.raises(AssertionError):
+        run(dropped, X.astype(np.float16), 1.0)
+
+
+@pytest.mark.parametrize("key", ["other", "kernel x", "kernel x=1"])
+def test_there_is_no_other_site(key):
+    with pytest.raises(SiteGone):
+        NORMALIZE.apply(parse_kernel(STATED), key)
