@@ -18,7 +18,7 @@ from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Cause, Gap, HotLine, Measured, microseconds
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Refusal, Transform, parse_kernel
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
-from accelopt_core.transforms.registry import TRANSFORMS
+from accelopt_core.transforms.registry import STEPS
 
 LIMIT_S = 20.0
 """For pricing what can be done to one kernel; what is not priced by then is listed as such."""
@@ -122,7 +122,7 @@ def explained(
     predict: Predict,
     history: Sequence[Attempt] = (),
     limit_s: float = LIMIT_S,
-    transforms: Sequence[Transform] = TRANSFORMS,
+    transforms: Sequence[Transform] = STEPS,
     tie: float = LEAST_GAIN,
 ) -> Explanation:
     """Analyzed and priced afresh; with `limit_s` 0 nothing is priced.

@@ -95,7 +95,8 @@ class Search:
         kernel's arguments, as `AnalysisContext` has them."""
         self._dtypes = dtypes
         self._predict = predict
-        self._transforms = transforms
+        self._transforms = tuple(each for each in transforms if each is not NORMALIZE)
+        self._begins_normal = NORMALIZE in transforms
         self._look_ahead = look_ahead
         self._worth = worth_a_round(tie)
         self._steps: dict[str, tuple[Rewrite, ...]] = {}
@@ -197,7 +198,7 @@ class Search:
     def _starts(self, context: RoundContext, root: Candidate, root_us: float) -> list[_Node]:
         """The kernel as it stands, and its normal form where that is another."""
         starts = [_Node(root, root_us, (), root.source, root_us)]
-        normal = self._normal_form(root.source, context)
+        normal = self._normal_form(root.source, context) if self._begins_normal else None
         us = self.price_us(normal.source) if normal is not None else None
         return [*starts, _after(starts[0], normal, us)] if normal is not None and us is not None else starts
 

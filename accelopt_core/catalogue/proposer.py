@@ -28,7 +28,7 @@ from accelopt_core.proposer import (
     UnusableReply,
 )
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
-from accelopt_core.transforms.registry import TRANSFORMS
+from accelopt_core.transforms.registry import STEPS
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.reflexion import Reflexion
 
@@ -39,7 +39,7 @@ AGREEMENT = 0.25
 def catalogue_proposer(
     predict: Predict,
     today: Callable[[], datetime.date],
-    transforms: tuple[Transform, ...] = TRANSFORMS,
+    transforms: tuple[Transform, ...] = STEPS,
     look_ahead: LookAhead | None = None,
     tie: float = LEAST_GAIN,
     dtypes: Callable[[], tuple[str, ...]] = tuple,

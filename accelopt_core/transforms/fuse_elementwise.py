@@ -80,7 +80,7 @@ def _fused(code: KernelCode, scaling: Statement) -> tuple[PrivateTile, cst.Call]
     if reader.operation != "activation":
         for engine in (given.pop("engine", None), wanted.pop("engine", None)):
             if engine is not None and not code.qualified(engine).endswith(".vector"):
-                raise IllegalSite("one of the two runs on an engine which the fused instruction might not have")
+                raise IllegalSite("one of the two was given an engine which the fused instruction might not have")
     if reader.operation == "tensor_scalar":
         return tile, _two_steps(code, tile, given, wanted)
     if reader.operation == "tensor_tensor":

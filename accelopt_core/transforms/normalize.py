@@ -28,7 +28,7 @@ _MOST_PASSES = 8
 
 class Normalize:
     name = "normalize"
-    addresses: frozenset[Cause] = frozenset()
+    addresses = frozenset({Cause.WAITING, Cause.THROTTLED})
 
     def describe(self) -> str:
         return (

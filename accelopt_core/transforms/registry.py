@@ -48,9 +48,13 @@ TRANSFORMS: tuple[Transform, ...] = (
 )
 
 
+STEPS: tuple[Transform, ...] = (NORMALIZE, *TRANSFORMS)
+"""What the catalogue may do: any of these, at a kernel as it stands or, with the first, at its normal form."""
+
+
 def transform_named(name: str) -> Transform:
-    """`normalize` too, which comes before others and gains nothing itself. Raises KeyError with the names there are."""
-    for transform in (NORMALIZE, *TRANSFORMS):
+    """Raises KeyError with the names there are."""
+    for transform in STEPS:
         if transform.name == name:
             return transform
     raise KeyError(f"no transform is called {name}; there are: {', '.join(t.name for t in TRANSFORMS)}")

@@ -26,8 +26,7 @@ from accelopt_core.evaluation import Cause, Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.task import ShapePreset, Task
-from accelopt_core.transforms.normalize import NORMALIZE
-from accelopt_core.transforms.registry import TRANSFORMS, transform_named
+from accelopt_core.transforms.registry import STEPS, TRANSFORMS, transform_named
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
@@ -281,7 +280,7 @@ def written() -> set[str]:
 
 
 def test_every_one_that_is_written_has_its_line_in_the_registry():
-    assert written() == {transform.name for transform in (NORMALIZE, *TRANSFORMS)}
+    assert written() == {transform.name for transform in STEPS}
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
@@ -339,7 +338,17 @@ def exhausted(
         result = judged(contract.task, source)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.name)
+ALWAYS_JUDGED = {"hoist-invariant-load", "fuse-row-sum", "evacuate-psum", "merge-iterations", "group-transposes"}
+"""One of each kind; the others take minutes more, and are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in ALWAYS_JUDGED else pytest.mark.slow)
+        for each in TRANSFORMS
+    ],
+)
 def test_the_gain_that_is_planned_is_the_one_that_is_judged_within_a_quarter(transform, predictor_for):
     """Planned as in a run, by the planner with this one transform; judged in a judge's process, on inputs."""
     contract = CONTRACTS[transform.name]

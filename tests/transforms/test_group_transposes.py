@@ -164,7 +164,7 @@ def test_a_site_of_another_kernel_is_gone(key):
         applied(GROUP, KERNEL, key)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Whole tiles and parts, loads before or in the loop, work before and after, sums that need their order."""

@@ -261,7 +261,7 @@ def test_a_wrong_number_of_indices_is_not_taken_for_columns():
     assert "assert len(x.shape) == 2" in merged
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Columns, windows, interleaved and common parts; own tiles; in place; one loop or two; in one line or several."""

@@ -298,7 +298,7 @@ def bodies(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(bodies())
 def test_a_random_kernel_issues_the_same_instructions_on_the_same_numbers(body: str) -> None:
     source = kernel(body)

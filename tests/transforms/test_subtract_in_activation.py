@@ -128,7 +128,7 @@ def test_a_site_of_another_kernel_is_gone():
         applied(INTO, KERNEL, "other")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Differences that one activation reads, or several, or none; scaled, in parts, with work in between."""
