@@ -156,7 +156,13 @@ class SshRunner:
         self.close()
 
     def connect(self) -> None:
-        """Connect now rather than at the first request. Raises TargetUnreachable at the first failure."""
+        """Connect now, and anew: a link that broke may look alive until it is used, and using it would ask again and
+        again. Raises TargetUnreachable at the first failure.
+        """
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
         self._connected()
 
     def close(self) -> None:

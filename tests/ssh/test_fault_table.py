@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Step
 from accelopt_core.ports import TargetError
+from infra.ssh import runner
+from infra.ssh.connection import Connection, connect
 from infra.ssh.runner import SshRunner
 from infra.ssh.stream import Stream
 from infra.targets import over_ssh as ssh_target
@@ -283,13 +286,24 @@ def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, ssh
     assert "\n" not in str(caught.value)
 
 
-def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(target: SshTarget, sshd: Sshd) -> None:
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(
+    target: SshTarget, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
     before = target.describe()
+    tries = []
+
+    def counted(*given: Any) -> Connection:
+        tries.append(given)
+        return connect(*given)
+
+    monkeypatch.setattr(runner, "connect", counted)
     sshd.stop()
-    began = time.monotonic()
-    with pytest.raises(TargetError):
+    with monkeypatch.context() as patch, pytest.raises(TargetError):
+        if not noticed:
+            patch.setattr(Connection, "alive", True)
         target.describe_again()
-    assert time.monotonic() - began < sshd.settings.reconnect_for_s / 2, "nobody waits for it to come back"
+    assert len(tries) == 1, "nobody waits for it to come back"
     sshd.start()
     assert target.describe_again() == before
     assert evaluate(target) == VERDICT
