@@ -9,7 +9,7 @@ import ast
 import hashlib
 import threading
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
 from ka_extensions.divergence_guard import Decision
@@ -114,6 +114,7 @@ def attempt_id(round: int, lane: str, number: int) -> str:
     return f"r{round:03d}{lane}t{number}"
 
 
+@lru_cache(maxsize=1024)
 def source_hash(source: str) -> str:
     """Hash of the code without comments, formatting and docstrings.
 

@@ -20,10 +20,11 @@ import libcst as cst
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.declared import declared_shape
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.plain_names import made_beside, made_once
 from accelopt_core.transforms.private_tile import is_float32
+from accelopt_core.transforms.syntax import loaded_names
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,10 @@ import libcst as cst
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.isa_effects import LOADS
-from accelopt_core.transforms.kernel_code import (
-    Block,
-    KernelCode,
-    Kind,
-    Statement,
-    name_nodes,
-    read_kernel,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_independence import check_independent
 from accelopt_core.transforms.loop_sites import lines_of, loop_and_factor, several_at_a_time
+from accelopt_core.transforms.syntax import name_nodes, replace_nodes
 
 FACTORS = (2, 4, 8)
 

@@ -17,10 +17,11 @@ import libcst as cst
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.declared import declared_dtype, declared_shape
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, name_nodes, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.plain_names import check_fixed, made_beside, made_once
 from accelopt_core.transforms.private_tile import without
+from accelopt_core.transforms.syntax import name_nodes, replace_nodes
 
 READ_PSUM = {
     "activation": ("data",),

@@ -17,17 +17,11 @@ import libcst as cst
 
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
-from accelopt_core.transforms.kernel_code import (
-    KernelCode,
-    Kind,
-    Statement,
-    name_nodes,
-    read_kernel,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted, instead_of
 from accelopt_core.transforms.plain_names import check_fixed, made_once
 from accelopt_core.transforms.private_tile import is_float32
+from accelopt_core.transforms.syntax import name_nodes, replace_nodes
 
 READERS = ("scalar_tensor_tensor", "tensor_reduce", "tensor_scalar", "tensor_tensor")
 """Elementwise instructions that run on Vector unless told otherwise."""

@@ -25,18 +25,10 @@ from accelopt_core.transforms.base import (
     NotPlain,
     Site,
 )
-from accelopt_core.transforms.kernel_code import (
-    KernelCode,
-    Kind,
-    Statement,
-    content_names,
-    loaded_names,
-    name_nodes,
-    read_kernel,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
+from accelopt_core.transforms.syntax import content_names, loaded_names, name_nodes, replace_nodes
 
 ELEMENTWISE = frozenset(
     {

@@ -18,9 +18,10 @@ import libcst as cst
 
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
-from accelopt_core.transforms.kernel_code import KernelCode, Statement, content_names
+from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32, private_tile, without
+from accelopt_core.transforms.syntax import content_names
 
 OPERATORS = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
 COMMUTATIVE = OPERATORS - {"subtract"}

@@ -13,16 +13,10 @@ import libcst as cst
 
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
-from accelopt_core.transforms.kernel_code import (
-    KernelCode,
-    Kind,
-    Statement,
-    content_names,
-    loaded_names,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
 from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
+from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 _Found = tuple[Statement, Statement | None]
 

@@ -19,10 +19,11 @@ import libcst as cst
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, read_kernel, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor
 from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
 from accelopt_core.transforms.operand_access import Iterations
+from accelopt_core.transforms.syntax import content_names, replace_nodes
 
 FACTORS = (2, 4, 8)
 

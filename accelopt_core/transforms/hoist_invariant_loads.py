@@ -30,18 +30,11 @@ from accelopt_core.transforms.base import (
     SiteGone,
 )
 from accelopt_core.transforms.isa_effects import LOADS
-from accelopt_core.transforms.kernel_code import (
-    Block,
-    KernelCode,
-    Kind,
-    Statement,
-    name_nodes,
-    read_kernel,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
 from accelopt_core.transforms.substitution import substituted
+from accelopt_core.transforms.syntax import name_nodes, replace_nodes
 
 MOVABLE = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.LOOP})
 

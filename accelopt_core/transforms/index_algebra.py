@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
+from accelopt_core.transforms.syntax import loaded_names
 
 Monomial = tuple[str, ...]
 """Sorted factors; an expression that is no sum or product is a factor by its text."""

@@ -25,9 +25,10 @@ from accelopt_core.transforms.base import (
     SiteGone,
 )
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_independence import check_independent
 from accelopt_core.transforms.loop_sites import lines_of, loop_at
+from accelopt_core.transforms.syntax import replace_nodes
 
 _HOIST = HoistInvariantLoads()
 _NOTHING_KEPT = "{} could be kept for every {}, so the exchange would gain nothing"

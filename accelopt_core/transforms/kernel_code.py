@@ -12,17 +12,25 @@ from enum import Enum
 from functools import lru_cache
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from accelopt_core.transforms.base import KernelModule, NotAKernel
 from accelopt_core.transforms.isa_effects import (
     LOOP_RANGES,
     PURE_FUNCTIONS,
     STARTS_ANEW,
-    STATIC_ATTRIBUTES,
     SUMS_ANEW,
     VIEW_METHODS,
     WRITTEN_ARGUMENTS,
+)
+from accelopt_core.transforms.scopes import Scopes
+from accelopt_core.transforms.syntax import (
+    bound_names,
+    content_names,
+    copy_of,
+    descendants,
+    loaded_names,
+    replace_nodes,
 )
 
 
@@ -107,11 +115,9 @@ class KernelCode:
     """The one kernel of a module, analyzed. Nodes belong to `module`, which is a copy of the one given."""
 
     def __init__(self, module: KernelModule) -> None:
-        wrapper = MetadataWrapper(module.tree)
-        self.module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
-        self._qualified = wrapper.resolve(QualifiedNameProvider)
-        self._scopes = wrapper.resolve(ScopeProvider)
+        self.module = copy_of(module.tree)
+        self._positions = MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+        self._scopes = Scopes(self.module)
         self.function = find_kernel(self.module, module.entry_points)
         if not isinstance(self.function.body, cst.IndentedBlock):
             raise NotAKernel(f"kernel {self.function.name.value} has its body on the line of its def")
@@ -119,17 +125,19 @@ class KernelCode:
             param.name.value for param in (*self.function.params.posonly_params, *self.function.params.params)
         )
         self.body = self._block(self.function.body, None)
+        self._statements = tuple(each for statement in self.body.statements for each in statement.walk())
         self._keep_sums_in_order()
         self.all_names = frozenset(node.value for node in descendants(self.module) if isinstance(node, cst.Name))
-        self.captured = self._names_in_inner_scopes()
+        self.captured = self._scopes.captured(self.function)
+        """Names that nested functions, lambdas or comprehensions use, or that are declared global."""
         self.buffers = frozenset(s.one_name for s in map(_Named, self.statements()) if s.is_buffer)
         self.roots = self._roots()
 
     # --- looking around ---------------------------------------------------------------------------
 
-    def statements(self) -> Iterator[Statement]:
-        for statement in self.body.statements:
-            yield from statement.walk()
+    def statements(self) -> Sequence[Statement]:
+        """All, in the order of the source."""
+        return self._statements
 
     def loops(self) -> Iterator[Statement]:
         return (statement for statement in self.statements() if statement.kind is Kind.LOOP)
@@ -169,12 +177,7 @@ class KernelCode:
 
     def qualified(self, node: cst.CSTNode) -> str:
         """`nki.isa.dma_copy` for whatever name the module imported it under; empty when ambiguous."""
-        names = self._qualified.get(node, set())
-        names = names() if callable(names) else names
-        if len(names) != 1:
-            return ""
-        (name,) = names
-        return "" if name.source is QualifiedNameSource.LOCAL else str(name.name)
+        return self._scopes.qualified(node)
 
     def allocations_of(self, expression: cst.BaseExpression) -> list[Statement]:
         """Allocations of the buffers that the expression may stand for."""
@@ -391,21 +394,6 @@ class KernelCode:
 
     # --- names ------------------------------------------------------------------------------------
 
-    def _names_in_inner_scopes(self) -> frozenset[str]:
-        """Names that nested functions, lambdas or comprehensions use, or that are declared global."""
-        scope = self._scopes[self.function.body.body[0]]
-        if scope is None:
-            raise NotAKernel("the kernel's body is empty")
-        names = {
-            assignment.name
-            for assignment in scope.assignments
-            if any(access.scope is not scope for access in assignment.references)
-        }
-        for node in descendants(self.function.body):
-            if isinstance(node, (cst.Global, cst.Nonlocal)):
-                names |= {item.name.value for item in node.names}
-        return frozenset(names)
-
     def _roots(self) -> dict[str, frozenset[str]]:
         """Which buffers a name may stand for: itself, or what its definition or its list holds."""
         roots: dict[str, frozenset[str]] = {name: frozenset({name}) for name in self.buffers | self.parameters}
@@ -456,60 +444,6 @@ def find_kernel(module: cst.Module, entry_points: tuple[str, ...]) -> cst.Functi
     raise NotAKernel(f"no function called {' or '.join(entry_points)} at the top level")
 
 
-def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for child in node.children:
-        yield from descendants(child)
-
-
-class _Names(cst.CSTVisitor):
-    """Name nodes that load a variable: not attribute names, keywords, annotations or assignment targets."""
-
-    def __init__(self, skip_static: bool) -> None:
-        self.skip_static = skip_static
-        self.found: list[cst.Name] = []
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        if not (self.skip_static and node.attr.value in STATIC_ATTRIBUTES):
-            node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
-        if not isinstance(node.target, (cst.Name, cst.Tuple)):
-            node.target.visit(self)
-        return False
-
-    def visit_For(self, node: cst.For) -> bool:
-        node.iter.visit(self)
-        node.body.visit(self)
-        if node.orelse is not None:
-            node.orelse.visit(self)
-        return False
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.found.append(node)
-
-
-def name_nodes(node: cst.CSTNode) -> list[cst.Name]:
-    visitor = _Names(skip_static=False)
-    node.visit(visitor)
-    return visitor.found
-
-
-def loaded_names(node: cst.CSTNode) -> frozenset[str]:
-    return frozenset(name.value for name in name_nodes(node))
-
-
-def content_names(node: cst.CSTNode) -> frozenset[str]:
-    visitor = _Names(skip_static=True)
-    node.visit(visitor)
-    return frozenset(name.value for name in visitor.found)
-
-
 def _changed_names(operand: cst.BaseExpression) -> frozenset[str]:
     """Names behind an operand that is written: of `x[0:n]` and `x.ap(pattern)` that is x."""
     while isinstance(operand, (cst.Subscript, cst.Attribute)) or (
@@ -517,32 +451,3 @@ def _changed_names(operand: cst.BaseExpression) -> frozenset[str]:
     ):
         operand = operand.func if isinstance(operand, cst.Call) else operand.value
     return content_names(operand)
-
-
-def bound_names(target: cst.CSTNode) -> frozenset[str]:
-    """Names an assignment or loop target binds; empty for subscripts and attributes."""
-    if isinstance(target, cst.AssignTarget):
-        return bound_names(target.target)
-    if isinstance(target, cst.Name):
-        return frozenset({target.value})
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return frozenset().union(*(bound_names(element.value) for element in target.elements))
-    return frozenset()
-
-
-class _Replace(cst.CSTTransformer):
-    def __init__(self, changes: dict[cst.CSTNode, cst.CSTNode | Sequence[cst.BaseStatement]]) -> None:
-        self.changes = changes
-
-    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode | cst.RemovalSentinel:  # type: ignore[override]  # libcst types this per node class
-        change = self.changes.get(original_node)
-        if isinstance(change, cst.CSTNode):
-            return change
-        return updated_node
-
-
-def replace_nodes(root: cst.CSTNode, changes: dict[cst.CSTNode, cst.CSTNode]) -> cst.CSTNode:
-    """A copy of the tree with nodes, found by identity, replaced (whole, their insides with them)."""
-    result = root.visit(_Replace(dict(changes)))
-    assert isinstance(result, cst.CSTNode)
-    return result

@@ -9,8 +9,9 @@ import libcst as cst
 from accelopt_core.transforms.base import IllegalSite, NotPlain
 from accelopt_core.transforms.index_algebra import Indices, Polynomial
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.plain_names import begins_anew
+from accelopt_core.transforms.syntax import content_names
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
-from accelopt_core.transforms.kernel_code import KernelCode, Statement, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Statement
+from accelopt_core.transforms.syntax import replace_nodes
 
 
 def lines_of(loop: Statement) -> set[int]:

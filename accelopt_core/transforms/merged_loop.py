@@ -14,16 +14,10 @@ import libcst as cst
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
-from accelopt_core.transforms.kernel_code import (
-    KernelCode,
-    Kind,
-    Statement,
-    content_names,
-    loaded_names,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_independence import check_names_and_order, made_in
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged, arguments_of
+from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.kernel_code import bound_names, descendants, name_nodes
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.substitution import substituted
+from accelopt_core.transforms.syntax import bound_names, descendants, name_nodes
 
 MOST_STATEMENTS = 400
 """Of the kernel, beyond which nothing more is written out."""

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import libcst as cst
 
 from accelopt_core.transforms.declared import asserted_dtypes
-from accelopt_core.transforms.kernel_code import KernelCode, descendants
+from accelopt_core.transforms.kernel_code import KernelCode
+from accelopt_core.transforms.syntax import descendants
 
 
 def dtypes_to_state(code: KernelCode, dtypes: tuple[str, ...]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.transforms.isa_effects import PARAMETERS
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, descendants, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
+from accelopt_core.transforms.syntax import descendants, replace_nodes
 
 _ENGINES = {f"nki.isa.{name}_engine": name for name in ("vector", "scalar", "gpsimd", "tensor")}
 _SAYS_NOTHING = {"accumulate": "None", "negate": "False", "reverse0": "False", "reverse1": "False", "bias": "None"}

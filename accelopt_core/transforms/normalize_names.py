@@ -25,7 +25,7 @@ from accelopt_core.transforms.data_flow import (
     definitions_of,
     reaching_definitions,
 )
-from accelopt_core.transforms.kernel_code import descendants, name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import descendants, name_nodes, replace_nodes
 
 _LEAVES = {cst.Break: "break", cst.Continue: "continue", cst.Return: "return", cst.Raise: "return"}
 

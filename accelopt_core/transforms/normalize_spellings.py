@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import libcst as cst
 
 from accelopt_core.transforms.isa_effects import LOOP_RANGES
-from accelopt_core.transforms.kernel_code import KernelCode, descendants, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
+from accelopt_core.transforms.syntax import descendants, replace_nodes
 
 _FILLED = {"nki.language.zeros": "0", "nki.language.ones": "1"}
 

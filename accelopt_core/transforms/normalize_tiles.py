@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from accelopt_core.transforms.data_flow import Define, Either, Flow, Reaching, Repeat, Use, reaching_definitions
-from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, content_names, name_nodes
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement
 from accelopt_core.transforms.normalize_names import fresh_name
+from accelopt_core.transforms.syntax import content_names, name_nodes
 
 FILLS_DST = frozenset(
     {

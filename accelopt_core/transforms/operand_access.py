@@ -14,7 +14,8 @@ import libcst as cst
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
 from accelopt_core.transforms.isa_effects import PARAMETERS
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
+from accelopt_core.transforms.syntax import loaded_names
 
 ON_CHIP = frozenset({"sbuf", "psum"})
 HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})

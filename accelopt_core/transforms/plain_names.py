@@ -8,7 +8,8 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, NotPlain
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, content_names, loaded_names
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
+from accelopt_core.transforms.syntax import content_names, loaded_names
 
 ON_CHIP = frozenset({"sbuf", "psum"})
 

@@ -9,8 +9,9 @@ import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.declared import declared_dtype
-from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, loaded_names, replace_nodes
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement
 from accelopt_core.transforms.plain_names import made_beside
+from accelopt_core.transforms.syntax import loaded_names, replace_nodes
 
 
 @dataclass(frozen=True)

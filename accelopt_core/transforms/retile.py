@@ -8,11 +8,11 @@ A kernel declares what may be changed, and to what, at module level:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
-from libcst.metadata import GlobalScope, MetadataWrapper, PositionProvider, ScopeProvider
 
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import (
@@ -24,7 +24,9 @@ from accelopt_core.transforms.base import (
     Site,
     SiteGone,
 )
-from accelopt_core.transforms.kernel_code import replace_nodes
+from accelopt_core.transforms.kernel_code import read_kernel
+from accelopt_core.transforms.scopes import bound_by
+from accelopt_core.transforms.syntax import children, descendants, replace_nodes
 
 DECLARATION = "TUNABLES"
 
@@ -56,7 +58,7 @@ class Retile:
         return "Change one tile size (or other constant) that the kernel declares in TUNABLES to another legal value."
 
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        _, declared = _read(module.tree)
+        _, declared = _read(module)
         sites = []
         for entry in declared:
             if isinstance(entry, _Fixed):
@@ -80,7 +82,7 @@ class Retile:
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         name, _, text = key.partition("=")
-        copy, declared = _read(module.tree)
+        copy, declared = _read(module)
         for entry in declared:
             if entry.name == name:
                 if isinstance(entry, _Fixed):
@@ -95,19 +97,17 @@ class Retile:
         raise SiteGone(f"{key}: the kernel declares no tunable {name}")
 
 
-def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
-    """The declared tunables, each usable or with the rule that forbids changing it."""
-    wrapper = MetadataWrapper(module)
-    positions = wrapper.resolve(PositionProvider)
-    scopes = wrapper.resolve(ScopeProvider)
-    declarations = [value for name, value in _assignments(wrapper.module) if name == DECLARATION]
+def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
+    """The declared tunables, each usable or with the rule that forbids changing it. Raises NotAKernel."""
+    code = read_kernel(module)
+    tree = code.module
+    declarations = [value for name, value in _assignments(tree) if name == DECLARATION]
     if not declarations:
-        return wrapper.module, []
+        return tree, []
     if len(declarations) > 1 or not isinstance(declarations[0], cst.Dict):
         raise NotAKernel(f"{DECLARATION} must be one dictionary literal")
+    bound_outside, bound_inside = _bindings(tree)
     found: list[_Tunable | _Fixed] = []
-    scope = scopes[declarations[0]]
-    assert isinstance(scope, GlobalScope)
     for element in declarations[0].elements:
         key = element.key if isinstance(element, cst.DictElement) else None
         if not isinstance(key, cst.SimpleString) or not isinstance(key.evaluated_value, str):
@@ -115,23 +115,23 @@ def _read(module: cst.Module) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
         assert isinstance(element, cst.DictElement)
         name = key.evaluated_value
         legal = _integers(element.value)
-        values = [value for target, value in _assignments(wrapper.module) if target == name]
+        values = [value for target, value in _assignments(tree) if target == name]
         literal = values[0] if len(values) == 1 else None
         if not legal:
             why = f"{name} has no literal tuple of integers as its legal values"
         elif not values:
             why = f"{name} is not assigned at module level"
-        elif len(values) > 1 or len(scope[name]) > 1:
+        elif len(values) > 1 or bound_outside[name] > 1:
             why = f"{name} is assigned more than once"
-        elif _shadowed(wrapper.module, name):
+        elif name in bound_inside:
             why = f"{name} is bound again inside a function"
         elif isinstance(literal, cst.Integer):
-            found.append(_Tunable(name, literal.evaluated_value, legal, literal, positions[literal].start.line))
+            found.append(_Tunable(name, literal.evaluated_value, legal, literal, code.line_of(literal)))
             continue
         else:
             why = f"{name} is not a literal integer"
-        found.append(_Fixed(name, positions[element].start.line, IllegalSite(why)))
-    return wrapper.module, found
+        found.append(_Fixed(name, code.line_of(element), IllegalSite(why)))
+    return tree, found
 
 
 def _assignments(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
@@ -150,39 +150,19 @@ def _integers(node: cst.BaseExpression) -> tuple[int, ...]:
     return tuple(v.evaluated_value for v in values) if all(isinstance(v, cst.Integer) for v in values) else ()  # type: ignore[attr-defined]  # all() narrowed them
 
 
-class _Bindings(cst.CSTVisitor):
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.found = False
-        self.depth = 0
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self.depth += 1
-
-    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self.depth -= 1
-
-    def _target(self, node: cst.CSTNode) -> None:
-        if self.depth and isinstance(node, cst.Name) and node.value == self.name:
-            self.found = True
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self._target(node.target)
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self._target(node.target)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self._target(node.target)
-
-    def visit_For(self, node: cst.For) -> None:
-        self._target(node.target)
-
-    def visit_Param(self, node: cst.Param) -> None:
-        self._target(node.name)
-
-
-def _shadowed(module: cst.Module, name: str) -> bool:
-    visitor = _Bindings(name)
-    module.visit(visitor)
-    return visitor.found
+def _bindings(module: cst.Module) -> tuple[Counter[str], frozenset[str]]:
+    """How often each name is bound at module level, and the names that are bound inside functions."""
+    outside, inside = Counter[str](), set[str]()
+    for node in descendants(module):
+        if isinstance(node, cst.FunctionDef):
+            inside.update(
+                name for inner in (node.params, node.body) for each in descendants(inner) for name in bound_by(each)
+            )
+    for node in module.body:
+        pending: list[cst.CSTNode] = [node]
+        while pending:
+            each = pending.pop()
+            outside.update(bound_by(each))
+            if not isinstance(each, cst.FunctionDef):
+                pending += children(each)
+    return outside, frozenset(inside)

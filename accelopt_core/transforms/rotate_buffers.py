@@ -25,9 +25,10 @@ from accelopt_core.transforms.base import (
     Site,
     SiteGone,
 )
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, loaded_names, read_kernel, replace_nodes
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_sites import loop_at
 from accelopt_core.transforms.plain_names import ON_CHIP, begins_anew, bound_once
+from accelopt_core.transforms.syntax import loaded_names, replace_nodes
 
 OVERWRITES = frozenset(
     {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from accelopt_core.transforms.kernel_code import descendants, name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import descendants, name_nodes, replace_nodes
 
 
 def substituted(node: cst.CSTNode, values: Mapping[str, cst.BaseExpression]) -> cst.CSTNode:

@@ -28,17 +28,10 @@ from accelopt_core.transforms.base import (
     Site,
 )
 from accelopt_core.transforms.index_algebra import Indices
-from accelopt_core.transforms.kernel_code import (
-    KernelCode,
-    Kind,
-    Statement,
-    loaded_names,
-    name_nodes,
-    read_kernel,
-    replace_nodes,
-)
+from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor, several_at_a_time
 from accelopt_core.transforms.plain_names import begins_anew, made_once
+from accelopt_core.transforms.syntax import loaded_names, name_nodes, replace_nodes
 
 FACTORS = (2, 4)
 _HBM = {"hbm", "shared_hbm", "private_hbm"}
