@@ -1,0 +1,167 @@
+"""Walking, copying and changing a syntax tree of libcst, without its visitors.
+
+A visitor of libcst makes every node anew, and checks it; of one plan that took most of the time. Here only what has
+something changed inside is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import TypeGuard, TypeVar
+
+import libcst as cst
+
+from accelopt_core.transforms.isa_effects import STATIC_ATTRIBUTES
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+_SOURCE_ORDER: Mapping[type[cst.CSTNode], tuple[str, ...]] = {
+    cst.Arg: ("keyword", "value"),
+    cst.ClassDef: ("leading_lines", "decorators", "name", "bases", "keywords", "body"),
+    cst.ExceptHandler: ("type", "name", "body"),
+    cst.FunctionDef: ("leading_lines", "decorators", "name", "params", "returns", "body"),
+    cst.IfExp: ("body", "test", "orelse"),
+}
+"""Of the classes that list their fields in another order than source has them."""
+
+
+@cache
+def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
+@cache
+def _fields_in_order(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    first = _SOURCE_ORDER.get(kind, ())
+    return (*first, *(name for name in _fields(kind) if name not in first))
+
+
+class _KindsOfNodes(dict[type, bool]):
+    """Asked of types and remembered: `isinstance` with an abstract class costs more than all else here."""
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, cst.CSTNode)
+        return self[kind]
+
+
+_KINDS_OF_NODES = _KindsOfNodes()
+
+
+def _is_node(value: object) -> TypeGuard[cst.CSTNode]:
+    return _KINDS_OF_NODES[type(value)]
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """In the order of the source, white space aside."""
+    for name in _fields_in_order(type(node)):
+        value: object = getattr(node, name)
+        if isinstance(value, (tuple, list)):
+            yield from (each for each in value if _is_node(each))
+        elif _is_node(value):
+            yield value
+
+
+def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The node and everything in it, each before what it holds, in the order of the source."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        inner = list(children(node))
+        inner.reverse()
+        stack += inner
+
+
+def replace_nodes(root: cst.CSTNode, changes: Mapping[cst.CSTNode, cst.CSTNode]) -> cst.CSTNode:
+    """A copy of the tree with nodes, found by identity, replaced (whole, their insides with them)."""
+
+    def copied(value: object) -> object:
+        if isinstance(value, (tuple, list)):
+            return type(value)([copied(each) for each in value])
+        return of(value) if _is_node(value) else value
+
+    def of(node: cst.CSTNode) -> cst.CSTNode:
+        if node in changes:
+            return changes[node]
+        kind = type(node)
+        made = object.__new__(kind)
+        changed = False
+        for name in _fields(kind):
+            before: object = getattr(node, name)
+            after = copied(before)
+            changed = changed or _holds_another(before, changes)
+            object.__setattr__(made, name, after)
+        if changed:
+            made.__post_init__()
+        return made
+
+    return of(root)
+
+
+def _holds_another(value: object, changes: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds_another(each, changes) for each in value)
+    return _is_node(value) and value in changes
+
+
+def copy_of(node: Node) -> Node:
+    """With nodes of its own throughout, so that it can stand in a tree beside the first."""
+    made = replace_nodes(node, {})
+    assert isinstance(made, type(node))
+    return made
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+_HAS_NAMES_OF_ITS_OWN = frozenset({cst.Name, cst.Attribute, cst.Arg, cst.AssignTarget, cst.For})
+
+
+def name_nodes(node: cst.CSTNode, enters: Callable[[cst.Attribute], bool] = lambda attribute: True) -> list[cst.Name]:
+    """Name nodes that load a variable: not attribute names, keywords, annotations or assignment targets."""
+    found: list[cst.Name] = []
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        inner: list[cst.CSTNode]
+        if type(node) not in _HAS_NAMES_OF_ITS_OWN:
+            inner = list(children(node))
+        elif isinstance(node, cst.Name):
+            found.append(node)
+            continue
+        elif isinstance(node, cst.Attribute):
+            inner = [node.value] if enters(node) else []
+        elif isinstance(node, cst.Arg):
+            inner = [node.value]
+        elif isinstance(node, cst.AssignTarget):
+            inner = [] if isinstance(node.target, (cst.Name, cst.Tuple)) else [node.target]
+        else:
+            assert isinstance(node, cst.For)
+            inner = [node.iter, node.body, *([node.orelse] if node.orelse is not None else [])]
+        inner.reverse()
+        stack += inner
+    return found
+
+
+def loaded_names(node: cst.CSTNode) -> frozenset[str]:
+    return frozenset(name.value for name in name_nodes(node))
+
+
+def content_names(node: cst.CSTNode) -> frozenset[str]:
+    """Names whose contents matter, so not `x` in `x.shape`."""
+    return frozenset(
+        name.value for name in name_nodes(node, lambda attribute: attribute.attr.value not in STATIC_ATTRIBUTES)
+    )
+
+
+def bound_names(target: cst.CSTNode) -> frozenset[str]:
+    """Names an assignment or loop target binds; empty for subscripts and attributes."""
+    if isinstance(target, cst.AssignTarget):
+        return bound_names(target.target)
+    if isinstance(target, cst.Name):
+        return frozenset({target.value})
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return frozenset().union(*(bound_names(element.value) for element in target.elements))
+    return frozenset()
