@@ -13,9 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from infra.isolation import linux, processes
 
@@ -74,13 +75,9 @@ def run(
 
     In a process that called `adopt_descendants`, nothing that left the group is left either.
     """
-    processes.hide_this_process()
-    before = set(processes.children()) if _adopting else set()
-    deadline = time.monotonic() + limits.deadline_s
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
-        given.write(stdin)
-        given.seek(0)
-        process = subprocess.Popen(
+
+    def start(given: IO[bytes], output: IO[bytes]) -> Started:
+        return subprocess.Popen(
             list(argv),
             cwd=cwd,
             env={**scrubbed_environment(env), "TMPDIR": str(cwd)},
@@ -91,6 +88,34 @@ def run(
             close_fds=True,
             pass_fds=tuple(pass_fds),
         )
+
+    return watched(start, cwd=cwd, limits=limits, stdin=stdin)
+
+
+class Started(Protocol):
+    """A process that leads a group of its own, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        ...
+
+
+def watched(
+    start: Callable[[IO[bytes], IO[bytes]], Started], *, cwd: Path, limits: ProcessLimits, stdin: bytes = b""
+) -> Finished:
+    """As `run`, of a process that `start` starts, given its input and its output as files."""
+    processes.hide_this_process()
+    before = set(processes.children()) if _adopting else set()
+    deadline = time.monotonic() + limits.deadline_s
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
+        process = start(given, output)
         over_disk = False
         try:
             look_s = _SHORTEST_LOOK_S

@@ -10,8 +10,10 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -39,7 +41,9 @@ from accelopt_core.toolchain import (
 )
 from infra.isolation import sandbox
 from infra.isolation.deadline import within
+from infra.isolation.report import is_lacking as lacks_isolation
 from infra.judging.shipment import TREE
+from infra.judging.trace_server import ServerGone, TraceServer
 from infra.scratch_folder import ScratchFolder
 from nki_sim import profile, program_file
 from nki_sim.calibration import Calibration, calibrated_machine
@@ -190,6 +194,9 @@ class SimulatorToolchain:
         self._scratch = ScratchFolder("nki-sim-")
         self._folder = self._scratch.path
         self._count = 0
+        self._may_fork = False
+        self._forking = threading.Lock()
+        self._server: TraceServer | None = None
 
     @property
     def name(self) -> str:
@@ -246,7 +253,6 @@ class SimulatorToolchain:
         work = self._folder / f"compile-{self._count}"
         work.mkdir()
         limits = sandbox.ProcessLimits(timeout_s, self._memory_bytes, file_bytes=PROGRAM_LIMIT, disk_bytes=DISK_LIMIT)
-        worker = Path(__file__).with_name("trace_worker.py")
         try:
             with ExitStack() as files:
                 # Opened here and handed over, so that no name, link or folder of the candidate's is ever followed.
@@ -268,20 +274,52 @@ class SimulatorToolchain:
                     "limits": asdict(limits),
                     "arguments": [asdict(a) for a in arguments],
                 }
-                finished = sandbox.run(
-                    [sys.executable, "-I", str(worker)],
-                    cwd=work,
-                    limits=limits,
-                    stdin=json.dumps(job).encode(),
-                    env=sandbox.ONE_THREAD,
-                    pass_fds=(program.fileno(), failure.fileno(), report.fileno()),
-                )
+                finished = self._traced_in_a_process(work, limits, job, (program, failure, report))
                 isolation = _beginning(report, 4096).decode("utf-8", "replace")
+                self._may_fork = bool(isolation) and not lacks_isolation(isolation)
                 return _Compilation(
                     finished, _beginning(program, PROGRAM_LIMIT), _beginning(failure, 64 << 10), isolation
                 )
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def _traced_in_a_process(
+        self, work: Path, limits: sandbox.ProcessLimits, job: dict[str, object], files: tuple[IO[bytes], ...]
+    ) -> sandbox.Finished:
+        """Forked from one that has loaded all it needs, once a first one has shown that there are namespaces here."""
+        program, failure, report = (file.fileno() for file in files)
+        stdin = json.dumps(job).encode()
+        if self._may_fork and self._forking.acquire(blocking=False):
+            try:
+                self._server = server = self._server or TraceServer(_start_python, TREE, self.machine.name)
+                return sandbox.watched(
+                    lambda given, output: server.start(given, output, work, (program, failure, report)),
+                    cwd=work,
+                    limits=limits,
+                    stdin=stdin,
+                )
+            except ServerGone as gone:  # the same in a process of its own takes only longer
+                log.info("the process that forks workers is gone: %s", gone)
+                self._close_server()
+                for file in files:
+                    file.seek(0)
+                    file.truncate()
+            finally:
+                self._forking.release()
+        worker = Path(__file__).with_name("trace_worker.py")
+        return sandbox.run(
+            [sys.executable, "-I", str(worker)],
+            cwd=work,
+            limits=limits,
+            stdin=stdin,
+            env=sandbox.ONE_THREAD,
+            pass_fds=(program, failure, report),
+        )
+
+    def _close_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
     def run(self, artifact: Simulated, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         try:
@@ -367,7 +405,20 @@ class SimulatorToolchain:
         )
 
     def close(self) -> None:
+        self._close_server()
         self._scratch.close()
+
+
+def _start_python(fd: int, arguments: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", *arguments],
+        env=sandbox.scrubbed_environment(sandbox.ONE_THREAD),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=(fd,),
+    )
 
 
 def _changed(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int | None:

@@ -1,7 +1,8 @@
 """The process that runs a candidate's Python: it traces the kernel on shapes and leaves a program.
 
-It sees no input data, no reference and no seed. Started by `simulator_toolchain.py` with the job on stdin, and with
-three open files: for the program, for what failed, and for what isolates it, said before the candidate is read in.
+It sees no input data, no reference and no seed. Started by `simulator_toolchain.py`, or forked by `trace_server.py`,
+with the job on stdin, and with three open files: for the program, for what failed, and for what isolates it, said
+before the candidate is read in.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ def main() -> int:
     job = json.loads(sys.stdin.read())
     sys.path.insert(0, job["tree"])
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = job["machine"]
+    return carry_out(job)
+
+
+def carry_out(job: dict[str, Any]) -> int:
+    """Isolate this process, or rather a child of it, and trace there. Returns the exit status."""
     # All that `_trace` needs of ours: once isolated, only the simulator's files are left to import from.
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.toolchain import constant  # noqa: F401

@@ -1,0 +1,120 @@
+"""Candidates that are forked from a process that has loaded the simulator: as if each had one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accelopt_core.toolchain import ArgumentSpec, CompileError, StepTimeout, TensorArgument
+from infra.isolation import sandbox
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from nki_sim.program_file import dumps
+from tests.processes import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+SILU = (ROOT / "nkibench_seeds/silu/kernel.py").read_text()
+ARGUMENTS: list[ArgumentSpec] = [TensorArgument((256, 512), "float32")]
+
+
+@pytest.fixture
+def toolchain() -> Iterator[SimulatorToolchain]:
+    """One that has compiled once, and forks from now on."""
+    sandbox.adopt_descendants()
+    made = SimulatorToolchain("trn2")
+    made.compile(SILU, ARGUMENTS, 60)
+    if not made.isolation.startswith("namespaces of its own"):
+        pytest.skip("this system gives no user namespaces")
+    yield made
+    made.close()
+
+
+def server_of(toolchain: SimulatorToolchain) -> int:
+    assert toolchain._server is not None, "nothing was forked"
+    return toolchain._server._process.pid
+
+
+def test_what_is_forked_leaves_the_same_program_in_the_same_isolation(toolchain: SimulatorToolchain) -> None:
+    said = toolchain.isolation
+    forked = toolchain.compile(SILU, ARGUMENTS, 60)
+    assert server_of(toolchain) and toolchain.isolation == said
+    alone = SimulatorToolchain("trn2")
+    try:
+        own = alone.compile(SILU, ARGUMENTS, 60)
+        assert without_folder(dumps(forked.program)) == without_folder(dumps(own.program))
+    finally:
+        alone.close()
+
+
+def test_nothing_of_one_candidate_reaches_the_next(toolchain: SimulatorToolchain) -> None:
+    poison = "import nki.language as nl, nki.isa as nisa, sys, os\nnisa.dma_copy = nl.ndarray = None\n"
+    poison += "sys.modules['numpy'] = None\nos.environ['X'] = '1'\nraise ValueError('poisoned')\n"
+    with pytest.raises(CompileError, match="poisoned"):
+        toolchain.compile(poison, ARGUMENTS, 60)
+    with pytest.raises(CompileError, match=r"\(None, .*candidate.py"):
+        toolchain.compile("import os, sys\nraise ValueError(os.environ.get('X'), __file__)\n", ARGUMENTS, 60)
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["import sys\nsys.exit(0)\n", "import os\nos._exit(0)\n", "raise KeyboardInterrupt\n", "raise SystemExit\n"],
+)
+def test_however_it_ends_the_next_one_is_traced(toolchain: SimulatorToolchain, ending: str) -> None:
+    with pytest.raises(CompileError):
+        toolchain.compile(f"{ending}\n", ARGUMENTS, 60)
+    first = server_of(toolchain)
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
+    assert server_of(toolchain) == first
+
+
+def test_an_endless_one_ends_at_its_limit_and_leaves_no_process(toolchain: SimulatorToolchain) -> None:
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    with pytest.raises(StepTimeout):
+        toolchain.compile("while True: pass\n", ARGUMENTS, 1.0)
+    assert eventually(lambda: not children_of(server_of(toolchain)))
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
+
+
+def test_it_sees_neither_the_server_nor_its_files(toolchain: SimulatorToolchain) -> None:
+    source = "import os, sys\nseen = []\nfor number in range(3, 64):\n    try:\n        os.fstat(number)\n"
+    source += "        seen.append(number)\n    except OSError: pass\n"
+    source += "raise ValueError(len(seen), os.getppid(), os.path.exists('/proc/1'), sys.argv[1:])\n"
+    with pytest.raises(CompileError, match=r"\(2, 1, False, \[\]\)"):  # the program's file and the failure's
+        toolchain.compile(source, ARGUMENTS, 60)
+
+
+def test_without_the_server_the_next_one_has_a_process_of_its_own(toolchain: SimulatorToolchain) -> None:
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    first = server_of(toolchain)
+    os.kill(first, signal.SIGKILL)
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    assert server_of(toolchain) != first
+
+
+def test_it_ends_with_the_toolchain(toolchain: SimulatorToolchain) -> None:
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    pid = server_of(toolchain)
+    toolchain.close()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def without_folder(program: bytes) -> bytes:
+    """Where the source lay is told with every line of it."""
+    return re.sub(rb"nki-sim-\w+/compile-\d+", b"", program)
+
+
+def children_of(pid: int) -> list[str]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if status.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(status.parent.name)
+        except OSError:
+            continue
+    return found
