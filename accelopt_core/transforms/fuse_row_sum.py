@@ -108,7 +108,8 @@ def _plan(code: KernelCode, reduction: Statement) -> tuple[Statement, Statement 
     made = arguments_of(producer)
     if any(keyword in made for keyword in ("reduce_op", "reduce_res", "reduce_cmd")):
         raise IllegalSite(f"the activation on line {producer.line} reduces something already")
-    if "dst" not in made or not made["dst"].deep_equals(row) or not isinstance(producer.call.func, cst.Attribute):  # type: ignore[union-attr]  # an instruction has a call
+    assert producer.call is not None  # an instruction has a call
+    if "dst" not in made or not made["dst"].deep_equals(row) or not isinstance(producer.call.func, cst.Attribute):
         raise IllegalSite(f"the sum is not over a whole tile that the activation on line {producer.line} writes")
     first = order.index(producer)
     needed = loaded_names(row) | loaded_names(total)
