@@ -20,6 +20,7 @@ from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
+from accelopt_core.transforms.registry import LOCAL
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class LookAhead:
     """Of the best latency, above the floor that no kernel can beat: for less, two steps away is not looked at."""
     longest_sum: int = 6
     """Steps whose gains are added up."""
+    most_together: int = 8
+    """Sites of one transform that one plan takes."""
 
 
 LEAST_SUMMAND = 0.002
@@ -153,6 +156,29 @@ class Search:
                 break
         return []
 
+    def together(self, idea: Idea, others: Sequence[Idea], context: RoundContext) -> Idea:
+        """The idea, and with it those others that do the same elsewhere, as far as each gains beside those before it.
+
+        At least half of what it gains alone: what one move makes up for, another need not.
+        """
+        *before, last = idea.path
+        if last.transform not in LOCAL:
+            return idea
+        alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and _does_as(o, last)]
+        node = _Node(idea.root, idea.root_us, idea.path, idea.source, idea.after_us)
+        for other in sorted(alike, key=lambda each: each.after_us)[: 2 * self._look_ahead.most_together]:
+            wanted = other.path[-1]
+            legal = {step.site.key: step for step in self._of_kind(node.source, context, wanted.transform)}
+            step = legal.get(wanted.key)
+            us = self.price_us(step.source) if step is not None else None
+            gains_us = wanted.predicted_gain_us or 0.0
+            if step is None or us is None or node.us - us < max(gains_us / 2, LEAST_SUMMAND * node.us):
+                continue
+            node = _after(node, step, us)
+            if len(node.path) - len(before) == self._look_ahead.most_together:
+                break
+        return _idea(node)
+
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
         clock = _Allowance(self._look_ahead)
@@ -190,6 +216,10 @@ class Search:
                 if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
                     return ideas
         return []
+
+    def _of_kind(self, source: str, context: RoundContext, transform: str) -> tuple[Rewrite, ...]:
+        only = tuple(each for each in self._transforms if each.name == transform)
+        return legal_rewrites(_parsed(source, context), AnalysisContext(), only)
 
     def _roots(self, context: RoundContext) -> list[tuple[Candidate, Measured]]:
         measured = context.measured or ((context.parent, context.parent_result),)
@@ -285,6 +315,10 @@ def _after(node: _Node, step: Rewrite, us: float) -> _Node:
 
 def _name(step: Rewrite) -> SiteName:
     return SiteName(step.site.transform, step.site.key)
+
+
+def _does_as(idea: Idea, site: Site) -> bool:
+    return idea.path[-1].transform == site.transform and idea.path[-1].key != site.key
 
 
 def _ideas(nodes: Sequence[_Node], enough_us: float) -> list[Idea]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from accelopt_core.candidate import Candidate, Plan
-from accelopt_core.catalogue.look_ahead import Idea, LookAhead, Search
+from accelopt_core.candidate import Candidate, Plan, source_hash
+from accelopt_core.catalogue.look_ahead import Idea, LookAhead, Search, tried
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, explain
@@ -129,6 +129,12 @@ class CataloguePlanner:
         weighed.sort(key=lambda each: each.idea.title)
         tie_us = self._tie * min(idea.after_us for idea in ideas)
         order = best_first(weighed, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
+        first = order[0]
+        refuted = {each.idea.source for each in weighed if each.weight < 1}
+        others = [idea for idea in (*(each.idea for each in order[1:]), *steps) if idea.source not in refuted]
+        together = self._search.together(first.idea, others, context)
+        if not tried(context, together.root, source_hash(together.source), together.title):
+            order[0] = replace(first, idea=together)
         return _plan(context, order, bottleneck, seen)
 
 

@@ -52,6 +52,24 @@ STEPS: tuple[Transform, ...] = (NORMALIZE, *TRANSFORMS)
 """What the catalogue may do: any of these, at a kernel as it stands or, with the first, at its normal form."""
 
 
+LOCAL = frozenset(
+    {
+        MoveEngine.name,
+        EvacuatePsum.name,
+        FuseRowSum.name,
+        FuseElementwise.name,
+        SubtractInActivation.name,
+        DropCopy.name,
+        TransposeByDma.name,
+        TransposeByPe.name,
+        ReciprocalOnScalar.name,
+        RotateBuffers.name,
+    }
+)
+"""Transforms whose sites are single instructions, tiles or transfers, so that one step may take several of them. What
+changes loops changes what else can be done with them, and goes alone."""
+
+
 def transform_named(name: str) -> Transform:
     """Raises KeyError with the names there are."""
     for transform in STEPS:

@@ -311,3 +311,39 @@ def test_a_sum_ends_after_so_many_steps():
     assert Game(edges, prices, tie=0.02, longest_sum=4).plan("").title.count("go") == 4
     with pytest.raises(NothingToPlan):
         Game(edges, prices, tie=0.02, longest_sum=3).plan("")
+
+
+EVERYWHERE = {"": "abc", "a": "bc", "ab": "c", "ac": "b", "b": "ac", "c": "ab"}
+
+
+def test_sites_of_one_local_kind_that_gain_beside_each_other_are_one_plan(monkeypatch):
+    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    prices = {"": 100.0, "a": 90.0, "b": 92.0, "c": 99.9, "ab": 83.0, "ac": 89.0, "abc": 79.0}
+    game = Game(EVERYWHERE, prices)
+    plan = game.plan("")
+    assert plan.title == "go a, then go b" and plan.expected_gain_us == pytest.approx(17)
+    assert "100.0 µs become 90.0 µs" in plan.rationale and "90.0 µs become 83.0 µs" in plan.rationale
+
+
+def test_a_site_that_gains_less_than_half_beside_another_is_left_for_later(monkeypatch):
+    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    game = Game(EVERYWHERE, {"": 100.0, "a": 90.0, "b": 90.5, "c": 120.0, "ab": 87.0})
+    assert game.plan("").title == "go a"
+
+
+def test_when_several_together_were_tried_each_goes_alone(monkeypatch):
+    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    game = Game(EVERYWHERE, {"": 100.0, "a": 90.0, "b": 92.0, "c": 120.0, "ab": 83.0})
+    failed = attempted(1, "incorrect", technique="walk", title="go a, then go b", source=node("ab"))
+    assert game.plan("", history=(failed,)).title == "go a"
+
+
+def test_what_changes_loops_goes_alone():
+    assert Game(EVERYWHERE, {"": 100.0, "a": 90.0, "b": 92.0, "c": 120.0, "ab": 83.0}).plan("").title == "go a"
+
+
+def test_no_more_are_taken_together_than_allowed(monkeypatch):
+    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    prices = {"": 100.0, "a": 90.0, "b": 91.0, "c": 92.0, "ab": 81.0, "ac": 82.0, "abc": 73.0}
+    assert Game(EVERYWHERE, prices, most_together=2).plan("").title == "go a, then go b"
+    assert Game(EVERYWHERE, prices).plan("").title == "go a, then go b, then go c"
