@@ -19,6 +19,7 @@ from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.split_columns import SplitColumns
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.transpose_by_pe import TransposeByPe
@@ -42,6 +43,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     RotateBuffers(),
     BlockTiles(),
     WidenDmaRows(),
+    SplitColumns(),
     MergeIterations(),
     GroupTransposes(),
     InterchangeLoops(),

@@ -43,6 +43,7 @@ from tests.transforms import test_interchange_loops as interchange
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_split_columns as split
 from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
 from tests.transforms import test_transpose_by_pe as by_pe
@@ -127,6 +128,12 @@ def piece_by_piece(silu: str) -> str:
         "            for c in range(TILE_N // 32):\n"
         f"                nisa.activation(dst=out{part}, op=nl.silu, data=tile{part})\n",
     )
+
+
+def all_at_once(silu: str) -> str:
+    """Half a row in one tile, and the next half in the same."""
+    assert "TILE_N = 512\n" in silu
+    return with_one_buffer(silu).replace("TILE_N = 512\n", "TILE_N = 3584\n")
 
 
 def subtracted_first(bmm_softmax: str) -> str:
@@ -243,6 +250,11 @@ CONTRACTS = {
         group.test_psum_is_copied_once_for_all_and_so_are_load_and_store,
         group.REFUSALS, group.test_refuses,
         group.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+    "split-columns": Contract(
+        split.test_each_part_is_loaded_computed_and_stored_by_itself,
+        split.REFUSALS, split.test_refuses,
+        split.test_every_site_of_a_random_kernel_keeps_the_result, "silu", all_at_once,
     ),
     "interchange-loops": Contract(
         interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,
