@@ -26,7 +26,7 @@ LEAST_SHARE = 0.01
 """Of the latency: smaller gaps are left out."""
 MOST_LINES = 5
 """Of the kernel, that a gap names."""
-MOST_ANSWERS = 10
+MOST_ANSWERS = 12
 """Of transforms, to one gap, beside one for all that were applied and one for all that have no site of their kind."""
 
 
