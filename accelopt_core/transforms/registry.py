@@ -5,6 +5,7 @@ from __future__ import annotations
 from accelopt_core.transforms.accumulate_in_psum import AccumulateInPsum
 from accelopt_core.transforms.base import Transform
 from accelopt_core.transforms.block_tiles import BlockTiles
+from accelopt_core.transforms.broadcast_by_dma import BroadcastByDma
 from accelopt_core.transforms.drop_copy import DropCopy
 from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
@@ -38,6 +39,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     DropCopy(),
     TransposeByDma(),
     TransposeByPe(),
+    BroadcastByDma(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),
@@ -64,6 +66,7 @@ LOCAL = frozenset(
         DropCopy.name,
         TransposeByDma.name,
         TransposeByPe.name,
+        BroadcastByDma.name,
         ReciprocalOnScalar.name,
         RotateBuffers.name,
     }

@@ -32,6 +32,7 @@ from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from tests.transforms import test_accumulate_in_psum as psum
 from tests.transforms import test_block_tiles as block
+from tests.transforms import test_broadcast_by_dma as broadcast
 from tests.transforms import test_drop_copy as drop
 from tests.transforms import test_elementwise_transforms as elementwise
 from tests.transforms import test_evacuate_psum as evacuate
@@ -130,6 +131,13 @@ def piece_by_piece(silu: str) -> str:
     )
 
 
+def with_dtypes_stated(mamba: str) -> str:
+    """As its normal form has them."""
+    result = "    result = "
+    assert mamba.count(result) == 1
+    return mamba.replace(result, f"    assert b.dtype == nl.float32\n    assert c.dtype == nl.float32\n{result}")
+
+
 def all_at_once(silu: str) -> str:
     """Half a row in one tile, and the next half in the same."""
     assert "TILE_N = 512\n" in silu
@@ -215,6 +223,11 @@ CONTRACTS = {
         by_pe.test_it_is_the_way_back,
         by_pe.REFUSED, by_pe.test_what_cannot_be_turned_afterwards_is_refused_by_name_and_not_offered,
         by_pe.test_the_tile_is_the_same_and_the_transfers_are_plain, "matmul_add_rmsnorm", turned_by_dma,
+    ),
+    "broadcast-by-dma": Contract(
+        broadcast.test_the_row_is_read_by_the_transfer_as_often_as_it_is_needed,
+        broadcast.REFUSALS, broadcast.test_refuses,
+        broadcast.test_every_site_of_a_random_kernel_keeps_the_result, "mamba", with_dtypes_stated,
     ),
     "reciprocal-on-scalar": Contract(
         elementwise.test_a_reciprocal_moves_to_scalar_with_the_same_numbers,
