@@ -18,14 +18,11 @@ import libcst as cst
 
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
-from accelopt_core.transforms.index_algebra import Polynomial, number
-from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
-from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor
+from accelopt_core.transforms.grouped_iterations import FACTORS, grouped
+from accelopt_core.transforms.kernel_code import KernelCode, Statement, read_kernel
+from accelopt_core.transforms.loop_sites import lines_of, loop_and_factor
 from accelopt_core.transforms.merged_loop import MergedLoop, in_place_of
-from accelopt_core.transforms.operand_access import Iterations
-from accelopt_core.transforms.syntax import content_names, replace_nodes
-
-FACTORS = (2, 4, 8)
+from accelopt_core.transforms.syntax import content_names
 
 
 class GroupTransposes:
@@ -65,7 +62,7 @@ class GroupTransposes:
         _check_kind(loop)
         merged = MergedLoop(code, loop, partly=True)
         _turned(code, merged)
-        return in_place_of(code, loop, _grouped(code, merged, factor))
+        return in_place_of(code, loop, grouped(code, merged, factor))
 
 
 def _check_kind(loop: Statement) -> None:
@@ -83,43 +80,3 @@ def _turned(code: KernelCode, merged: MergedLoop) -> str:
             if code.regions_of(cst.Name(name)) == {"psum"} and any(name in each.uses for each in merged.merged):
                 return name
     raise IllegalSite(f"no tile that the loop over {merged.loop.variable} turns can be copied with others")
-
-
-def _grouped(code: KernelCode, merged: MergedLoop, factor: int) -> list[cst.BaseStatement]:
-    loop = merged.loop
-    assert isinstance(loop.node, cst.For) and loop.count is not None
-    group, one = code.fresh_name(f"{loop.variable}_group"), code.fresh_name("i")
-    count = number(factor)
-    first = count * Polynomial({(group,): 1})
-    iterations = Iterations(loop.variable, first, count)
-    body: list[cst.BaseStatement] = []
-    for statement in merged.statements:
-        if statement.kind is Kind.ALLOCATE and merged.is_made_once(statement):
-            body.append(merged.allocation(statement, count))
-    for run in merged.runs:
-        if run[0] in merged.merged:
-            body.append(merged.statement(run[0], iterations))
-        else:
-            here = cst.parse_statement(f"{loop.variable} = {first} + {one}")
-            body.append(_loop(loop, one, str(factor), [here, *merged.one_by_one(run, one, count)]))
-    trips = as_factor(code.module.code_for_node(loop.count))
-    check = cst.parse_statement(
-        f'assert {trips} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
-    )
-    grouped = _loop(loop, group, f"{trips} // {factor}", body)
-    return merged.around([check, grouped])
-
-
-def _loop(loop: Statement, variable: str, count: str, body: list[cst.BaseStatement]) -> cst.BaseStatement:
-    """A loop of the same kind."""
-    node = loop.node
-    assert isinstance(node, cst.For) and isinstance(node.iter, cst.Call) and isinstance(node.body, cst.IndentedBlock)
-    assert loop.count is not None
-    ranged = replace_nodes(node.iter, {loop.count: cst.parse_expression(count)})
-    assert isinstance(ranged, cst.Call)
-    return node.with_changes(
-        target=cst.Name(variable),
-        iter=ranged,
-        body=node.body.with_changes(body=body, header=cst.TrailingWhitespace(), footer=()),
-        leading_lines=(),
-    )

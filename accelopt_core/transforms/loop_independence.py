@@ -48,7 +48,7 @@ def check_independent(code: KernelCode, loop: Statement) -> None:
             )
 
 
-def check_names_and_order(code: KernelCode, loop: Statement) -> list[Statement]:
+def check_names_and_order(code: KernelCode, loop: Statement, lists_may_grow: bool = False) -> list[Statement]:
     """The statements in the loop. Raises IllegalSite where iterations need their order for more than their buffers."""
     if loop.count is None:
         raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
@@ -62,7 +62,7 @@ def check_names_and_order(code: KernelCode, loop: Statement) -> list[Statement]:
             raise IllegalSite(f"line {statement.line} depends on earlier instructions in ways its operands do not show")
     _check_names(code, loop, inside)
     for statement in inside:
-        if statement.kind is Kind.APPEND:
+        if statement.kind is Kind.APPEND and not lists_may_grow:
             (grown,) = statement.written
             if not any(b in inside for b in code.bindings(grown)):
                 raise IllegalSite(f"the list {grown} grows with every iteration (line {statement.line})")

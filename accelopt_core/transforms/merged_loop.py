@@ -75,7 +75,7 @@ class MergedLoop:
         if loop.count is None:
             raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
         self._code, self.loop, self._partly = code, loop, partly
-        inside = check_names_and_order(code, loop)
+        inside = check_names_and_order(code, loop, lists_may_grow=partly)
         self._changing = _changing_names(loop, inside)
         self._read = AccessReader(code, loop, self._changing)
         self.inner = _innermost(code, loop, self._changing, partly)
@@ -109,7 +109,7 @@ class MergedLoop:
         for statement in self.statements:
             if statement in self.merged:
                 found += [[statement], []]
-            elif statement.kind in (Kind.INSTRUCTION, Kind.LOOP):
+            elif statement.kind in (Kind.INSTRUCTION, Kind.APPEND, Kind.LOOP):
                 found = found or [[]]
                 found[-1].append(statement)
         return [run for run in found if run]
@@ -150,6 +150,9 @@ class MergedLoop:
         elif statement.kind is Kind.CHECK:
             if statement.uses & self._changing:
                 raise IllegalSite(f"{where} checks each iteration by itself")
+        elif statement.kind is Kind.APPEND and self._partly:
+            assert statement.call is not None
+            self._read.access(statement.call.args[0].value, statement)
         elif statement.kind is Kind.LOOP and self._partly:
             for inner in statement.walk():
                 if inner.kind not in (Kind.LOOP, Kind.INSTRUCTION, Kind.ALLOCATE, Kind.CHECK):
@@ -248,9 +251,11 @@ class MergedLoop:
         self._in_order |= set(self.statements[min(places) : max(places) + 1])
 
     def _arguments(self) -> Iterator[tuple[Statement, cst.Arg, bool]]:
-        """Of all instructions, and whether each is written."""
+        """Of all instructions, and whether each is written; and what is put into lists."""
         for statement in (each for top in self.statements for each in top.walk()):
-            if statement.kind is Kind.INSTRUCTION and statement.call is not None:
+            if statement.kind is Kind.APPEND and statement.call is not None:
+                yield statement, statement.call.args[0], False
+            elif statement.kind is Kind.INSTRUCTION and statement.call is not None:
                 for at, arg in enumerate(statement.call.args):
                     keyword = arg.keyword.value if arg.keyword is not None else ("dst" if at == 0 else "")
                     yield statement, arg, keyword in WRITTEN_ARGUMENTS[statement.operation]

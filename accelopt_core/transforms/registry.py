@@ -11,6 +11,7 @@ from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
 from accelopt_core.transforms.fuse_row_sum import FuseRowSum
+from accelopt_core.transforms.group_loads import GroupLoads
 from accelopt_core.transforms.group_transposes import GroupTransposes
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
@@ -48,6 +49,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     SplitColumns(),
     MergeIterations(),
     GroupTransposes(),
+    GroupLoads(),
     InterchangeLoops(),
 )
 

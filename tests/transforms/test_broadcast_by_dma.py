@@ -113,7 +113,8 @@ def test_refuses(case):
 
 PRODUCT = KERNEL.replace(
     "    for m",
-    "    ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)\n    nisa.memset(dst=ones, value=1.0)\n    for m",
+    "    ones = nl.ndarray((1, 128), dtype=nl.float32, buffer=nl.sbuf)\n"
+    "    nisa.memset(dst=ones, value=1.0)\n    for m",
 ).replace(
     BROADCAST,
     "        weights = nl.ndarray((128, N), dtype=nl.float32, buffer=nl.psum)\n"
@@ -130,6 +131,7 @@ def test_a_column_of_ones_times_the_row_is_a_broadcast():
     assert proved_on(changed, PRODUCT, X, G).equivalence.finding is Finding.HELD
 
 
+AGAIN = "nisa.nc_matmul(dst=weights, stationary=ones, moving=row)"
 NO_BROADCASTS = {
     "not of ones": (PRODUCT.replace("value=1.0", "value=2.0"), None),
     "ones on two partitions": (PRODUCT.replace("(1, 128)", "(2, 128)"), None),
@@ -139,7 +141,7 @@ NO_BROADCASTS = {
     "rounded": (PRODUCT.replace(ROW, ROW.replace("float32", "bfloat16")), "the same dtype"),
     "a part of the row": (PRODUCT.replace("moving=row", "moving=row[0:1, 0:N]"), "a whole row"),
     "summed up": (
-        PRODUCT.replace("moving=row)\n", "moving=row)\n        nisa.nc_matmul(dst=weights, stationary=ones, moving=row)\n"),
+        PRODUCT.replace("        nisa.nc_matmul", f"        {AGAIN}\n        nisa.nc_matmul"),
         "written elsewhere",
     ),
 }  # fmt: skip

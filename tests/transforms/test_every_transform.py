@@ -38,6 +38,7 @@ from tests.transforms import test_elementwise_transforms as elementwise
 from tests.transforms import test_evacuate_psum as evacuate
 from tests.transforms import test_fill_partitions as fill
 from tests.transforms import test_fuse_elementwise as fuse
+from tests.transforms import test_group_loads as loads
 from tests.transforms import test_group_transposes as group
 from tests.transforms import test_hoist_invariant_loads as hoist
 from tests.transforms import test_interchange_loops as interchange
@@ -268,6 +269,11 @@ CONTRACTS = {
         split.test_each_part_is_loaded_computed_and_stored_by_itself,
         split.REFUSALS, split.test_refuses,
         split.test_every_site_of_a_random_kernel_keeps_the_result, "silu", all_at_once,
+    ),
+    "group-loads": Contract(
+        loads.test_one_transfer_for_several_tiles_and_products_in_their_order,
+        loads.REFUSALS, loads.test_refuses,
+        loads.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
     ),
     "interchange-loops": Contract(
         interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,

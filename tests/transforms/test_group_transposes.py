@@ -103,6 +103,16 @@ def test_a_nest_of_tiles_with_bounds_is_grouped_by_its_outer_loop():
         assert count(grouped, "tensor_copy", X) < count(source, "tensor_copy", X)
 
 
+def test_a_list_holds_each_tile_as_before():
+    source = KERNEL.replace(BEFORE, "    kept = []\n" + BEFORE).replace(STORE, "        kept.append(result)\n")
+    source = source.replace(AFTER, "    for m in range(M):\n    " + STORE[4:].replace("result", "kept[m]") + AFTER)
+
+    grouped = applied(GROUP, source, "m#0x4")
+
+    np.testing.assert_array_equal(run(grouped, X), run(KERNEL, X))
+    assert count(grouped, "tensor_copy", X) == count(KERNEL, "tensor_copy", X) // 4
+
+
 def test_comments_stay_and_no_name_is_taken_twice():
     source = KERNEL.replace("    # tile", "    i = 0\n    m_group = 0\n    # tile")
 
@@ -139,10 +149,6 @@ REFUSALS = {
         "copied with others|works on several",
     ),
     "a part with a name": (KERNEL.replace(STORE, "        v = result[0:N, 0:P]\n" + STORE), "a name"),
-    "the tile is kept in a list": (
-        KERNEL.replace(BEFORE, "    kept = []\n" + BEFORE).replace(STORE, STORE + "        kept.append(result)\n"),
-        "grows with every iteration",
-    ),
     "left early": (KERNEL.replace(STORE, STORE + "        break\n"), "left early"),
     "a branch": (KERNEL.replace(STORE, "        if m > 0:\n    " + STORE), "stands in the loop"),
     "used after the loop": (KERNEL.replace(AFTER, STORE[4:].replace("[m", "[0") + AFTER), "after the loop"),
