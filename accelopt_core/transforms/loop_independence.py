@@ -75,6 +75,15 @@ def made_in(code: KernelCode, inside: list[Statement]) -> frozenset[str]:
     return frozenset(name for name in made if all(binding in inside for binding in code.bindings(name)))
 
 
+def changing_names(loop: Statement, inside: list[Statement]) -> frozenset[str]:
+    """The variable, and every number that is defined with it."""
+    changing = {loop.variable}
+    for statement in inside:
+        if statement.kind is Kind.DEFINE and statement.uses & changing:
+            changing |= statement.binds
+    return frozenset(changing)
+
+
 def read_by(code: KernelCode, statement: Statement) -> frozenset[str]:
     """Buffers whose contents the statement itself (not what is inside it) may read, or hand on under a name."""
     if statement.kind is Kind.INSTRUCTION and statement.call is not None:

@@ -15,7 +15,7 @@ from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.loop_independence import check_names_and_order, made_in
+from accelopt_core.transforms.loop_independence import changing_names, check_names_and_order, made_in
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged, arguments_of
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
@@ -76,7 +76,7 @@ class MergedLoop:
             raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
         self._code, self.loop, self._partly = code, loop, partly
         inside = check_names_and_order(code, loop, lists_may_grow=partly)
-        self._changing = _changing_names(loop, inside)
+        self._changing = changing_names(loop, inside)
         self._read = AccessReader(code, loop, self._changing)
         self.inner = _innermost(code, loop, self._changing, partly)
         assert self.inner.body is not None
@@ -468,15 +468,6 @@ def in_place_of(code: KernelCode, loop: Statement, made: Sequence[cst.BaseStatem
 def _statement(node: cst.CSTNode) -> cst.BaseStatement:
     assert isinstance(node, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
     return node
-
-
-def _changing_names(loop: Statement, inside: list[Statement]) -> frozenset[str]:
-    """The variable, and every number that is defined with it."""
-    changing = {loop.variable}
-    for statement in inside:
-        if statement.kind is Kind.DEFINE and statement.uses & changing:
-            changing |= statement.binds
-    return frozenset(changing)
 
 
 def _innermost(code: KernelCode, loop: Statement, changing: frozenset[str], partly: bool) -> Statement:

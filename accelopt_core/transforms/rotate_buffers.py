@@ -25,8 +25,11 @@ from accelopt_core.transforms.base import (
     Site,
     SiteGone,
 )
+from accelopt_core.transforms.index_algebra import number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.loop_independence import changing_names
 from accelopt_core.transforms.loop_sites import loop_at
+from accelopt_core.transforms.operand_access import ONE, AccessReader, Dim
 from accelopt_core.transforms.plain_names import ON_CHIP, begins_anew, bound_once
 from accelopt_core.transforms.syntax import loaded_names, replace_nodes
 
@@ -57,6 +60,9 @@ class _Rotation:
     allocation: Statement
     loop: Statement
     filled_by: Statement
+    """The instruction that overwrites it, or the loop that does so part by part."""
+    covered_if: str = ""
+    """What must hold for all parts together to be the whole; empty where it shows."""
 
 
 class RotateBuffers:
@@ -77,16 +83,16 @@ class RotateBuffers:
                 continue
             (tile,) = statement.binds
             innermost: Site | None = None
-            for number, loop in enumerate(code.loops()):
+            for place, loop in enumerate(code.loops()):
                 try:
                     rotation = _plan(code, tile, loop)
                 except IllegalSite as error:
-                    where = f"{tile}/{loop.variable}#{number}"
+                    where = f"{tile}/{loop.variable}#{place}"
                     context.refuse(self.name, where, statement.line, error, (s.line for s in code.writers(tile)))
                     continue
                 innermost = Site(
                     self.name,
-                    f"{tile}/{loop.variable}#{number}",
+                    f"{tile}/{loop.variable}#{place}",
                     f"make {tile} inside the loop over {loop.variable}, anew for every iteration",
                     statement.line,
                     f"every iteration of the loop over {loop.variable} first overwrites all of {tile} (line "
@@ -137,7 +143,7 @@ def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:
                 raise NotPlain(said) if each_its_own else IllegalSite(said)
         elif statement.kind in (Kind.APPEND, Kind.OPAQUE):
             raise IllegalSite(f"line {statement.line} may keep {tile} beyond its iteration")
-    return _Rotation(allocation, loop, _overwriting(code, tile, loop))
+    return _Rotation(allocation, loop, *_overwriting(code, tile, loop))
 
 
 def _precedes(allocation: Statement, loop: Statement) -> bool:
@@ -159,30 +165,65 @@ def _check_shape_is_fixed(code: KernelCode, allocation: Statement, loop: Stateme
                 raise IllegalSite(f"{name}, which the making of {tile} needs, is bound again on line {binding.line}")
 
 
-def _overwriting(code: KernelCode, tile: str, loop: Statement) -> Statement:
-    """The instruction with which an iteration begins its use of the tile, when that overwrites all of it."""
+def _overwriting(code: KernelCode, tile: str, loop: Statement) -> tuple[Statement, str]:
+    """With what an iteration begins its use of the tile, when that overwrites all of it; and on which condition."""
     assert loop.body is not None
     for statement in loop.body.statements:
         if tile not in code.roots_of(statement.uses | statement.written):
             continue
         where = f"the first use of {tile} in the loop over {loop.variable} (line {statement.line})"
-        if statement.kind is not Kind.INSTRUCTION or statement.operation not in OVERWRITES or statement.stateful:
-            raise IllegalSite(f"{where} is no instruction that overwrites it")
-        target = code.argument(statement, "dst", 0)
+        if statement.kind is Kind.LOOP:
+            return statement, _part_by_part(code, tile, statement)
+        target = _overwritten(code, tile, statement, where)
         if not isinstance(target, cst.Name) or target.value != tile:
             raise IllegalSite(f"{where} does not overwrite all of it")
-        if code.argument(statement, "oob_mode") is not None:
-            raise IllegalSite(f"{where} may leave some of it out (oob_mode)")
-        assert statement.call is not None
-        for arg in statement.call.args:
-            if arg.value is not target and tile in code.roots_of(loaded_names(arg.value)):
-                raise IllegalSite(f"{where} also reads it")
         if statement.operation == "nc_matmul":
             flag = code.argument(statement, "accumulate")
             if not isinstance(flag, cst.Name) or flag.value != "False":
                 raise IllegalSite(f"{where} may add to what the iteration before left (say accumulate=False)")
-        return statement
+        return statement, ""
     raise IllegalSite(f"the loop over {loop.variable} does not use {tile}")
+
+
+def _overwritten(code: KernelCode, tile: str, statement: Statement, where: str) -> cst.BaseExpression | None:
+    """What an instruction that reads nothing of the tile overwrites. Raises IllegalSite."""
+    if statement.kind is not Kind.INSTRUCTION or statement.operation not in OVERWRITES or statement.stateful:
+        raise IllegalSite(f"{where} is no instruction that overwrites it")
+    target = code.argument(statement, "dst", 0)
+    if code.argument(statement, "oob_mode") is not None:
+        raise IllegalSite(f"{where} may leave some of it out (oob_mode)")
+    assert statement.call is not None
+    for arg in statement.call.args:
+        if arg.value is not target and tile in code.roots_of(loaded_names(arg.value)):
+            raise IllegalSite(f"{where} also reads it")
+    return target
+
+
+def _part_by_part(code: KernelCode, tile: str, filling: Statement) -> str:
+    """A loop that does nothing with the tile but overwrite one part after the other. Raises IllegalSite."""
+    users = [s for s in filling.walk() if s.body is None and tile in code.roots_of(s.uses | s.written)]
+    where = f"the loop over {filling.variable} (line {filling.line}), which uses {tile} first,"
+    if len(users) != 1 or users[0].block is not filling.body or filling.count is None or filling.leaves:
+        raise IllegalSite(f"{where} does more than fill it part by part")
+    target = _overwritten(code, tile, users[0], where)
+    if target is None or users[0].operation == "nc_matmul":
+        raise IllegalSite(f"{where} may add to what it holds")
+    inside = [s for s in code.statements() if filling in s.block.loops()]
+    reader = AccessReader(code, filling, changing_names(filling, inside))
+    access = reader.access(target, users[0])
+    moving = access.moving(filling.variable)
+    others = [dim for place, dim in enumerate(access.dims) if place not in moving]
+    whole = all(dim == Dim(number(0), size) for dim, size in zip(access.dims, access.sizes) if dim in others)
+    if access.name != tile or len(moving) != 1 or not whole:
+        raise IllegalSite(f"{where} does not show that its parts are all of it")
+    dim, size = access.dims[moving[0]], access.sizes[moving[0]]
+    step, start = dim.start.split(filling.variable)
+    filled = reader.number(filling.count, filling) * step
+    if start != number(0) or dim.step != ONE or dim.dropped or not reader.same(step, dim.length, users[0]):
+        raise IllegalSite(f"{where} may leave some of it out")
+    if (reader.full.names(filled) | reader.full.names(size)) & filling.binds or reader.assumed:
+        raise IllegalSite(f"{where} fills as much as changes from one time to the next")
+    return "" if reader.same(filled, size, users[0]) else f"{filled} == {size}"
 
 
 def _rewrite(code: KernelCode, rotation: _Rotation) -> cst.Module:
@@ -194,7 +235,10 @@ def _rewrite(code: KernelCode, rotation: _Rotation) -> cst.Module:
         leading_lines=[*_blank(first.node), *(line for line in _lines(allocation.node) if line.comment is not None)]
     )
     follower = first.node.with_changes(leading_lines=[line for line in _lines(first.node) if line.comment is not None])
-    new_inner = inner.with_changes(body=[*inner.body[:at], made, follower, *inner.body[at + 1 :]])
+    stated = []
+    if rotation.covered_if:
+        stated.append(cst.parse_statement(f'assert {rotation.covered_if}, "the parts must be all of the tile"'))
+    new_inner = inner.with_changes(body=[*inner.body[:at], *stated, made, follower, *inner.body[at + 1 :]])
     outer = allocation.block.node
     changed = replace_nodes(outer, {inner: new_inner})
     assert isinstance(changed, cst.IndentedBlock)

@@ -193,3 +193,63 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
 
     for key in sites(ROTATE, source):
         np.testing.assert_array_equal(run(applied(ROTATE, source, key), x), expected)
+
+
+PARTS = KERNEL.replace(
+    LOAD,
+    """        for c in range(x.shape[1] // 64):
+            start = c * 64
+            nisa.dma_copy(dst=tile[0:128, start : start + 64], src=x[m * 128 : (m + 1) * 128, start : start + 64])
+""",
+)
+PART = "            nisa.dma_copy(dst=tile[0:128, start : start + 64]"
+
+
+def test_a_tile_that_a_loop_fills_part_by_part_is_rotated():
+    rotated = applied(ROTATE, PARTS, "tile/m#0")
+
+    np.testing.assert_array_equal(run(rotated, X), run(PARTS, X))
+    predict = predictor(X)
+    assert predict(rotated) < 0.9 * predict(PARTS)
+    assert rotated.index("for m in") < rotated.index("tile = nl.ndarray(") < rotated.index("for c in")
+
+
+def test_that_its_parts_are_the_whole_is_stated():
+    with pytest.raises(AssertionError, match="all of the tile"):
+        run(applied(ROTATE, PARTS, "tile/m#0"), X[:, :480])
+    source = (
+        PARTS.replace("x.shape[1] // 64", "4").replace("(128, x.shape[1])", "(128, 256)").replace("x.shape[1]", "256")
+    )
+    assert "all of the tile" not in applied(ROTATE, source, "tile/m#0"), "it shows"
+
+
+NOT_ALL_PARTS = {
+    "gaps": (PARTS.replace("start = c * 64", "start = c * 128"), "may leave some of it out"),
+    "from the second on": (PARTS.replace("start = c * 64", "start = c * 64 + 64"), "may leave some of it out"),
+    "not all partitions": (PARTS.replace("tile[0:128, start", "tile[0:64, start"), "all of it"),
+    "read while it is filled": (
+        PARTS.replace(PART, "            nisa.activation(dst=tile, op=nl.exp, data=tile)\n" + PART),
+        "does more than fill",
+    ),
+    "it reads what it fills": (
+        PARTS.replace(PART, "            nisa.tensor_copy(dst=tile[0:128, start : start + 64]").replace(
+            "], src=x[m * 128 : (m + 1) * 128, start", "], src=tile[0:128, start"
+        ),
+        "also reads it",
+    ),
+    "only under a condition": (PARTS.replace(PART, "            if c > 0:\n    " + PART), "does more than fill"),
+    "left early": (PARTS.replace(PART, "            if c > 3:\n                break\n" + PART), "does more than fill"),
+    "as many parts as the iteration says": (PARTS.replace("range(x.shape[1] // 64)", "range(m)"), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_ALL_PARTS)
+def test_refuses_what_may_not_be_all_parts(case):
+    source, reason = NOT_ALL_PARTS[case]
+
+    assert source != PARTS
+    if reason is not None:
+        check_refused(ROTATE, source, "tile/m#0", reason)
+    else:
+        with pytest.raises(AssertionError, match="all of the tile"):
+            run(applied(ROTATE, source, "tile/m#0"), X)
