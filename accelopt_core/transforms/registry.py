@@ -21,6 +21,7 @@ from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
 from accelopt_core.transforms.split_columns import SplitColumns
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
@@ -36,6 +37,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     FuseRowSum(),
     FuseElementwise(),
     SubtractInActivation(),
+    ScaleAfterProduct(),
     AccumulateInPsum(),
     DropCopy(),
     TransposeByDma(),
@@ -65,6 +67,7 @@ LOCAL = frozenset(
         FuseRowSum.name,
         FuseElementwise.name,
         SubtractInActivation.name,
+        ScaleAfterProduct.name,
         DropCopy.name,
         TransposeByDma.name,
         TransposeByPe.name,

@@ -45,6 +45,7 @@ from tests.transforms import test_interchange_loops as interchange
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_scale_after_product as scale
 from tests.transforms import test_split_columns as split
 from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
@@ -132,6 +133,18 @@ def piece_by_piece(silu: str) -> str:
     )
 
 
+def scaled_first(gqa_full: str) -> str:
+    """The weights are divided by their sum before they are turned."""
+    inverted = "                nisa.reciprocal(dst=inverse, data=total)\n"
+    assert inverted in gqa_full
+    made = "                scaled = nl.ndarray((TILE_Q, N), dtype=nl.float32, buffer=nl.sbuf)\n"
+    made += "                nisa.tensor_scalar(dst=scaled, data=weights, op0=nl.multiply, operand0=inverse)\n"
+    gqa_full = gqa_full.replace(inverted, inverted + made).replace("data=weights[:", "data=scaled[:")
+    return gqa_full.replace(
+        "tensor_scalar(dst=out, data=acc, op0=nl.multiply, operand0=inverse)", "tensor_copy(dst=out, src=acc)"
+    )
+
+
 def with_dtypes_stated(mamba: str) -> str:
     """As its normal form has them."""
     result = "    result = "
@@ -204,6 +217,11 @@ CONTRACTS = {
         subtract.REFUSALS, subtract.test_refuses,
         subtract.test_every_site_of_a_random_kernel_keeps_the_result,
         "bmm_softmax", subtracted_first,
+    ),
+    "scale-after-product": Contract(
+        scale.test_the_product_is_scaled_and_the_operand_is_not,
+        scale.REFUSALS, scale.test_refuses,
+        scale.test_every_site_of_a_random_kernel_keeps_the_result, "gqa_full", scaled_first,
     ),
     "accumulate-in-psum": Contract(
         psum.test_it_is_offered_once_and_relieves_the_vector_engine,
