@@ -14,9 +14,11 @@ import importlib
 import itertools
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -25,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nki_sim
 from benchmarks.compatibility_cases import CASES, Case
 from nki_sim.lint.kernel_source import KernelSource
+from nki_sim.program import Program
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,42 @@ def attempt(root: Path, case: Case) -> tuple[bool, str]:
     if not difference <= case.tolerance:
         return False, f"relative error {difference:.1e}, allowed {case.tolerance:.0e}"
     return True, f"relative error {difference:.1e}"
+
+
+class NotTraced(Exception):
+    """A case's kernel was refused, raised something, or was never called; the message says which, in one line."""
+
+
+class _Traced(Exception):
+    """The case has called its kernel: nothing after that is of interest."""
+
+    def __init__(self, program: Program, arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.program, self.arguments = program, arguments
+
+
+def trace_of(root: Path, case: Case) -> tuple[Program, tuple[Any, ...]]:
+    """What the kernel of a case traces to, and the arguments that the case calls it with. Raises NotTraced.
+
+    Once in a process for each checkout: two trees of one package cannot be imported into one.
+    """
+
+    def tracing(kernel: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            raise _Traced(nki_sim.trace(kernel, *arguments, **keywords), (*arguments, *keywords.values()))
+
+        return call
+
+    with ExitStack() as patched:
+        for module in REPOSITORIES[case.repository].cases:  # which import it by name
+            patched.enter_context(patch(f"benchmarks.{module}.simulate", tracing))
+        try:
+            case.run(load(root, case))
+        except _Traced as traced:
+            return traced.program, traced.arguments
+        except Exception as error:  # a public kernel may raise anything, and the table says what
+            raise NotTraced(f"{type(error).__name__}: {error}".splitlines()[0][:160]) from error
+    raise NotTraced("no kernel was called")
 
 
 def untried(root: Path, repository: Repository) -> list[tuple[str, str, str]]:

@@ -18,15 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import nki_sim
-from benchmarks.compatibility import REPOSITORIES, add_checkouts, checkouts, load
+from benchmarks.compatibility import NotTraced, add_checkouts, checkouts, trace_of
 from benchmarks.compatibility_cases import CASES, Case
 from nki_sim.lint import LAST_PARSED, LATEST, check_source
 from nki_sim.migrate.current import migrate_current
@@ -39,33 +36,13 @@ RULE = "|---|---|---|---|---|"
 BEGIN, END = "<!-- current: begin -->", "<!-- current: end -->"
 
 
-class _Traced(Exception):
-    """The case has called its kernel: nothing after that is of interest."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__()
-        self.program = program
-
-
 def stream(root: Path, case: Case) -> str:
     """A hash of what the kernel of a case traces to, lines left out; what goes wrong, in words."""
-
-    def tracing(kernel: Any) -> Any:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            raise _Traced(nki_sim.trace(kernel, *arguments, **keywords))
-
-        return call
-
-    with ExitStack() as patched:
-        for module in REPOSITORIES[case.repository].cases:  # which import it by name
-            patched.enter_context(patch(f"benchmarks.{module}.simulate", tracing))
-        try:
-            case.run(load(root, case))
-        except _Traced as traced:
-            return digest(traced.program)
-        except Exception as error:  # a public kernel may raise anything, and the table says what
-            return f"{NOT_TRACED}: {type(error).__name__}: {error}".splitlines()[0][:120]
-    return f"{NOT_TRACED}: no kernel was called"
+    try:
+        program, _ = trace_of(root, case)
+    except NotTraced as error:
+        return f"{NOT_TRACED}: {error}"
+    return digest(program)
 
 
 def digest(program: Program) -> str:

@@ -20,10 +20,8 @@ import sys
 import tempfile
 import tokenize
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,10 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nki_sim
 from accelopt_core.transforms.base import NotAKernel, parse_kernel
 from accelopt_core.transforms.normalize import normalized
-from benchmarks.compatibility import REPOSITORIES, add_checkouts, checkouts, load
+from benchmarks.compatibility import REPOSITORIES, NotTraced, add_checkouts, checkouts, trace_of
 from benchmarks.compatibility_cases import CASES, Case
 from nki_sim import program_file
-from nki_sim.program import Program
 from nki_sim.proofs.equivalence import Original, prove
 from nki_sim.proofs.execution import Input
 from nki_sim.proofs.proof import Finding
@@ -54,33 +51,14 @@ class Traced(NamedTuple):
     error: str
 
 
-class _Called(Exception):
-    """The case has called its kernel: nothing after that is of interest."""
-
-    def __init__(self, program: Program, arguments: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.program, self.arguments = program, arguments
-
-
 def traced(root: Path, case: Case) -> Traced:
-    def tracing(kernel: Any) -> Any:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            raise _Called(nki_sim.trace(kernel, *arguments, **keywords), (*arguments, *keywords.values()))
-
-        return call
-
-    with ExitStack() as patched:
-        for module in REPOSITORIES[case.repository].cases:  # which import it by name
-            patched.enter_context(patch(f"benchmarks.{module}.simulate", tracing))
-        try:
-            case.run(load(root, case))
-        except _Called as called:
-            arrays = [each for each in called.arguments if isinstance(each, np.ndarray)]
-            inputs = tuple(None if each.dtype.kind not in "iub" else each for each in arrays)
-            return Traced(program_file.dumps(called.program), inputs, "")
-        except Exception as error:  # a public kernel may raise anything, and the table says what
-            return Traced(b"", (), f"{type(error).__name__}: {error}".splitlines()[0][:160])
-    return Traced(b"", (), "no kernel was called")
+    try:
+        program, arguments = trace_of(root, case)
+    except NotTraced as error:
+        return Traced(b"", (), str(error))
+    arrays = [each for each in arguments if isinstance(each, np.ndarray)]
+    inputs = tuple(None if each.dtype.kind not in "iub" else each for each in arrays)
+    return Traced(program_file.dumps(program), inputs, "")
 
 
 def traces(root: Path, key: str, folder: Path) -> dict[str, Traced]:
@@ -175,8 +153,9 @@ def main() -> int:
             print(said)
         failures += verdicts["DIFFERENT"] + len(wrong)
         changed = Counter(each.partition(":")[0] for each in became.values())
-        row = (repository.name, len(became), changed["normalized"], len(cases), verdicts["proved equal"])
-        row = (*row, verdicts["not provable"] + verdicts["too long to prove here"], verdicts["DIFFERENT"])
+        unproved = verdicts["not provable"] + verdicts["too long to prove here"]
+        counts = (len(became), changed["normalized"], len(cases), verdicts["proved equal"], unproved)
+        row = (repository.name, *counts, verdicts["DIFFERENT"])
         lines.append(f"| {' | '.join(map(str, row))} |")
         print(lines[-1], flush=True)
     if options.write is not None:
