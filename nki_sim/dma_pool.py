@@ -36,9 +36,19 @@ class Backfilling:
             (slice_ns, self._all, self._most, outward, inward, self._skip[1]),
         )
         """By direction, what `book` looks at: together, since every transfer needs it all."""
-        self.put_off_until = 0.0
+        self._put_off_until = 0.0
+        """As booked: what came into the same slice afterwards is not counted."""
+
+    @property
+    def put_off_until(self) -> float:
         """ns: when the last of the work ends that gave way to the other direction. The transfers that it belongs to
         keep the end that they were given; nothing is over before this."""
+        index = int(self._put_off_until / self._slice)
+        if self._put_off_until == index * self._slice:
+            index -= 1
+        if index < 0 or index >= len(self._all):
+            return self._put_off_until
+        return max(self._put_off_until, index * self._slice + self._all[index])
 
     def _grow(self, upto: int) -> int:
         """How many slices there are then; slice `upto` is one of them."""
@@ -111,7 +121,8 @@ class Backfilling:
             at = end
         end = start + take
         if put_off > _FULL and share:  # what gave way takes only time that is idle
-            self.put_off_until = max(self.put_off_until, self.book(end, first, last, put_off, not outward, 0.0)[1])
+            until = self.book(end, first, last, put_off, not outward, 0.0)[1]
+            self._put_off_until = max(self._put_off_until, until)
         return begun, end
 
     def _book_some(self, at: float, first: int, last: int, duration: float) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nki_sim.dma_pool import Backfilling, DescriptorWriter
@@ -22,8 +22,13 @@ def transfers(draw: st.DrawFn) -> list[tuple[float, int, int, float, bool]]:
     return found
 
 
+AFTER_IT_GAVE_WAY = [(0.0, 0, 15, 319.0, True), *[(0.0, 0, 15, 1.0, False)] * 6, (0.0, 0, 15, 197.0, False)]
+AFTER_IT_GAVE_WAY += [(0.0, 0, 15, 1.0, False)] * 4
+
+
 @settings(max_examples=60, deadline=None)
 @given(transfers(), st.floats(100, 2000))
+@example(AFTER_IT_GAVE_WAY, 178.0)
 def test_a_transfer_never_starts_early_nor_outruns_its_engines(
     requests: list[tuple[float, int, int, float, bool]], slice_ns: float
 ) -> None:
