@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
 
@@ -94,9 +95,15 @@ class Polynomial:
 
 def _atom(factor: str) -> str:
     """A factor's text, ready to be multiplied."""
-    expression = cst.parse_expression(factor)
+    expression = expression_of(factor)
     plain = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.Integer)
     return factor if isinstance(expression, plain) else f"({factor})"
+
+
+@lru_cache(maxsize=4096)
+def expression_of(factor: str) -> cst.BaseExpression:
+    """To look at, not to put into a tree: every time the same nodes."""
+    return cst.parse_expression(factor)
 
 
 def number(value: int) -> Polynomial:
@@ -140,7 +147,7 @@ class Indices:
         for monomial, times in polynomial.terms.items():
             product = number(times)
             for factor in monomial:
-                product *= self.polynomial(cst.parse_expression(factor), at)
+                product *= self.polynomial(expression_of(factor), at)
             total += product
         return total
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite
-from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
+from accelopt_core.transforms.index_algebra import Indices, Polynomial, expression_of, number
 from accelopt_core.transforms.isa_effects import PARAMETERS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.syntax import loaded_names
@@ -130,7 +130,7 @@ class AccessReader:
     def _uncut(self, found: Polynomial, at: Statement) -> Polynomial:
         """With `start + T` for `min(start + T, N)`: assumed is that the last iteration still has all of its T."""
         for factor in found.factors:
-            call = cst.parse_expression(factor)
+            call = expression_of(factor)
             if not isinstance(call, cst.Call) or len(call.args) != 2 or not self.indices.names(found) & self._changing:
                 continue
             if self._code.module.code_for_node(call.func) != "min" or self._loop is None or self._loop.count is None:
