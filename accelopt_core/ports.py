@@ -247,3 +247,7 @@ class Budget(Protocol):
     def exhausted(self) -> str | None:
         """One line naming the limit that is reached, or None. Asked before every step that spends."""
         ...
+
+    def seconds_left(self) -> float:
+        """Until its time alone ends the run; infinity where nothing limits that."""
+        ...

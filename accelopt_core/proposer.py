@@ -6,6 +6,7 @@ know which it has.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -78,6 +79,8 @@ class RoundContext:
 
     planned: tuple[Plan, ...] = ()
     """What is being tried side by side in this very round: the next plan must be another one."""
+    until: float = math.inf
+    """When the run's time is used up, as `time.monotonic` tells it: a plan that takes longer is of no use."""
 
     def started_from(self, parent_id: str | None) -> RoundContext:
         """The same knowledge, with another measured candidate as the parent. Raises UnusablePlan for an unknown one."""

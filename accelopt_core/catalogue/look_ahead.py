@@ -127,9 +127,9 @@ class Search:
             legal = legal_rewrites(_parsed(start.source, context), analysis, self._transforms)
             steps = _untried(context, start, [step for step in legal if _name(step) not in known])
             known |= {_name(step) for step in legal}
-            prices = self._predict([step.source for step in steps])
+            prices = self._predict([step.source for step in steps], _left_s(context))
             count += len(steps)
-            nodes = [_after(start, step, us) for step in steps if (us := prices[step.source]) is not None]
+            nodes = [_after(start, step, us) for step in steps if (us := prices.get(step.source)) is not None]
             nodes += [start] if start.path else []
             ideas += _ideas(nodes, (1 - LEAST_SUMMAND) * before_us)
         return count, ideas
@@ -139,7 +139,7 @@ class Search:
 
         Each chain takes the step that gains most, and the greatest first step is begun with.
         """
-        clock = _Allowance(self._look_ahead)
+        clock = _Allowance(self._look_ahead, context)
         for first in sorted(ties, key=lambda idea: idea.after_us):
             node = _Node(first.root, first.root_us, first.path, first.source, first.after_us)
             while len(node.path) < self._look_ahead.longest_sum:
@@ -167,6 +167,8 @@ class Search:
         alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and _does_as(o, last)]
         node = _Node(idea.root, idea.root_us, idea.path, idea.source, idea.after_us)
         for other in sorted(alike, key=lambda each: each.after_us)[: 2 * self._look_ahead.most_together]:
+            if _left_s(context) <= 0:
+                break
             wanted = other.path[-1]
             legal = {step.site.key: step for step in self._of_kind(node.source, context, wanted.transform)}
             step = legal.get(wanted.key)
@@ -181,7 +183,7 @@ class Search:
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
-        clock = _Allowance(self._look_ahead)
+        clock = _Allowance(self._look_ahead, context)
         best_us = self.price_us(context.best.source)
         if best_us is None:
             return 0, []
@@ -274,8 +276,8 @@ def _parsed(source: str, context: RoundContext) -> KernelModule:
 class _Allowance:
     """What is left of the time and of the number of kernels that one plan may price."""
 
-    def __init__(self, look_ahead: LookAhead) -> None:
-        self._until = time.monotonic() + look_ahead.limit_s
+    def __init__(self, look_ahead: LookAhead, context: RoundContext) -> None:
+        self._until = min(time.monotonic() + look_ahead.limit_s, context.until)
         self.left = look_ahead.most_kernels
         self.priced = 0
         self.gone_through: set[str] = set()
@@ -315,6 +317,10 @@ def _after(node: _Node, step: Rewrite, us: float) -> _Node:
 
 def _name(step: Rewrite) -> SiteName:
     return SiteName(step.site.transform, step.site.key)
+
+
+def _left_s(context: RoundContext) -> float:
+    return max(0.0, context.until - time.monotonic())
 
 
 def _does_as(idea: Idea, site: Site) -> bool:

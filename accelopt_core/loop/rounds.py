@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -129,6 +130,7 @@ class Loop:
         self._proposer = proposer
         self._journal = journal
         self._tell = observer.tell
+        self._budget = budget
         self._steps = Steps(observer, budget, interrupted)
         self._settings = settings
         self._history = AttemptHistory[Attempt]()
@@ -202,7 +204,8 @@ class Loop:
             try:
                 self._round(number)
             except NothingToPlan as done:
-                return Ending.FINISHED, str(done)
+                used_up = self._budget.exhausted()
+                return (Ending.FINISHED, str(done)) if used_up is None else (Ending.BUDGET, used_up)
             except Stop as stop:
                 return stop.ending, stop.reason
             except BudgetExhausted as exhausted:
@@ -441,6 +444,7 @@ class Loop:
             state.baseline.latency_us, history, self._window.entries, self._window.avoid, self._window.build_on,
             self._journal.shown(number, choose), settings.bans.banned(history, number),
             recurring_errors(history, number, least=settings.recurring_after), state.measured,
+            until=time.monotonic() + self._budget.seconds_left(),
         )  # fmt: skip
 
     def _file(self, attempt: Attempt) -> None:

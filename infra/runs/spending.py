@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -50,6 +51,11 @@ class Spending:
         if self._limits.device_minutes is not None and minutes >= self._limits.device_minutes:
             return f"the {self._limits.device_minutes:g} device minutes are used up"
         return None
+
+    def seconds_left(self) -> float:
+        if self._limits.hours is None:
+            return math.inf
+        return max(0.0, 3600 * self._limits.hours - (self._clock() - self._began))
 
     def note_time(self) -> float:
         """The seconds used so far, noted down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -159,6 +160,9 @@ class Script:
     def exhausted(self) -> str | None:
         spent = self.exhausted_after is not None and self.written >= self.exhausted_after
         return "all tokens are used" if spent else None
+
+    def seconds_left(self) -> float:
+        return math.inf
 
     def tell(self, event: Event) -> None:
         self.events.append(event)
@@ -329,6 +333,22 @@ def test_elementwise_work_is_no_bound_to_stop_at_because_operators_fuse() -> Non
 def test_it_stops_when_the_planner_has_nothing_left() -> None:
     outcome = Script([measured(100)], plans=[NothingToPlan("every site was tried")]).run(rounds=50)
     assert (outcome.ending, outcome.reason) == (Ending.FINISHED, "every site was tried")
+
+
+def test_a_planner_that_found_nothing_in_the_time_that_was_left_ends_with_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script([measured(100)], plans=[NothingToPlan("none in time")])
+    told = script.tell
+
+    def tell(event: Event) -> None:
+        told(event)
+        if isinstance(event, StepBegan) and event.step is Step.PLAN:
+            script.exhausted_after = 0
+
+    monkeypatch.setattr(script, "tell", tell)
+    outcome = script.run(rounds=50)
+    assert (outcome.ending, outcome.reason) == (Ending.BUDGET, "all tokens are used")
 
 
 def test_a_planner_is_shown_every_right_kernel_and_may_start_from_any() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def test_the_hours_of_before_a_resume_count(before_s: float, elapsed_s: float, u
     spending = Spending(TimeLimits(hours=1.0), Told(), seconds_before=before_s, clock=clock)
     clock.s += elapsed_s
     assert (spending.exhausted() is not None) is used_up
+    assert spending.seconds_left() == max(0.0, 3600.0 - before_s - elapsed_s)
+
+
+def test_without_a_limit_there_is_always_time_left() -> None:
+    assert Spending(TimeLimits(), Told()).seconds_left() == math.inf
 
 
 def test_a_run_that_was_killed_knows_how_long_it_had_been_at_work(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ file, settings files, and under `expected/` what that program printed and restor
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -70,6 +71,9 @@ class Quiet:
 
     def exhausted(self) -> str | None:
         return None
+
+    def seconds_left(self) -> float:
+        return math.inf
 
     @property
     def width(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import time
 import types
 from dataclasses import replace
 
@@ -347,3 +348,14 @@ def test_no_more_are_taken_together_than_allowed(monkeypatch):
     prices = {"": 100.0, "a": 90.0, "b": 91.0, "c": 92.0, "ab": 81.0, "ac": 82.0, "abc": 73.0}
     assert Game(EVERYWHERE, prices, most_together=2).plan("").title == "go a, then go b"
     assert Game(EVERYWHERE, prices).plan("").title == "go a, then go b, then go c"
+
+
+def test_a_plan_ends_with_the_time_of_the_run():
+    """What was priced by then counts; nothing further is asked for."""
+    prices = {"": 100.0, "a": 100.0, "ab": 80.0}
+    edges = {"": "a", "a": "b"}
+    assert Game(edges, prices).plan("").title == "go a, then go b"
+    late = Game(edges, prices)
+    with pytest.raises(NothingToPlan):
+        late.proposer.planner.plan(replace(late.context(""), until=time.monotonic() - 1))
+    assert "ab" not in late.asked
