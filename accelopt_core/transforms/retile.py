@@ -146,8 +146,8 @@ def _assignments(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]
 def _integers(node: cst.BaseExpression) -> tuple[int, ...]:
     if not isinstance(node, (cst.Tuple, cst.List)):
         return ()
-    values = [element.value for element in node.elements]
-    return tuple(v.evaluated_value for v in values) if all(isinstance(v, cst.Integer) for v in values) else ()  # type: ignore[attr-defined]  # all() narrowed them
+    values = [element.value for element in node.elements if isinstance(element.value, cst.Integer)]
+    return tuple(value.evaluated_value for value in values) if len(values) == len(node.elements) else ()
 
 
 def _bindings(module: cst.Module) -> tuple[Counter[str], frozenset[str]]:

@@ -135,10 +135,10 @@ class Scopes:
             scope.bound.add(node.name.value)
             self._read((node.body,), self._opened(scope, _Kind.CLASS))
             return (*node.decorators, *node.bases, *node.keywords)
-        if isinstance(node, cst.BaseComp):
+        if isinstance(node, (cst.BaseSimpleComp, cst.DictComp)):
             inner = self._opened(scope, _Kind.COMPREHENSION)
             first = node.for_in
-            made = (node.key, node.value) if isinstance(node, cst.DictComp) else (node.elt,)  # type: ignore[attr-defined]  # all others have one
+            made = (node.key, node.value) if isinstance(node, cst.DictComp) else (node.elt,)
             self._read((*made, *(each for each in children(first) if each is not first.iter)), inner)
             inner.bound |= bound_by(first)
             return (first.iter,)
