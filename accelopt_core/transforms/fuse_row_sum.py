@@ -3,6 +3,8 @@
 activation(dst=w, op=exp, data=x)          activation(dst=w, op=exp, data=x,
 tensor_reduce(dst=t, op=add, data=w)   ->             reduce_op=add, reduce_res=t,
                                                       reduce_cmd=reset_reduce)
+
+A tile times itself, tensor_tensor(dst=w, data1=x, data2=x, op=multiply), is such an activation too: op=square.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.base import IllegalSite, NotPlain, Site
+from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
 from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+
+FLOATING = frozenset({"nki.language.float32", "nki.language.bfloat16", "nki.language.float16"})
+"""What the Scalar engine squares as the Vector engine multiplies."""
 
 _Found = tuple[Statement, Statement | None]
 
@@ -48,8 +54,8 @@ class FuseRowSum(InstructionTransform[_Found]):
 
     def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Found) -> cst.Module:
         producer, allocation = found
-        call = producer.call
-        assert call is not None and isinstance(call.func, cst.Attribute)
+        old, call = producer.call, _as_activation(code, producer)
+        assert old is not None and call is not None and isinstance(call.func, cst.Attribute)
         isa = code.module.code_for_node(call.func.value)
         given = arguments_of(instruction)
         fused = call.with_changes(
@@ -60,7 +66,7 @@ class FuseRowSum(InstructionTransform[_Found]):
                 _keyword("reduce_cmd", cst.parse_expression(f"{isa}.reduce_cmd.reset_reduce")),
             ]
         )
-        producer_node = replace_nodes(producer.node, {call: fused})
+        producer_node = replace_nodes(producer.node, {old: fused})
         block = instruction.block.node
         earlier = [allocation.node] if allocation is not None else []
         body: list[cst.CSTNode] = []
@@ -103,13 +109,17 @@ def _plan(code: KernelCode, reduction: Statement) -> tuple[Statement, Statement 
     last = order.index(reduction)
     changing = [s for s in order[:last] if code.roots_of(frozenset({access.name})) & code.changed_by(s)]
     producer = changing[-1] if changing else reduction
-    if producer.operation != "activation":
+    activation = _as_activation(code, producer)
+    if activation is None:
         raise IllegalSite(f"{access.name} is not written by one activation in the same block")
     made = arguments_of(producer)
+    if producer.operation != "activation":
+        for squared in code.allocations_of(made["data1"]) or [producer]:
+            if squared is producer or declared_dtype(code, squared) not in FLOATING:
+                raise NotPlain(f"whether line {producer.line} squares numbers of a floating-point dtype does not show")
     if any(keyword in made for keyword in ("reduce_op", "reduce_res", "reduce_cmd")):
         raise IllegalSite(f"the activation on line {producer.line} reduces something already")
-    assert producer.call is not None  # an instruction has a call
-    if "dst" not in made or not made["dst"].deep_equals(row) or not isinstance(producer.call.func, cst.Attribute):
+    if "dst" not in made or not made["dst"].deep_equals(row) or not isinstance(activation.func, cst.Attribute):
         raise IllegalSite(f"the sum is not over a whole tile that the activation on line {producer.line} writes")
     first = order.index(producer)
     needed = loaded_names(row) | loaded_names(total)
@@ -124,6 +134,27 @@ def _plan(code: KernelCode, reduction: Statement) -> tuple[Statement, Statement 
         if made_inside & content_names(allocation.node):
             raise IllegalSite(f"the allocation of {name} needs something made after the activation")
     return producer, allocation
+
+
+def _as_activation(code: KernelCode, producer: Statement) -> cst.Call | None:
+    """The call of an activation; of a tile times itself, the activation that does the same."""
+    if producer.operation == "activation" or producer.call is None:
+        return producer.call if producer.operation == "activation" else None
+    given = arguments_of(producer) if producer.operation == "tensor_tensor" else {}
+    if set(given) - {"engine"} != {"dst", "data1", "data2", "op"} or not given["data1"].deep_equals(given["data2"]):
+        return None
+    op = given["op"]
+    if code.qualified(op) != "nki.language.multiply" or not isinstance(op, cst.Attribute):
+        return None
+    if not isinstance(producer.call.func, cst.Attribute):
+        return None
+    text = code.module.code_for_node
+    made = cst.parse_expression(
+        f"{text(producer.call.func.value)}.activation(dst={text(given['dst'])}, op={text(op.value)}.square, "
+        f"data={text(given['data1'])})"
+    )
+    assert isinstance(made, cst.Call)
+    return made
 
 
 def _axes(axis: cst.BaseExpression | None, rank: int) -> set[int]:

@@ -12,6 +12,8 @@ from accelopt_core.transforms.fuse_row_sum import FuseRowSum
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from infra.tasks.seed_index import load_seed
+from nki_sim.proofs.proof import Finding
+from tests.transforms.proving import proved_on
 from tests.transforms.running import HEADER, applied, check_refused, count, random, run, sites, trace
 
 MOVE, FUSE, RECIPROCAL = MoveEngine(), FuseRowSum(), ReciprocalOnScalar()
@@ -213,6 +215,39 @@ def test_a_row_sum_is_fused_in_any_spelling(case):
 
     assert count(fused, "tensor_reduce", X) == 0
     np.testing.assert_allclose(run(fused, X), run(source, X), rtol=1e-6)
+
+
+SQUARED = "nisa.tensor_tensor(dst=weights, data1=tile, data2=tile, op=nl.multiply, engine=nisa.engine.gpsimd)"
+
+
+def squares(by: str = SQUARED) -> str:
+    source = SOFTMAX.replace("nisa.activation(dst=weights, op=nl.exp, data=tile, scale=0.5)", by)
+    assert by in source
+    return source.replace("    out =", "    assert x.dtype == nl.float32\n    out =")
+
+
+def test_a_tile_times_itself_is_an_activation_that_can_sum():
+    source = squares()
+
+    fused = applied(FUSE, source, "total")
+
+    assert (count(fused, "tensor_reduce", X), count(fused, "tensor_tensor", X)) == (0, 1)
+    assert "op=nl.square" in fused and "# one number per row" in fused
+    np.testing.assert_allclose(run(fused, X), run(source, X), rtol=1e-6)
+    assert proved_on(fused, source, X).equivalence.finding is Finding.HELD
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (squares(SQUARED.replace("data2=tile", "data2=tile[:, :]")), "not written by one activation"),
+        (squares(SQUARED.replace("multiply", "add")), "not written by one activation"),
+        (squares().replace("    assert x.dtype == nl.float32\n", ""), "floating-point"),
+    ],
+    ids=["not shown to be itself", "not a product", "any dtype"],
+)
+def test_what_is_no_square_of_floating_point_numbers_is_not_summed_so(source, reason):
+    check_refused(FUSE, source, "total", reason)
 
 
 def test_a_reciprocal_moves_to_scalar_with_the_same_numbers():
