@@ -298,9 +298,12 @@ class SimulatorToolchain:
                     limits=limits,
                     stdin=stdin,
                 )
-            except ServerGone as gone:  # the same in a process of its own takes only longer
-                log.info("the process that forks workers is gone: %s", gone)
+            except BaseException as error:  # an answer may be on its way that belongs to no later candidate
                 self._close_server()
+                if not isinstance(error, ServerGone):
+                    raise
+                # the same in a process of its own takes only longer
+                log.info("the process that forks workers is gone: %s", error)
                 for file in files:
                     file.seek(0)
                     file.truncate()

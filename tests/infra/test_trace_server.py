@@ -13,6 +13,7 @@ import pytest
 from accelopt_core.toolchain import ArgumentSpec, CompileError, StepTimeout, TensorArgument
 from infra.isolation import sandbox
 from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.judging.trace_server import Forked
 from nki_sim.program_file import dumps
 from tests.processes import eventually
 
@@ -118,3 +119,20 @@ def children_of(pid: int) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_after_an_interruption_no_answer_is_taken_for_another_ones(
+    toolchain: SimulatorToolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a candidate is waited for, and again while it is ended."""
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    first = server_of(toolchain)
+
+    def interrupted(*given: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Forked, "wait", interrupted)
+        toolchain.compile("while True: pass\n", ARGUMENTS, 60)
+    assert not Path(f"/proc/{first}").exists()
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
