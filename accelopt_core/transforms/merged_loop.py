@@ -91,6 +91,7 @@ class MergedLoop:
             self._check(statement)
         self._find_tiles(own)
         self._check_parts(own)
+        self._keep_lists_in_order()
         self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and self._can_be_merged(s)]
         if partly:
             self._leave_tiles_that_stay()
@@ -244,6 +245,16 @@ class MergedLoop:
                     f"two iterations of the loop over {self.loop.variable} may touch the same part of {root} "
                     f"(line {statement.line})"
                 )
+
+    def _keep_lists_in_order(self) -> None:
+        """A list that grows at several places takes turns: an iteration's tiles stay beside one another."""
+        growing: dict[frozenset[str], list[Statement]] = {}
+        for statement in (each for top in self.statements for each in top.walk()):
+            if statement.kind is Kind.APPEND:
+                growing.setdefault(statement.written, []).append(statement)
+        for appends in growing.values():
+            if len(appends) > 1:
+                self._keep_in_order(appends)
 
     def _keep_in_order(self, users: list[Statement]) -> None:
         """They stay, with all that stands between the first and the last of them."""

@@ -73,6 +73,18 @@ def test_a_list_holds_each_tile_as_before():
     np.testing.assert_array_equal(run(applied(GROUP, source, "k#0x4"), A, B), run(source, A, B))
 
 
+def test_a_list_that_grows_at_two_places_keeps_its_order():
+    """What is appended stays in turns; the load between may not be merged past it."""
+    twice = KERNEL.replace(APPEND, APPEND * 2)
+    source = twice.replace("tiles[k]", "tiles[2 * k + 1]")
+    early = source.replace("        # rounded\n", "        tiles.append(left)\n        # rounded\n", 1).replace(
+        APPEND + APPEND, APPEND
+    )
+
+    for kernel in (source, early):
+        np.testing.assert_array_equal(run(applied(GROUP, kernel, "k#0x2"), A, B), run(kernel, A, B))
+
+
 def test_comments_stay_and_no_name_is_taken_twice():
     grouped = applied(GROUP, KERNEL.replace("    # loaded", "    i = 0\n    k_group = 0\n    # loaded"), "k#0x2")
 
