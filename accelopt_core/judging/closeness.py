@@ -2,10 +2,10 @@
 
 One constant is no measure: where values cancel, honest arithmetic is further off than 2e-5, and elsewhere it is a
 hundred times closer, which is room for wrong kernels. So each element has a *noise*: how far it moves when every input
-is off by one rounding (`Reference.noise`: the reference in float64 on inputs times 1 ± the unit roundoff, signs drawn
-from the seed), joined with one rounding of the result. An honest kernel is nearly backward stable: what it computes is
-the exact result for inputs that are a few roundings off, so its error is a few times the noise, whatever cancels and
-at whatever shape. A dropped term, a clamp, or a constant that is off by 1e-5 is not of that form.
+is off by about one rounding (`Reference.noise`: the reference in float64 on inputs that are moved by up to 1.7 unit
+roundoffs, drawn from the seed), joined with one rounding of the result. An honest kernel is nearly backward stable:
+what it computes is the exact result for inputs that are a few roundings off, so its error is a few times the noise,
+whatever cancels and at whatever shape. A dropped term, a clamp, or a constant that is off by 1e-5 is not of that form.
 
 Where that is not so (the logits of a softmax are large numbers between inputs and outputs, and are rounded too), the
 reference in float32 shows it: an output may be 8 times as many times its noise off as the worst row or column of that

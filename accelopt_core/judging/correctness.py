@@ -308,7 +308,7 @@ class Verifier:
         reference, draw, unit = self.compiled.reference, execution.draw, self._arithmetic.unit
         return self.cache.kept(
             reference,
-            f"{draw.seed}/{draw.distribution}/noise/{unit:g}/{NOISE_DRAWS}",
+            f"{draw.seed}/{draw.distribution}/even noise/{unit:g}/{NOISE_DRAWS}",
             lambda: reference.noise(execution.inputs, execution.expected, unit, draw.seed),
         )
 

@@ -67,11 +67,12 @@ class Reference:
     def noise(
         self, inputs: list[Any], expected: tuple[np.ndarray, ...], unit: float, seed: int
     ) -> tuple[np.ndarray, ...]:
-        """Root mean square change of each output element when every input is off by one rounding, `unit`, either way.
+        """Root mean square change of each output element when every input is off by about one rounding, `unit`.
 
-        One rounding of the result is in it. With a sign for every element, and with one for every row, since equal
+        One rounding of the result is in it. With a draw for every element, and with one for every row, since equal
         elements are rounded alike and their errors add up: the sum of both squares, each the mean of `NOISE_DRAWS`.
-        Signs are drawn from `seed`: the same bits again.
+        How far off each is is drawn evenly and not only its sign: where two products of two inputs cancel, signs alone
+        cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
         """
         roots = [np.zeros(e.shape, np.float32) for e in expected]
         draw = np.random.default_rng(seed)
@@ -135,9 +136,16 @@ def _moved(value: Any, unit: float, draw: np.random.Generator, alike: bool) -> A
     if not is_floating(value):
         return value
     shape = (*value.shape[:-1], 1) if alike and value.ndim > 1 else value.shape
-    count = int(np.prod(shape))
-    signs = np.unpackbits(np.frombuffer(draw.bytes((count + 7) // 8), np.uint8), count=count).reshape(shape)
-    return value * np.where(signs, 1 + unit, 1 - unit)
+    steps = np.frombuffer(draw.bytes(int(np.prod(shape))), np.uint8).reshape(shape)
+    factors: np.ndarray = steps.astype(np.float64)
+    factors -= 127.5
+    factors *= unit / _SPREAD
+    factors += 1
+    return np.multiply(value, factors, out=None if alike else factors)
+
+
+_SPREAD = float(np.sqrt(np.mean(np.square(np.arange(256) - 127.5))))
+"""Root mean square of what a byte is off its mean."""
 
 
 _BLOCK = 1 << 18

@@ -138,6 +138,45 @@ def test_honest_products_pass_where_sums_cancel_and_one_without_a_tile_does_not(
         assert (check(x @ w, expected[0], noise[0], arithmetic) is None) == (left_out == 0), f"seed {seed}"
 
 
+TURNED = """
+import numpy as np
+
+PRESETS = {}
+TOLERANCE = 2e-5
+WORK = {"matmul_flops": 0, "vector_ops": 1, "hbm_bytes": 1}
+
+
+def get_inputs():
+    x, y, angle = (np.random.normal(size=(64, 256)).astype(np.float32) for _ in range(3))
+    c, s = np.cos(angle), np.sin(angle)
+    near = (x * c / s * (1 + 1e-3 * y)).astype(np.float32)
+    return [x, near, c, s]
+
+
+def forward(x, y, c, s):
+    return x * c - y * s
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [kernel_result]
+"""
+
+
+def test_two_products_that_cancel_pass_whatever_is_drawn() -> None:
+    """As in a rotary embedding: signs alone would say, of every fiftieth such element, that it hangs on nothing."""
+    of_task = replace(TASK, reference_source=TURNED)
+    reference = Reference(of_task, of_task.full)
+    for seed in range(40):
+        x, y, c, s = reference.inputs(seed)
+        expected = reference.expected([x, y, c, s])
+        noise = reference.noise([x, y, c, s], expected, FLOAT32.unit, seed)
+        assert check(x * c - y * s, expected[0], noise[0]) is None, f"seed {seed}"
+
+
 def test_the_noise_of_a_seed_is_always_the_same() -> None:
     reference = Reference(TASK, TASK.full)
     inputs = reference.inputs(3)
