@@ -45,6 +45,14 @@ def made_beside(code: KernelCode, name: str, statement: Statement) -> Statement:
     return made
 
 
+def named_language(code: KernelCode, allocation: Statement) -> str:
+    """What the kernel calls nki.language, as the allocation says it. Raises IllegalSite."""
+    buffer = code.argument(allocation, "buffer", 2)
+    if not isinstance(buffer, cst.Attribute):
+        raise IllegalSite(f"line {allocation.line} does not say where what it makes lies")
+    return code.module.code_for_node(buffer.value)
+
+
 def check_fixed(code: KernelCode, expressions: list[cst.BaseExpression], what: str, at: Statement) -> None:
     """Every name in them has one value only. Raises NotPlain."""
     for name in sorted(frozenset[str]().union(*(loaded_names(expression) for expression in expressions))):

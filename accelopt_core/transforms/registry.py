@@ -6,6 +6,7 @@ from accelopt_core.transforms.accumulate_in_psum import AccumulateInPsum
 from accelopt_core.transforms.base import Transform
 from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.broadcast_by_dma import BroadcastByDma
+from accelopt_core.transforms.contiguous_transfers import ContiguousTransfers
 from accelopt_core.transforms.drop_copy import DropCopy
 from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
@@ -23,6 +24,7 @@ from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
 from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
 from accelopt_core.transforms.split_columns import SplitColumns
+from accelopt_core.transforms.staged_stores import StagedStores
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.transpose_by_pe import TransposeByPe
@@ -43,6 +45,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     TransposeByDma(),
     TransposeByPe(),
     BroadcastByDma(),
+    ContiguousTransfers(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),
@@ -52,6 +55,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     MergeIterations(),
     GroupTransposes(),
     GroupLoads(),
+    StagedStores(),
     InterchangeLoops(),
 )
 
@@ -72,6 +76,7 @@ LOCAL = frozenset(
         TransposeByDma.name,
         TransposeByPe.name,
         BroadcastByDma.name,
+        ContiguousTransfers.name,
         ReciprocalOnScalar.name,
         RotateBuffers.name,
     }

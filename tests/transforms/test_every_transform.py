@@ -33,6 +33,7 @@ from infra.tasks.seed_index import load_seed
 from tests.transforms import test_accumulate_in_psum as psum
 from tests.transforms import test_block_tiles as block
 from tests.transforms import test_broadcast_by_dma as broadcast
+from tests.transforms import test_contiguous_transfers as contiguous
 from tests.transforms import test_drop_copy as drop
 from tests.transforms import test_elementwise_transforms as elementwise
 from tests.transforms import test_evacuate_psum as evacuate
@@ -47,6 +48,7 @@ from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
 from tests.transforms import test_scale_after_product as scale
 from tests.transforms import test_split_columns as split
+from tests.transforms import test_staged_stores as staged
 from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
 from tests.transforms import test_transpose_by_pe as by_pe
@@ -131,6 +133,13 @@ def piece_by_piece(silu: str) -> str:
         "            for c in range(TILE_N // 32):\n"
         f"                nisa.activation(dst=out{part}, op=nl.silu, data=tile{part})\n",
     )
+
+
+def every_nth(silu: str) -> str:
+    """A tile holds every n-th column."""
+    columns = "n * TILE_N : (n + 1) * TILE_N"
+    assert silu.count(columns) == 2
+    return silu.replace(columns, "n : N : N // TILE_N")
 
 
 def scaled_first(gqa_full: str) -> str:
@@ -247,6 +256,16 @@ CONTRACTS = {
         broadcast.test_the_row_is_read_by_the_transfer_as_often_as_it_is_needed,
         broadcast.REFUSALS, broadcast.test_refuses,
         broadcast.test_every_site_of_a_random_kernel_keeps_the_result, "mamba", with_dtypes_stated,
+    ),
+    "contiguous-transfer": Contract(
+        contiguous.test_rows_are_loaded_whole_once_for_all_iterations,
+        contiguous.REFUSALS, contiguous.test_refuses,
+        contiguous.test_every_site_of_a_random_kernel_keeps_the_result, "silu", every_nth,
+    ),
+    "stage-store": Contract(
+        staged.test_one_store_for_all_iterations,
+        staged.REFUSALS, staged.test_refuses,
+        staged.test_every_site_of_a_random_kernel_keeps_the_result, "silu", every_nth,
     ),
     "reciprocal-on-scalar": Contract(
         elementwise.test_a_reciprocal_moves_to_scalar_with_the_same_numbers,
