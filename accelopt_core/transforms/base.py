@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
 
@@ -103,6 +104,12 @@ class KernelModule:
     tree: cst.Module
     entry_points: tuple[str, ...] = ENTRY_POINTS
     """What the kernel may be called, in order of preference."""
+    parsed_from: str | None = None
+    """The text of a tree that was parsed; None for one put together, in which one node may stand twice."""
+
+    @cached_property
+    def text(self) -> str:
+        return self.parsed_from if self.parsed_from is not None else self.tree.code
 
 
 class Transform(Protocol):
@@ -135,7 +142,7 @@ class Transform(Protocol):
 def parse_kernel(source: str, entry_points: tuple[str, ...] = ENTRY_POINTS) -> KernelModule:
     """Raises NotAKernel when the text is not Python."""
     try:
-        return KernelModule(cst.parse_module(source), entry_points)
+        return KernelModule(cst.parse_module(source), entry_points, source)
     except (cst.ParserSyntaxError, RecursionError, ValueError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotAKernel(f"the kernel's text cannot be parsed: {text}") from error

@@ -84,7 +84,7 @@ class BlockTiles:
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
-        return cst.parse_module(_Rewriting(code, _plan(code, loop), factor).module().code)
+        return _Rewriting(code, _plan(code, loop), factor).module()
 
 
 # --- legality ---------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class FillPartitions:
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop = loop_at(code, key, key)
-        return cst.parse_module(_rewrite(code, _plan(code, loop)).code)
+        return _rewrite(code, _plan(code, loop))
 
 
 def _plan(code: KernelCode, loop: Statement) -> _Pairing:

@@ -102,9 +102,7 @@ class _Hoisting:
         if not code.bindings(tile):
             raise SiteGone(f"{key}: the kernel has no tile {tile}")
         hoist = _plan(code, tile, variable, self.loads)
-        changed = _rewrite(code, hoist)
-        # Through text, because a node that was copied must not appear twice in one tree.
-        return cst.parse_module(changed.code)
+        return _rewrite(code, hoist)
 
 
 class HoistInvariantLoads(_Hoisting):

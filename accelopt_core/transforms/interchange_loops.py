@@ -146,4 +146,4 @@ def _exchanged(code: KernelCode, nest: _Nest, entry_points: tuple[str, ...]) -> 
     new_outer = inner.with_changes(body=outer.body.with_changes(body=[new_inner]), leading_lines=outer.leading_lines)
     result = replace_nodes(code.module, {outer: new_outer})
     assert isinstance(result, cst.Module)
-    return KernelModule(cst.parse_module(result.code), entry_points)
+    return KernelModule(result, entry_points)

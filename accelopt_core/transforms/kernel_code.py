@@ -6,13 +6,13 @@ read and write every buffer it mentions, and that no transform moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from accelopt_core.transforms.base import KernelModule, NotAKernel
 from accelopt_core.transforms.isa_effects import (
@@ -27,9 +27,10 @@ from accelopt_core.transforms.scopes import Scopes
 from accelopt_core.transforms.syntax import (
     bound_names,
     content_names,
-    copy_of,
     descendants,
+    lines_of_statements,
     loaded_names,
+    parents_in,
     replace_nodes,
 )
 
@@ -112,11 +113,12 @@ class Block:
 
 
 class KernelCode:
-    """The one kernel of a module, analyzed. Nodes belong to `module`, which is a copy of the one given."""
+    """The one kernel of a module, analyzed. Nodes belong to `module`, in which none stands twice."""
 
     def __init__(self, module: KernelModule) -> None:
-        self.module = copy_of(module.tree)
-        self._positions = MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+        self.text = module.text
+        self.module = module.tree if module.parsed_from is not None else cst.parse_module(self.text)
+        self._lines = lines_of_statements(self.module, self.text)
         self._scopes = Scopes(self.module)
         self.function = find_kernel(self.module, module.entry_points)
         if not isinstance(self.function.body, cst.IndentedBlock):
@@ -173,7 +175,16 @@ class KernelCode:
         return frozenset(found)
 
     def line_of(self, node: cst.CSTNode) -> int:
-        return int(self._positions[node].start.line)
+        line = self._lines.get(node)
+        return line if line is not None else int(self._positions[node].start.line)
+
+    @cached_property
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+
+    @cached_property
+    def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        return parents_in(self.module)
 
     def qualified(self, node: cst.CSTNode) -> str:
         """`nki.isa.dma_copy` for whatever name the module imported it under; empty when ambiguous."""
@@ -208,10 +219,10 @@ class KernelCode:
         return None
 
     def changed(self, changes: dict[cst.CSTNode, cst.CSTNode]) -> cst.Module:
-        """The module with nodes, found by identity, replaced; through text, so that none stands in one tree twice."""
-        result = replace_nodes(self.module, changes)
+        """The module with nodes, found by identity, replaced."""
+        result = replace_nodes(self.module, changes, self._parents)
         assert isinstance(result, cst.Module)
-        return cst.parse_module(result.code)
+        return result
 
     def fresh_name(self, wanted: str) -> str:
         name, number = wanted, 2
@@ -413,7 +424,7 @@ class KernelCode:
         return roots
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def read_kernel(module: KernelModule) -> KernelCode:
     """The analysis of a module, made once for all transforms that look at the same one. Raises NotAKernel."""
     return KernelCode(module)

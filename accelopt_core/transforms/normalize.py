@@ -39,7 +39,7 @@ class Normalize:
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         dtypes = dtypes_to_state(read_kernel(module), context.dtypes)
         made = normalized(module, dtypes)
-        if made.tree.code == module.tree.code:
+        if made.text == module.text:
             return ()
         return (
             Site(
@@ -57,7 +57,7 @@ class Normalize:
         if kernel != KEY or not all(name.isidentifier() and dtype.isidentifier() for name, dtype in map(_pair, stated)):
             raise SiteGone(f"{key}: the normal form has one site, {KEY}, with what its arguments are: {KEY} x=float32")
         made = normalized(module, dict(map(_pair, stated)))
-        if made.tree.code == module.tree.code:
+        if made.text == module.text:
             raise IllegalSite("the kernel is in normal form")
         return made.tree
 
@@ -79,27 +79,32 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
         module = KernelModule(with_dtypes_stated(KernelCode(module), dtypes), module.entry_points)
     for _ in range(_MOST_PASSES):
         made = _once(module)
-        if made.tree.code == module.tree.code:
+        if made.text == module.text:
             return module
         module = made
     return module
 
 
 def _once(module: KernelModule) -> KernelModule:
-    def again(tree: cst.Module) -> KernelModule:
-        return KernelModule(tree, module.entry_points)
-
-    def of(function: cst.FunctionDef, written: cst.FunctionDef, tree: cst.Module) -> KernelModule:
-        if written is function:
-            return again(tree)
-        result = tree.deep_replace(function, written)
-        assert isinstance(result, cst.Module)
-        return again(cst.parse_module(result.code))
-
     function = find_kernel(module.tree, module.entry_points)
-    module = of(function, with_calls_written_out(module.tree, function), module.tree)
-    module = again(in_one_spelling(KernelCode(module)))
-    code = KernelCode(module)
-    module = of(code.function, with_names_bound_once(code.function, code.all_names), code.module)
-    module = again(with_tiles_made_where_used(KernelCode(module)))
-    return again(with_instructions_spelled_alike(KernelCode(module)))
+    written = with_calls_written_out(module.tree, function)
+    if written is not function:
+        module = KernelModule(_with_function(module.tree, function, written), module.entry_points)
+    steps = (in_one_spelling, _with_names_bound_once, with_tiles_made_where_used, with_instructions_spelled_alike)
+    for step in steps:
+        code = read_kernel(module)
+        made = step(code)
+        if made is not code.module:
+            module = KernelModule(made, module.entry_points)
+    return module
+
+
+def _with_names_bound_once(code: KernelCode) -> cst.Module:
+    written = with_names_bound_once(code.function, code.all_names)
+    return code.module if written is code.function else _with_function(code.module, code.function, written)
+
+
+def _with_function(tree: cst.Module, function: cst.FunctionDef, written: cst.FunctionDef) -> cst.Module:
+    result = tree.deep_replace(function, written)
+    assert isinstance(result, cst.Module)
+    return result

@@ -31,7 +31,7 @@ def in_one_spelling(code: KernelCode) -> cst.Module:
         return code.module
     result = code.module.deep_replace(code.function, changed)
     assert isinstance(result, cst.Module)
-    return cst.parse_module(result.code)
+    return result
 
 
 class _Spell(cst.CSTTransformer):

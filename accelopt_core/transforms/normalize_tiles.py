@@ -98,8 +98,7 @@ def with_tiles_made_where_used(code: KernelCode) -> cst.Module:
             inserted.setdefault(purpose.before.node, []).append(node)
     if not inserted:
         return code.module
-    result = code.module.visit(_Edit(inserted, removed, renamed))
-    return cst.parse_module(result.code)  # through text: a copied node must not stand in one tree twice
+    return code.module.visit(_Edit(inserted, removed, renamed))
 
 
 class _Edit(cst.CSTTransformer):

@@ -109,7 +109,7 @@ class RotateBuffers:
         loop = loop_at(code, rest, key)
         if not code.bindings(tile):
             raise SiteGone(f"{key}: the kernel has no buffer {tile}")
-        return cst.parse_module(_rewrite(code, _plan(code, tile, loop)).code)
+        return _rewrite(code, _plan(code, tile, loop))
 
 
 def _plan(code: KernelCode, tile: str, loop: Statement) -> _Rotation:

@@ -6,7 +6,8 @@ something changed inside is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TypeGuard, TypeVar
@@ -74,8 +75,26 @@ def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         stack += inner
 
 
-def replace_nodes(root: cst.CSTNode, changes: Mapping[cst.CSTNode, cst.CSTNode]) -> cst.CSTNode:
-    """A copy of the tree with nodes, found by identity, replaced (whole, their insides with them)."""
+def parents_in(root: cst.CSTNode) -> Mapping[cst.CSTNode, cst.CSTNode]:
+    """Of every node in a tree in which none stands twice, the one that holds it; white space aside."""
+    return {inner: node for node in descendants(root) for inner in children(node)}
+
+
+def replace_nodes(
+    root: cst.CSTNode,
+    changes: Mapping[cst.CSTNode, cst.CSTNode],
+    parents: Mapping[cst.CSTNode, cst.CSTNode] | None = None,
+) -> cst.CSTNode:
+    """The tree with nodes, found by identity, replaced (whole, their insides with them).
+
+    Without `parents` a copy throughout; with those of the tree, what holds nothing that changes is the same as before.
+    """
+    around: set[cst.CSTNode] | None = set() if parents is not None else None
+    if parents is not None and around is not None:
+        for changed in changes:
+            while changed is not root and changed not in around:
+                around.add(changed)
+                changed = parents[changed]
 
     def copied(value: object) -> object:
         if isinstance(value, (tuple, list)):
@@ -85,6 +104,8 @@ def replace_nodes(root: cst.CSTNode, changes: Mapping[cst.CSTNode, cst.CSTNode])
     def of(node: cst.CSTNode) -> cst.CSTNode:
         if node in changes:
             return changes[node]
+        if around is not None and node is not root and node not in around:
+            return node
         kind = type(node)
         made = object.__new__(kind)
         changed = False
@@ -165,3 +186,41 @@ def bound_names(target: cst.CSTNode) -> frozenset[str]:
     if isinstance(target, (cst.Tuple, cst.List)):
         return frozenset().union(*(bound_names(element.value) for element in target.elements))
     return frozenset()
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def lines_of_statements(module: cst.Module, text: str) -> dict[cst.CSTNode, int]:
+    """The line on which each statement begins, in loops and branches and functions too; empty where Python itself does
+    not read the text. From Python's own parser: that libcst tells it, for every node there is, takes a hundred times
+    as long."""
+    found: dict[cst.CSTNode, int] = {}
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return found
+    waiting: list[tuple[Sequence[cst.CSTNode], Sequence[ast.stmt]]] = [(module.body, tree.body)]
+    while waiting:
+        nodes, statements = waiting.pop()
+        at = 0
+        for node in nodes:
+            statement = statements[at]
+            found[node] = statement.lineno
+            if isinstance(node, cst.SimpleStatementLine):
+                at += len(node.body)
+                continue
+            at += 1
+            body, otherwise = getattr(node, "body", None), getattr(node, "orelse", None)
+            if isinstance(body, cst.IndentedBlock):
+                waiting.append((body.body, _inner(statement, "body")))
+            if isinstance(otherwise, cst.If):
+                waiting.append(((otherwise,), _inner(statement, "orelse")))
+            elif isinstance(otherwise, cst.Else) and isinstance(otherwise.body, cst.IndentedBlock):
+                waiting.append((otherwise.body.body, _inner(statement, "orelse")))
+    return found
+
+
+def _inner(statement: ast.stmt, branch: str) -> list[ast.stmt]:
+    found: list[ast.stmt] = getattr(statement, branch)
+    return found

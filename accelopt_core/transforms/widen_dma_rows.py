@@ -92,7 +92,7 @@ class WidenDmaRows:
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
-        return cst.parse_module(_rewrite(code, loop, _plan(code, loop), factor).code)
+        return _rewrite(code, loop, _plan(code, loop), factor)
 
 
 # --- legality ---------------------------------------------------------------------------------------
