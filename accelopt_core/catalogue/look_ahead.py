@@ -104,6 +104,8 @@ class Search:
         self._worth = worth_a_round(tie)
         self._steps: dict[str, tuple[Rewrite, ...]] = {}
         """Of kernels that no profile is known of, by source: the same in every round."""
+        self._gainless: dict[str, frozenset[SiteName]] = {}
+        """Sites of a measured kernel at which there was nothing to gain, by its content."""
         self._normal: dict[str, Rewrite | None] = {}
         """The normal form by source; None for a kernel that is in it."""
 
@@ -115,21 +117,47 @@ class Search:
         return idea.gain_us < self._worth * idea.root_us
 
     def single_steps(self, context: RoundContext) -> tuple[int, list[Idea]]:
-        """How many untried sites the parent has, and those that promise a gain, were it a tie. Raises NotAKernel."""
-        parent, result = context.parent, context.parent_result
+        """How many untried sites of the parent were priced, and those that promise a gain, were it a tie.
+
+        Sites at which the kernel that the parent was made from had nothing to gain wait until no other one promises
+        more than a tie: most of them still have nothing. Raises NotAKernel.
+        """
+        parent = context.parent
         before_us = self.price_us(parent.source)
         if before_us is None:
             return 0, []
+        starts = self._starts(context, parent, before_us)
+        made_from = next((other.content_hash for other, _ in context.measured if other.id == parent.parent_id), "")
+        waiting = self._gainless.get(made_from, frozenset())
+        count, ideas = self._steps_from(context, starts, before_us, lambda name: name not in waiting)
+        if not waiting:
+            return count, ideas
+        if not all(self.is_tie(idea) for idea in ideas):
+            self._gainless[parent.content_hash] |= waiting
+            return count, ideas
+        more, others = self._steps_from(context, starts, before_us, lambda name: name in waiting)
+        known = {idea.source for idea in ideas}
+        return count + more, ideas + [idea for idea in others if idea.source not in known]
+
+    def _steps_from(
+        self, context: RoundContext, starts: Sequence[_Node], before_us: float, wanted: Callable[[SiteName], bool]
+    ) -> tuple[int, list[Idea]]:
+        result = context.parent_result
         analysis = AnalysisContext(result.bottleneck, result.profile.fields)
         count, ideas = 0, []
         known: set[SiteName] = set()
-        for start in self._starts(context, parent, before_us):
-            legal = legal_rewrites(_parsed(start.source, context), analysis, self._transforms)
+        for start in starts:
+            legal = legal_rewrites(_parsed(start.source, context), analysis, self._transforms, wanted)
             steps = _untried(context, start, [step for step in legal if _name(step) not in known])
             known |= {_name(step) for step in legal}
             prices = self._predict([step.source for step in steps], _left_s(context))
             count += len(steps)
             nodes = [_after(start, step, us) for step in steps if (us := prices.get(step.source)) is not None]
+            gaining = {_name_of(node.path[-1]) for node in nodes if node.us <= (1 - LEAST_SUMMAND) * start.us}
+            gainless = {_name(step) for step in steps if step.source in prices} - gaining
+            self._gainless[context.parent.content_hash] = (
+                self._gainless.get(context.parent.content_hash, frozenset()) | gainless
+            )
             nodes += [start] if start.path else []
             ideas += _ideas(nodes, (1 - LEAST_SUMMAND) * before_us)
         return count, ideas
@@ -316,7 +344,11 @@ def _after(node: _Node, step: Rewrite, us: float) -> _Node:
 
 
 def _name(step: Rewrite) -> SiteName:
-    return SiteName(step.site.transform, step.site.key)
+    return _name_of(step.site)
+
+
+def _name_of(site: Site) -> SiteName:
+    return SiteName(site.transform, site.key)
 
 
 def _left_s(context: RoundContext) -> float:

@@ -2,7 +2,8 @@
 
 The planner lists every legal site of every transform, prices each by simulating the result, and takes
 the one that gains most, weighed by what memory says of it, or the simplest of those that tie with it (`ties.py`);
-when there is none, it looks further (`look_ahead.py`).
+what leaves less work and the loops as they are comes before what regroups them. When there is none, it looks further
+(`look_ahead.py`).
 All else follows from the numbers.
 """
 
@@ -28,7 +29,7 @@ from accelopt_core.proposer import (
     UnusableReply,
 )
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
-from accelopt_core.transforms.registry import STEPS
+from accelopt_core.transforms.registry import LESS_WORK, STEPS
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.reflexion import Reflexion
 
@@ -128,7 +129,7 @@ class CataloguePlanner:
         weighed = [_Weighed(idea, *_weigh(idea, bottleneck, context)) for idea in ideas]
         weighed.sort(key=lambda each: each.idea.title)
         tie_us = self._tie * min(idea.after_us for idea in ideas)
-        order = best_first(weighed, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
+        order = _in_order(weighed, tie_us)
         first = order[0]
         refuted = {each.idea.source for each in weighed if each.weight < 1}
         others = [idea for idea in (*(each.idea for each in order[1:]), *steps) if idea.source not in refuted]
@@ -136,6 +137,18 @@ class CataloguePlanner:
         if not tried(context, together.root, source_hash(together.source), together.title):
             order[0] = replace(first, idea=together)
         return _plan(context, order, bottleneck, seen)
+
+
+def _in_order(ideas: list[_Weighed], tie_us: float) -> list[_Weighed]:
+    """What leaves less work and the loops as they are comes first, also where something else gains more: once
+    iterations are regrouped, most of it is refused. What memory speaks against waits its turn."""
+    first = [each for each in ideas if each.idea.path[-1].transform in LESS_WORK and each.weight >= 1]
+    rest = [each for each in ideas if each not in first]
+    return [
+        each
+        for part in (first, rest)
+        for each in best_first(part, lambda each: each.gain_us, tie_us, lambda each: each.simpler)
+    ]
 
 
 def _out_of_reach(sites: int, context: RoundContext) -> str:

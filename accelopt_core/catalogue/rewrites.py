@@ -6,7 +6,7 @@ Plans that are carried out without a model name their steps in `Plan.details`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -50,21 +50,31 @@ class NotRewrites(Exception):
 
 
 def legal_rewrites(
-    module: KernelModule, context: AnalysisContext, transforms: Sequence[Transform]
+    module: KernelModule,
+    context: AnalysisContext,
+    transforms: Sequence[Transform],
+    wanted: Callable[[SiteName], bool] = lambda name: True,
 ) -> tuple[Rewrite, ...]:
     """Every legal site, in the order of the transforms, less those that lead to the same kernel as one before.
 
     Raises NotAKernel.
     """
-    return without_repeats(every_rewrite(module, context, transforms))
+    return without_repeats(every_rewrite(module, context, transforms, wanted))
 
 
 def every_rewrite(
-    module: KernelModule, context: AnalysisContext, transforms: Sequence[Transform]
+    module: KernelModule,
+    context: AnalysisContext,
+    transforms: Sequence[Transform],
+    wanted: Callable[[SiteName], bool] = lambda name: True,
 ) -> tuple[Rewrite, ...]:
-    """Every legal site, in the order of the transforms. Raises NotAKernel."""
+    """Every legal site that is wanted, in the order of the transforms. Raises NotAKernel."""
     sites = [(transform, site) for transform in transforms for site in transform.analyze(module, context)]
-    return tuple(Rewrite(site, transform.apply(module, site.key).code) for transform, site in sites)
+    return tuple(
+        Rewrite(site, transform.apply(module, site.key).code)
+        for transform, site in sites
+        if wanted(SiteName(site.transform, site.key))
+    )
 
 
 def without_repeats(steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:

@@ -91,3 +91,23 @@ def transform_named(name: str) -> Transform:
         if transform.name == name:
             return transform
     raise KeyError(f"no transform is called {name}; there are: {', '.join(t.name for t in TRANSFORMS)}")
+
+
+LESS_WORK = frozenset(
+    {
+        AccumulateInPsum.name,
+        BroadcastByDma.name,
+        ContiguousTransfers.name,
+        DropCopy.name,
+        FuseElementwise.name,
+        FuseRowSum.name,
+        HoistInvariantLoads.name,
+        HoistInvariantPreparation.name,
+        RotateBuffers.name,
+        ScaleAfterProduct.name,
+        StagedStores.name,
+        SubtractInActivation.name,
+    }
+)
+"""Transforms after which less is done, or less waited for, and the loops are what they were. They stand in the way of
+no other; what regroups iterations stands in the way of most of them."""

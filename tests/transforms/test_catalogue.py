@@ -72,6 +72,19 @@ def test_the_first_plan_is_the_largest_predicted_gain_and_comes_true(catalogue, 
     np.testing.assert_array_equal(run(source, LHS, RHS), run(MATMUL.kernel_source, LHS, RHS))
 
 
+def test_less_work_comes_before_what_regroups_iterations_and_gains_more():
+    def price_of(source: str) -> float:
+        return 1000.0 if source == MATMUL.kernel_source else 500.0 if "_group" in source else 900.0
+
+    def planned(*techniques: str) -> Plan:
+        transforms = tuple(each for each in TRANSFORMS if each.name in techniques)
+        proposer = catalogue_proposer(priced_by(price_of), TODAY, transforms)
+        return proposer.planner.plan(context_for(MATMUL.kernel_source))
+
+    assert planned("group-loads", "hoist-invariant-load").technique == "hoist-invariant-load"
+    assert planned("group-loads", "move-elementwise-work").technique == "group-loads"
+
+
 def test_what_was_tried_is_not_planned_again(catalogue):
     context = context_for(MATMUL.kernel_source)
     first = catalogue.planner.plan(context)

@@ -88,7 +88,13 @@ class Game:
 
     def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
         """Measured kernels in the order of the run; the fastest is the best and the parent."""
-        ran = tuple((Candidate(text or "input", node(text)), measured(self.prices[text])) for text in words)
+        ran = tuple(
+            (
+                Candidate(text or "input", node(text), (text[:-1] or "input") if text else None),
+                measured(self.prices[text]),
+            )
+            for text in words
+        )
         best, result = min(ran, key=lambda pair: pair[1].latency_us)
         return RoundContext(
             len(words), TASK, best, result, best, result, ran[0][1].latency_us, history=history, measured=ran
@@ -116,6 +122,18 @@ def test_given_a_step_that_gains_then_nothing_further_is_looked_at():
 
     assert (plan.title, plan.expected_gain_us, plan.parent_id) == ("go a", 10.0, None)
     assert "ac" not in game.asked
+
+
+def test_where_there_was_nothing_to_gain_is_looked_at_again_when_nothing_else_is_left():
+    edges = {"": "abc", "a": "bcd", "ad": "bc"}
+    prices = {"": 100.0, "a": 80.0, "b": 100.0, "c": 95.0, "ac": 78.0, "ad": 60.0, "adc": 60.0, "adb": 40.0}
+    game = Game(edges, prices)
+
+    assert game.plan("").title == "go a"
+    assert game.plan("", "a").title == "go d" and "ab" not in game.asked
+    plan = game.plan("", "a", "ad")
+    assert plan.title == "go b" and "Of 2 untried sites" in plan.rationale
+    assert {"adb", "adc"} <= set(game.asked)
 
 
 def test_given_no_step_that_gains_then_two_that_do_together_are_one_plan():
