@@ -106,8 +106,8 @@ class Search:
         """Of kernels that no profile is known of, by source: the same in every round."""
         self._gainless: dict[str, frozenset[SiteName]] = {}
         """Sites of a measured kernel at which there was nothing to gain, by its content."""
-        self._normal: dict[str, Rewrite | None] = {}
-        """The normal form by source; None for a kernel that is in it."""
+        self._normal: dict[str, tuple[Rewrite, ...]] = {}
+        """Normal forms by source; none for a kernel that is in it."""
 
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]
@@ -256,19 +256,21 @@ class Search:
         return sorted(measured, key=lambda pair: pair[1].latency_us)[: self._look_ahead.roots]
 
     def _starts(self, context: RoundContext, root: Candidate, root_us: float) -> list[_Node]:
-        """The kernel as it stands, and its normal form where that is another."""
+        """The kernel as it stands, and its normal forms where those are others."""
         starts = [_Node(root, root_us, (), root.source, root_us)]
-        normal = self._normal_form(root.source, context) if self._begins_normal else None
-        us = self.price_us(normal.source) if normal is not None else None
-        return [*starts, _after(starts[0], normal, us)] if normal is not None and us is not None else starts
+        for form in self._normal_forms(root.source, context) if self._begins_normal else ():
+            us = self.price_us(form.source)
+            if us is not None:
+                starts.append(_after(starts[0], form, us))
+        return starts
 
-    def _normal_form(self, source: str, context: RoundContext) -> Rewrite | None:
+    def _normal_forms(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
         if source not in self._normal:
             try:
                 known = AnalysisContext(dtypes=self._dtypes())
-                (found,) = legal_rewrites(_parsed(source, context), known, (NORMALIZE,)) or (None,)
+                found = legal_rewrites(_parsed(source, context), known, (NORMALIZE,))
             except NotAKernel:  # a model's kernel, among those measured
-                found = None
+                found = ()
             self._normal[source] = found
         return self._normal[source]
 

@@ -169,6 +169,7 @@ def _source(code: KernelCode, row: str, rows: str, statement: Statement) -> tupl
     load = _load(code, row, statement)
     source = code.argument(load, "src", 1)
     assert source is not None and load.call is not None
+    source = _in_memory(code, row, allocation, load, source)
     if not isinstance(source, (cst.Name, cst.Subscript, cst.Call)) or not code.regions_of(source) <= HBM:
         raise IllegalSite(f"{row} is not loaded from HBM (line {load.line})")
     for root in code.roots_of(content_names(source)):
@@ -179,6 +180,23 @@ def _source(code: KernelCode, row: str, rows: str, statement: Statement) -> tupl
         raise IllegalSite(f"line {load.line}: the name of nki.isa is not at hand")
     text = code.module.code_for_node
     return allocation, load, f"{text(source)}.broadcast(0, {rows})", text(load.call.func.value)
+
+
+def _in_memory(
+    code: KernelCode, row: str, allocation: Statement, load: Statement, source: cst.BaseExpression
+) -> cst.BaseExpression:
+    """Where a part of a tile lies that is itself loaded whole, from a buffer in HBM by its name; else the source."""
+    part = source.value if isinstance(source, cst.Subscript) else source
+    bindings = code.bindings(part.value) if isinstance(part, cst.Name) else []
+    if not isinstance(part, cst.Name) or [b.kind for b in bindings] != [Kind.ALLOCATE] or bindings[0].region != "sbuf":
+        return source
+    made = made_once(code, part.value)
+    first = _load(code, part.value, load)
+    memory = code.argument(first, "src", 1)
+    same_dtype = declared_dtype(code, made) == declared_dtype(code, allocation) != ""
+    if not isinstance(memory, cst.Name) or not same_dtype:
+        raise IllegalSite(f"{row} is part of {part.value}, which is not a buffer of HBM loaded whole, in the same dtype")
+    return source.with_changes(value=memory) if isinstance(source, cst.Subscript) else memory
 
 
 def _is_only_reader(code: KernelCode, row: str, allocation: Statement, load: Statement, statement: Statement) -> bool:

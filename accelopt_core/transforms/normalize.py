@@ -1,8 +1,9 @@
 """A kernel in a form that other transforms understand, and that means the same.
 
 Functions of the file are written out where they are called, loops count up from 0, every name is bound once, every
-tile is made where it is used and for one purpose. By itself this gains little or nothing: it is a first step, taken
-when a transform that follows it gains.
+tile is made where it is used and for one purpose. A second form, which asserts that every tile is a whole one, has no
+bounds that cut the last one off. By itself neither gains much: it is a first step, taken when a transform that follows
+it gains.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import libcst as cst
 from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
+from accelopt_core.transforms.normalize_bounds import with_sizes_simplified, with_whole_tiles
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
 from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtypes_stated
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
@@ -22,7 +24,7 @@ from accelopt_core.transforms.normalize_names import with_names_bound_once
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
 
-KEY = "kernel"
+KEY, WHOLE = "kernel", "whole"
 _MOST_PASSES = 8
 
 
@@ -37,26 +39,40 @@ class Normalize:
         )
 
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        dtypes = dtypes_to_state(read_kernel(module), context.dtypes)
-        made = normalized(module, dtypes)
-        if made.text == module.text:
-            return ()
-        return (
+        code = read_kernel(module)
+        dtypes = dtypes_to_state(code, context.dtypes)
+        plain = normalized(module, dtypes)
+        whole = with_every_tile_whole(plain)
+        stated = [f"{name}={dtype}" for name, dtype in dtypes.items()]
+        forms = []
+        if plain.text != module.text:
+            forms.append(([KEY], "write the kernel in normal form", ""))
+        if whole is not plain and whole.text != module.text:
+            asserts = "it asserts that every tile is whole; "
+            forms.append(([KEY, WHOLE], "write the kernel in normal form, for whole tiles only", asserts))
+        return tuple(
             Site(
                 self.name,
-                " ".join([KEY, *(f"{name}={dtype}" for name, dtype in dtypes.items())]),
-                "write the kernel in normal form",
-                read_kernel(module).line_of(read_kernel(module).function),
-                "names, places of allocations and calls change, and no instruction",
+                " ".join([*words, *stated]),
+                what,
+                code.line_of(code.function),
+                f"{asserts}names, places of allocations and calls change, and no instruction",
                 "other changes become possible",
-            ),
+            )
+            for words, what, asserts in forms
         )
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         kernel, *stated = key.split(" ")
-        if kernel != KEY or not all(name.isidentifier() and dtype.isidentifier() for name, dtype in map(_pair, stated)):
-            raise SiteGone(f"{key}: the normal form has one site, {KEY}, with what its arguments are: {KEY} x=float32")
-        made = normalized(module, dict(map(_pair, stated)))
+        whole = stated[:1] == [WHOLE]
+        dtypes = dict(map(_pair, stated[whole:]))
+        if kernel != KEY or not all(name.isidentifier() and dtype.isidentifier() for name, dtype in dtypes.items()):
+            raise SiteGone(f"{key}: the normal form's site is {KEY}, with what its arguments are: {KEY} x=float32")
+        made = normalized(module, dtypes)
+        if whole:
+            plain, made = made, with_every_tile_whole(made)
+            if made is plain:
+                raise IllegalSite("no bound cuts a tile off")
         if made.text == module.text:
             raise IllegalSite("the kernel is in normal form")
         return made.tree
@@ -83,6 +99,16 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
             return module
         module = made
     return module
+
+
+def with_every_tile_whole(module: KernelModule) -> KernelModule:
+    """Of a kernel in normal form: in it again, without bounds that cut the last tile off. Raises NotAKernel."""
+    code = read_kernel(module)
+    made = with_whole_tiles(code)
+    if made is code.module:
+        return module
+    made = with_sizes_simplified(KernelCode(KernelModule(made, module.entry_points)))
+    return normalized(KernelModule(made, module.entry_points))
 
 
 def _once(module: KernelModule) -> KernelModule:

@@ -84,7 +84,7 @@ REFUSALS = {
         KERNEL.replace("dst=row, src=g", "dst=row[0:1, 0:N], src=g"), "loads a part of row"
     ),
     "the row comes from a tile": (
-        KERNEL.replace("src=g[m : m + 1, 0:N]", "src=tile[0:1, 0:N]"), "not loaded from HBM"
+        KERNEL.replace("src=g[m : m + 1, 0:N]", "src=tile[0:1, 0:N]"), "not a buffer of HBM"
     ),
     "where it comes from is written": (
         KERNEL.replace("src=g[m : m + 1, 0:N]", "src=out[m : m + 1, 0:N]"), "from where the row comes, is written"
@@ -181,3 +181,33 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
         source = source.replace("        nisa.dma_copy(dst=out", f"        {add}\n        nisa.dma_copy(dst=out")
     for key in sites(BY_DMA, source):
         np.testing.assert_array_equal(run(applied(BY_DMA, source, key), X, G), run(source, X, G), err_msg=key)
+
+
+PARTS = PRODUCT.replace(
+    "    ones =",
+    "    everything = nl.ndarray((1, N), dtype=nl.float32, buffer=nl.sbuf)\n"
+    "    nisa.dma_copy(everything, src=h)\n    ones =",
+).replace("src=g[m : m + 1, 0:N]", "src=everything[0:1, 0:N]").replace(
+    "    M, N = x.shape\n", "    M, N = x.shape\n    h = g.reshape((1, 4 * N))[0:1, 0:N]\n"
+)
+
+
+def test_part_of_a_row_that_was_loaded_before_comes_from_where_that_lies():
+    changed = applied(BY_DMA, PARTS, "weights")
+
+    np.testing.assert_array_equal(run(changed, X, G), run(PARTS, X, G))
+    assert "src=h[0:1, 0:N].broadcast(0, 128)" in changed and "row = nl" not in changed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("(everything, src=h)", "(everything[0:1, 0:N], src=h)", "loads a part of everything"),
+        ("(everything, src=h)", "(everything, src=h[0:1, 0:N])", "not a buffer of HBM loaded whole"),
+        ("(1, N), dtype=nl.float32", "(1, N), dtype=nl.bfloat16", "same dtype"),
+        ("    ones =", "    nisa.memset(dst=everything, value=0.0)\n    ones =", "not filled by one transfer alone"),
+    ],
+)
+def test_part_of_a_row_that_was_not_simply_loaded_stays(old, new, reason):
+    assert old in PARTS
+    check_refused(BY_DMA, PARTS.replace(old, new, 1), "weights", reason)
