@@ -195,7 +195,7 @@ def _in_memory(
     memory = code.argument(first, "src", 1)
     same_dtype = declared_dtype(code, made) == declared_dtype(code, allocation) != ""
     if not isinstance(memory, cst.Name) or not same_dtype:
-        raise IllegalSite(f"{row} is part of {part.value}, which is not a buffer of HBM loaded whole, in the same dtype")
+        raise IllegalSite(f"{row} is part of {part.value}, which is not a buffer of HBM loaded whole in the same dtype")
     return source.with_changes(value=memory) if isinstance(source, cst.Subscript) else memory
 
 

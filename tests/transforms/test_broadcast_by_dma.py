@@ -183,12 +183,14 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
         np.testing.assert_array_equal(run(applied(BY_DMA, source, key), X, G), run(source, X, G), err_msg=key)
 
 
-PARTS = PRODUCT.replace(
-    "    ones =",
-    "    everything = nl.ndarray((1, N), dtype=nl.float32, buffer=nl.sbuf)\n"
-    "    nisa.dma_copy(everything, src=h)\n    ones =",
-).replace("src=g[m : m + 1, 0:N]", "src=everything[0:1, 0:N]").replace(
-    "    M, N = x.shape\n", "    M, N = x.shape\n    h = g.reshape((1, 4 * N))[0:1, 0:N]\n"
+PARTS = (
+    PRODUCT.replace(
+        "    ones =",
+        "    everything = nl.ndarray((1, N), dtype=nl.float32, buffer=nl.sbuf)\n"
+        "    nisa.dma_copy(everything, src=h)\n    ones =",
+    )
+    .replace("src=g[m : m + 1, 0:N]", "src=everything[0:1, 0:N]")
+    .replace("    M, N = x.shape\n", "    M, N = x.shape\n    h = g.reshape((1, 4 * N))[0:1, 0:N]\n")
 )
 
 
