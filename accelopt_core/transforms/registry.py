@@ -8,6 +8,7 @@ from accelopt_core.transforms.block_tiles import BlockTiles
 from accelopt_core.transforms.broadcast_by_dma import BroadcastByDma
 from accelopt_core.transforms.contiguous_transfers import ContiguousTransfers
 from accelopt_core.transforms.drop_copy import DropCopy
+from accelopt_core.transforms.drop_memset import DropMemset
 from accelopt_core.transforms.evacuate_psum import EvacuatePsum
 from accelopt_core.transforms.fill_partitions import FillPartitions
 from accelopt_core.transforms.fuse_elementwise import FuseElementwise
@@ -42,6 +43,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     ScaleAfterProduct(),
     AccumulateInPsum(),
     DropCopy(),
+    DropMemset(),
     TransposeByDma(),
     TransposeByPe(),
     BroadcastByDma(),
@@ -73,6 +75,7 @@ LOCAL = frozenset(
         SubtractInActivation.name,
         ScaleAfterProduct.name,
         DropCopy.name,
+        DropMemset.name,
         TransposeByDma.name,
         TransposeByPe.name,
         BroadcastByDma.name,
@@ -99,6 +102,7 @@ LESS_WORK = frozenset(
         BroadcastByDma.name,
         ContiguousTransfers.name,
         DropCopy.name,
+        DropMemset.name,
         FuseElementwise.name,
         FuseRowSum.name,
         HoistInvariantLoads.name,

@@ -35,6 +35,7 @@ from tests.transforms import test_block_tiles as block
 from tests.transforms import test_broadcast_by_dma as broadcast
 from tests.transforms import test_contiguous_transfers as contiguous
 from tests.transforms import test_drop_copy as drop
+from tests.transforms import test_drop_memset as memset
 from tests.transforms import test_elementwise_transforms as elementwise
 from tests.transforms import test_evacuate_psum as evacuate
 from tests.transforms import test_fill_partitions as fill
@@ -133,6 +134,13 @@ def piece_by_piece(silu: str) -> str:
         "            for c in range(TILE_N // 32):\n"
         f"                nisa.activation(dst=out{part}, op=nl.silu, data=tile{part})\n",
     )
+
+
+def set_before_it_is_loaded(silu: str) -> str:
+    """As many kernels do, in case a tile is not full."""
+    load = "            nisa.dma_copy(dst=tile, "
+    assert silu.count(load) == 1
+    return silu.replace(load, "            nisa.memset(dst=tile, value=0.0)\n" + load)
 
 
 def every_nth(silu: str) -> str:
@@ -241,6 +249,11 @@ CONTRACTS = {
         drop.test_a_copy_within_sbuf_serves_no_transfer,
         drop.REFUSED, drop.test_a_copy_with_a_purpose_stays_and_is_not_offered,
         drop.test_the_same_numbers_come_of_one_pass_less, "adamw", with_a_copy,
+    ),
+    "drop-memset": Contract(
+        memset.test_nothing_is_set_that_is_loaded_anyway,
+        memset.REFUSALS, memset.test_refuses,
+        memset.test_every_site_of_a_random_kernel_keeps_the_result, "silu", set_before_it_is_loaded,
     ),
     "transpose-by-dma": Contract(
         by_dma.test_both_operands_of_lora_can_be_turned,
