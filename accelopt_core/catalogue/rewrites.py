@@ -12,7 +12,15 @@ from functools import cached_property
 from typing import Protocol
 
 from accelopt_core.candidate import source_hash
-from accelopt_core.transforms.base import AnalysisContext, KernelModule, Site, Transform, parse_kernel
+from accelopt_core.transforms.base import (
+    AnalysisContext,
+    IllegalSite,
+    KernelModule,
+    NotAKernel,
+    Site,
+    Transform,
+    parse_kernel,
+)
 from accelopt_core.transforms.registry import transform_named
 
 
@@ -68,13 +76,34 @@ def every_rewrite(
     transforms: Sequence[Transform],
     wanted: Callable[[SiteName], bool] = lambda name: True,
 ) -> tuple[Rewrite, ...]:
-    """Every legal site that is wanted, in the order of the transforms. Raises NotAKernel."""
-    sites = [(transform, site) for transform in transforms for site in transform.analyze(module, context)]
-    return tuple(
-        Rewrite(site, transform.apply(module, site.key).code)
-        for transform, site in sites
-        if wanted(SiteName(site.transform, site.key))
-    )
+    """Every legal site that is wanted, in the order of the transforms. Raises NotAKernel.
+
+    A transform that fails, or offers what it then refuses, is at fault and not the kernel: told as a refusal, it costs
+    that site and not the run.
+    """
+    found = []
+    for transform in transforms:
+        try:
+            sites = transform.analyze(module, context)
+        except NotAKernel:
+            raise
+        except Exception as error:  # whatever a stranger's kernel brings out
+            context.refuse(transform.name, "", 1, _fault(error))
+            continue
+        for site in sites:
+            if not wanted(SiteName(site.transform, site.key)):
+                continue
+            try:
+                found.append(Rewrite(site, transform.apply(module, site.key).code))
+            except Exception as error:  # as above
+                context.refuse(transform.name, site.key, site.line, _fault(error))
+    return tuple(found)
+
+
+def _fault(error: Exception) -> IllegalSite:
+    if isinstance(error, IllegalSite):
+        return error
+    return IllegalSite(f"the transform itself fails here ({type(error).__name__}: {error}); please report it")
 
 
 def without_repeats(steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:

@@ -95,6 +95,7 @@ class MergedLoop:
         self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and self._can_be_merged(s)]
         if partly:
             self._leave_tiles_that_stay()
+            self._check_that_all_can_be_written()
         if not self.merged:
             raise IllegalSite(f"nothing in the loop over {loop.variable} works on several iterations at once")
 
@@ -183,6 +184,12 @@ class MergedLoop:
             if len(users) == 1 and users[0][0] not in self.merged:
                 del self._tiles[name]
         self._accesses.clear()
+
+    def _check_that_all_can_be_written(self) -> None:
+        """Also what stays uses the tiles of all iterations."""
+        for statement, arg, _ in self._arguments():
+            if content_names(arg.value) & frozenset(self._tiles):
+                self._access(arg.value, statement)
 
     def _access(self, expression: cst.BaseExpression, at: Statement) -> Access:
         """With a dimension more, in which the iterations are, where it is a tile of the loop's own."""

@@ -11,11 +11,13 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.catalogue.rewrites import every_rewrite
 from accelopt_core.evaluation import Bottleneck, Bounds, CompileFailed, Measured, Profile
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
 from accelopt_core.task import Surroundings
-from accelopt_core.transforms.registry import TRANSFORMS
+from accelopt_core.transforms.base import AnalysisContext, Refusal, parse_kernel
+from accelopt_core.transforms.registry import STEPS, TRANSFORMS
 from infra.tasks.seed_index import load_seed
 from ka_extensions.divergence_guard import DivergenceGuard
 from tests.attempts import attempted
@@ -83,6 +85,21 @@ def test_less_work_comes_before_what_regroups_iterations_and_gains_more():
 
     assert planned("group-loads", "hoist-invariant-load").technique == "hoist-invariant-load"
     assert planned("group-loads", "move-elementwise-work").technique == "group-loads"
+
+
+@pytest.mark.parametrize("verb", ["analyze", "apply"])
+def test_a_transform_that_fails_costs_its_site_and_not_the_run(verb, predict, monkeypatch):
+    def broken(self, *given):
+        raise ZeroDivisionError("of its own")
+
+    (hoist,) = (each for each in TRANSFORMS if each.name == "hoist-invariant-load")
+    monkeypatch.setattr(type(hoist), verb, broken)
+    told: list[Refusal] = []
+
+    found = every_rewrite(parse_kernel(MATMUL.kernel_source), AnalysisContext(told=told.append), STEPS)
+
+    assert found and all(step.site.transform != hoist.name for step in found)
+    assert any(each.transform == hoist.name and "itself fails here (ZeroDivisionError: of" in each.why for each in told)
 
 
 def test_what_was_tried_is_not_planned_again(catalogue):

@@ -78,7 +78,7 @@ REFUSALS = {
         "another block",
     ),
     "leaves out": (
-        KERNEL.replace("0:N])\n        nisa.tensor", "0:N], oob_mode=nisa.oob_mode.skip)\n        nisa.tensor"), "as it was"
+        KERNEL.replace(LOAD, LOAD.replace("0:N])\n", "0:N], oob_mode=nisa.oob_mode.skip)\n")), "as it was"
     ),
     "has a name": (KERNEL.replace(LOAD, LOAD + "        view = tile[0:rows, 0:N]\n"), "otherwise than"),
     "read before": (

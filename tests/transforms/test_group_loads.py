@@ -146,6 +146,16 @@ def test_a_site_of_another_kernel_is_gone(key):
         applied(GROUP, KERNEL, key)
 
 
+def test_a_tile_that_what_stays_uses_by_a_pattern_is_not_offered():
+    """Of the tiles of several iterations, a pattern would be another one."""
+    source = KERNEL.replace("moving=right)", "moving=right.ap(pattern=[[N, 128], [1, N]]))").replace(
+        "        nisa.nc_matmul",
+        "        nisa.tensor_scalar(dst=right, data=right, op0=nl.add, operand0=1.0)\n        nisa.nc_matmul",
+    )
+
+    check_refused(GROUP, source, "k#1x2", "no buffer with its indices")
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
