@@ -17,6 +17,7 @@ from accelopt_core.transforms.group_loads import GroupLoads
 from accelopt_core.transforms.group_transposes import GroupTransposes
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
+from accelopt_core.transforms.keep_on_chip import KeepOnChip
 from accelopt_core.transforms.merge_iterations import MergeIterations
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.normalize import NORMALIZE
@@ -48,6 +49,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     TransposeByPe(),
     BroadcastByDma(),
     ContiguousTransfers(),
+    KeepOnChip(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RotateBuffers(),
@@ -80,6 +82,7 @@ LOCAL = frozenset(
         TransposeByPe.name,
         BroadcastByDma.name,
         ContiguousTransfers.name,
+        KeepOnChip.name,
         ReciprocalOnScalar.name,
         RotateBuffers.name,
     }
@@ -107,6 +110,7 @@ LESS_WORK = frozenset(
         FuseRowSum.name,
         HoistInvariantLoads.name,
         HoistInvariantPreparation.name,
+        KeepOnChip.name,
         RotateBuffers.name,
         ScaleAfterProduct.name,
         StagedStores.name,

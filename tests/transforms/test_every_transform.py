@@ -44,6 +44,7 @@ from tests.transforms import test_group_loads as loads
 from tests.transforms import test_group_transposes as group
 from tests.transforms import test_hoist_invariant_loads as hoist
 from tests.transforms import test_interchange_loops as interchange
+from tests.transforms import test_keep_on_chip as keep
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
@@ -141,6 +142,17 @@ def set_before_it_is_loaded(silu: str) -> str:
     load = "            nisa.dma_copy(dst=tile, "
     assert silu.count(load) == 1
     return silu.replace(load, "            nisa.memset(dst=tile, value=0.0)\n" + load)
+
+
+def by_way_of_hbm(silu: str) -> str:
+    """What is loaded is stored to a buffer of the kernel's own, and loaded again."""
+    loaded = "n * TILE_N : (n + 1) * TILE_N])\n"
+    assert silu.count(loaded) == 1 and silu.count("    for m in ") == 1
+    made = "    scratch = nl.ndarray((TILE_M, N), dtype=x.dtype, buffer=nl.shared_hbm)\n"
+    part = "scratch[0:TILE_M, n * TILE_N : (n + 1) * TILE_N]"
+    there = f"            nisa.dma_copy(dst={part}, src=tile)\n"
+    back = f"            nisa.dma_copy(dst=tile, src={part})\n"
+    return silu.replace("    for m in ", made + "    for m in ").replace(loaded, loaded + there + back)
 
 
 def every_nth(silu: str) -> str:
@@ -274,6 +286,11 @@ CONTRACTS = {
         contiguous.test_rows_are_loaded_whole_once_for_all_iterations,
         contiguous.REFUSALS, contiguous.test_refuses,
         contiguous.test_every_site_of_a_random_kernel_keeps_the_result, "silu", every_nth,
+    ),
+    "keep-on-chip": Contract(
+        keep.test_nothing_is_stored_and_loaded_again,
+        keep.REFUSALS, keep.test_refuses,
+        keep.test_every_site_of_a_random_kernel_keeps_the_result, "silu", by_way_of_hbm,
     ),
     "stage-store": Contract(
         staged.test_one_store_for_all_iterations,
