@@ -86,11 +86,14 @@ def run_suite(root: Path, arguments: Sequence[str]) -> int:
     """pytest's exit status. The summary comes after pytest's own output, its closing line last.
 
     Without arguments the whole suite runs, files side by side: many tests wait for links, timeouts and other processes.
+    It draws the same random cases every time, so that a change which broke nothing cannot fail it; pytest by itself
+    draws new ones.
     """
     for name in SECRETS:
         os.environ.pop(name, None)
     os.chdir(root)
-    how = arguments or ("-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "loadfile")
+    workers = str(min(MOST_WORKERS, os.cpu_count() or 1))
+    how = arguments or ("-n", workers, "--dist", "loadfile", "--hypothesis-profile=ci")
     return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
 
 
