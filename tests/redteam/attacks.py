@@ -16,7 +16,7 @@ PROGRAM = "sleep 98765.4321"
 EVERY_FILE = """
 import os
 def everywhere(data):
-    for fd in range(3, 64):
+    for fd in range(3, 1024):
         try:
             os.lseek(fd, 0, 0)
             os.write(fd, data)
