@@ -6,6 +6,7 @@ for i in range(0, N, T):              for i_index in range((N + T - 1) // T):
 
 tiles = [nl.ndarray(...) for k in range(K)]    ->    tiles = [], and a loop that appends
 total = nl.zeros(shape, nl.float32)            ->    nl.ndarray, and a memset
+tile = nl.load(x[0:128]); nl.store(x, tile)    ->    nl.ndarray, and transfers
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.isa_effects import LOOP_RANGES
 from accelopt_core.transforms.kernel_code import KernelCode
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
+from accelopt_core.transforms.operand_access import AccessReader
 from accelopt_core.transforms.syntax import descendants, replace_nodes
 
 _FILLED = {"nki.language.zeros": "0", "nki.language.ones": "1"}
@@ -73,6 +76,8 @@ class _Spell(cst.CSTTransformer):
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
         small = original_node.body[0]
+        if len(original_node.body) == 1 and isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            return self._stored(original_node, small, small.value) or updated_node
         if len(original_node.body) != 1 or not isinstance(small, cst.Assign) or len(small.targets) != 1:
             return updated_node
         target, value = small.targets[0].target, small.value
@@ -81,8 +86,54 @@ class _Spell(cst.CSTTransformer):
         if isinstance(value, cst.ListComp):
             return self._list(original_node, target.value, value) or updated_node
         if isinstance(value, cst.Call):
-            return self._filled(original_node, target.value, value) or updated_node
+            filled = self._filled(original_node, target.value, value)
+            return filled or self._loaded(original_node, target.value, value) or updated_node
         return updated_node
+
+    def _stored(self, line: cst.SimpleStatementLine, small: cst.Expr, call: cst.Call) -> cst.BaseStatement | None:
+        """`nl.store(x, value=tile)` is a transfer."""
+        given = self._given(call, "nki.language.store", ("dst", "value"))
+        if given is None or set(given) != {"dst", "value"}:
+            return None
+        self.done = True
+        text = {name: self._code.module.code_for_node(value) for name, value in given.items()}
+        made = cst.parse_expression(f"{self._isa}.dma_copy(dst={text['dst']}, src={text['value']})")
+        return line.with_changes(body=[small.with_changes(value=made)])
+
+    def _loaded(
+        self, line: cst.SimpleStatementLine, name: str, call: cst.Call
+    ) -> cst.FlattenSentinel[cst.BaseStatement] | None:
+        """`tile = nl.load(x)` is a tile and a transfer."""
+        given = self._given(call, "nki.language.load", ("src", "dtype"))
+        source = given.get("src") if given is not None else None
+        statement = next((each for each in self._code.statements() if each.node is line), None)
+        if given is None or statement is None or not isinstance(source, (cst.Name, cst.Subscript)):
+            return None
+        if name in {node.value for node in _names_in(source)} or not isinstance(call.func, cst.Attribute):
+            return None  # made from what the name stood for before
+        text = self._code.module.code_for_node
+        try:
+            access = AccessReader(self._code).access(source, statement)
+            lengths = list(map(str, access.lengths(access.kept)))
+            shape = f"({', '.join(lengths)})" if len(lengths) > 1 else f"({lengths[0]},)"
+        except IllegalSite:  # nor need it show
+            shape = f"{text(source)}.shape"
+        self.done = True
+        nl, dtype = text(call.func.value), given.get("dtype")
+        of_tile = text(dtype) if dtype is not None else f"{text(source)}.dtype"
+        made = cst.parse_statement(f"{name} = {nl}.ndarray({shape}, dtype={of_tile}, buffer={nl}.sbuf)")
+        moved = cst.parse_statement(f"{self._isa}.dma_copy(dst={name}, src={text(source)})")
+        assert isinstance(moved, cst.SimpleStatementLine)
+        first = made.with_changes(leading_lines=line.leading_lines)
+        return cst.FlattenSentinel([first, moved.with_changes(trailing_whitespace=line.trailing_whitespace)])
+
+    def _given(self, call: cst.Call, name: str, parameters: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
+        """The arguments of a call of that function; None for any other call, and where nki.isa has no name here."""
+        if not self._isa or self._code.qualified(call.func) != name or len(call.args) > len(parameters):
+            return None
+        given = {arg.keyword.value if arg.keyword else parameters[at]: arg.value for at, arg in enumerate(call.args)}
+        plain = not any(arg.star for arg in call.args) and set(given) <= set(parameters)
+        return given if plain and not any("\n" in self._code.module.code_for_node(v) for v in given.values()) else None
 
     def _list(
         self, line: cst.SimpleStatementLine, name: str, value: cst.ListComp

@@ -258,6 +258,41 @@ def test_shipped_kernels_are_in_normal_form(seed):
         NORMALIZE.apply(parse_kernel(source), "kernel")
 
 
+LOADED = """
+tile = nl.load(x[0:64, 0:32])  # all of it
+# half of them
+half = nl.load(src=x[0:32, 0:32:2], dtype=nl.bfloat16)
+again = nl.load(x)
+nisa.tensor_tensor(dst=again, data1=again, data2=tile, op=nl.add)
+nl.store(out, value=again)
+# over that
+nl.store(dst=out[0:32, 0:16], value=half)
+nl.store(out[32:64, 0:16], tile[0:32, 0:32:2])
+"""
+
+
+def test_loads_and_stores_of_the_language_are_transfers():
+    made = same(kernel(LOADED))
+
+    assert "nl.load" not in made and "nl.store" not in made
+    assert "tile = nl.ndarray((64, 32), dtype=x[0:64, 0:32].dtype, buffer=nl.sbuf)" in made
+    before, after = trace(kernel(LOADED), X), trace(made, X)
+    assert [t.opcode for t in before.templates] == [t.opcode for t in after.templates]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tile = nl.load(*[x])",
+        "tile = nl.load(x.reshape((32, 64)))",
+        "nl.store(out, x, x)",
+    ],
+)
+def test_what_is_no_plain_load_or_store_stays(line):
+    body = f"half = nl.ndarray((8, 8), dtype=x.dtype, buffer=nl.sbuf)\nnisa.memset(dst=half, value=1.0)\n{line}\n"
+    assert line in normal(kernel(body))
+
+
 # --- random kernels -----------------------------------------------------------------------------------------
 
 TILES = ("a", "b", "c")
