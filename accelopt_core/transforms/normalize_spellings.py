@@ -34,14 +34,43 @@ def in_one_spelling(code: KernelCode) -> cst.Module:
         return code.module
     result = code.module.deep_replace(code.function, changed)
     assert isinstance(result, cst.Module)
+    if edit.lacks_isa and any(isinstance(n, cst.Name) and n.value == _ISA for n in descendants(changed)):
+        at = next(n for n, each in enumerate(result.body) if isinstance(each, cst.FunctionDef) and each is changed)
+        before = [n for n, each in enumerate(result.body[:at]) if _is_import(each)]
+        place = before[-1] + 1 if before else 0
+        line = cst.parse_statement(f"import nki.isa as {_ISA}")
+        result = result.with_changes(body=[*result.body[:place], line, *result.body[place:]])
     return result
+
+
+_ISA = "nisa"
+"""What nki.isa is called where the kernel's file does not import it."""
+
+
+def _is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, (cst.Import, cst.ImportFrom))
+
+
+def _imported_as(module: cst.Module, name: str) -> str:
+    """Its own name for a module, where the file says `import module as name`; empty where it does not."""
+    for statement in module.body:
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        for alias in small.names if isinstance(small, cst.Import) else ():
+            if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+                if module.code_for_node(alias.name) == name:
+                    return alias.asname.name.value
+    return ""
 
 
 class _Spell(cst.CSTTransformer):
     def __init__(self, code: KernelCode) -> None:
         self._code = code
         self._used = set(code.all_names)
-        self._isa = code.name_of_module("nki.isa")
+        self._isa = code.name_of_module("nki.isa") or _imported_as(code.module, "nki.isa")
+        self.lacks_isa = not self._isa and _ISA not in code.all_names
+        if self.lacks_isa:
+            self._isa = _ISA
         self._even = _asserted_even(code)
         self.done = False
 

@@ -280,6 +280,20 @@ def test_loads_and_stores_of_the_language_are_transfers():
     assert [t.opcode for t in before.templates] == [t.opcode for t in after.templates]
 
 
+def test_a_file_that_imports_no_instructions_does_then():
+    source = kernel("nl.store(out, value=nl.load(x))\ntile = nl.load(x)\n").replace("import nki.isa as nisa\n", "")
+    assert "nisa" not in source
+
+    made = same(source)
+
+    named = same(kernel("nl.store(out, value=nl.load(x))").replace("as nisa", "as mine"))
+    assert "mine.dma_copy(" in named and "nisa" not in named
+    assert made.count("import nki.isa as nisa\n") == 1 and "nisa.dma_copy(dst=out, src=nl.load(x))" in made
+    assert "nisa" not in normal(
+        source.replace("tile = nl.load(x)", "pass").replace("nl.store(out, value=nl.load(x))", "pass")
+    )
+
+
 @pytest.mark.parametrize(
     "line",
     [
