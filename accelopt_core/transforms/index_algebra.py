@@ -174,6 +174,7 @@ class Indices:
             isinstance(expression, cst.Call)
             and isinstance(expression.func, cst.Name)
             and expression.func.value == "min"
+            and self._code.is_pythons_own("min")
         ):
             self._least[text] = tuple(self.polynomial(arg.value, at) for arg in expression.args)
         return Polynomial({(text,): 1})

@@ -190,6 +190,10 @@ class KernelCode:
         """`nki.isa.dma_copy` for whatever name the module imported it under; empty when ambiguous."""
         return self._scopes.qualified(node)
 
+    def is_pythons_own(self, name: str) -> bool:
+        """The built-in function: neither the kernel nor its file gives the name to anything else."""
+        return self._scopes.meaning(name, self.function) == f"builtins.{name}"
+
     def allocations_of(self, expression: cst.BaseExpression) -> list[Statement]:
         """Allocations of the buffers that the expression may stand for."""
         roots = self.roots_of(content_names(expression))

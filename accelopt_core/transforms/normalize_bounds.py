@@ -78,7 +78,7 @@ def _defined(statement: Statement) -> cst.BaseExpression | None:
 
 def _cuts(code: KernelCode, statement: Statement) -> list[cst.Call]:
     """Calls of Python's own `min` with two arguments; of those inside one another the outer."""
-    if "min" in code.parameters or code.bindings("min"):
+    if not code.is_pythons_own("min"):
         return []
     found: list[cst.Call] = []
     inside: set[cst.CSTNode] = set()

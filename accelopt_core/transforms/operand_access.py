@@ -133,7 +133,8 @@ class AccessReader:
             call = expression_of(factor)
             if not isinstance(call, cst.Call) or len(call.args) != 2 or not self.indices.names(found) & self._changing:
                 continue
-            if self._code.module.code_for_node(call.func) != "min" or self._loop is None or self._loop.count is None:
+            named = self._code.module.code_for_node(call.func) == "min" and self._code.is_pythons_own("min")
+            if not named or self._loop is None or self._loop.count is None:
                 continue
             left, right = (self.indices.polynomial(arg.value, at) for arg in call.args)
             slope = (left - right).split(self._variable)[0]

@@ -65,6 +65,10 @@ class Scopes:
         origin = self._origin(inner.value, scope)
         return ".".join([origin, *reversed(path)]) if origin else ""
 
+    def meaning(self, name: str, function: cst.FunctionDef) -> str:
+        """Of a name in a function, as `qualified` has it: `builtins.min`, unless the file binds `min`."""
+        return self._origin(name, self._scope_of[function])
+
     def captured(self, function: cst.FunctionDef) -> frozenset[str]:
         """Names of the function that scopes inside it use, or that it declares global or nonlocal."""
         own = self._scope_of[function]

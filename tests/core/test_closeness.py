@@ -177,6 +177,23 @@ def test_two_products_that_cancel_pass_whatever_is_drawn() -> None:
         assert check(x * c - y * s, expected[0], noise[0]) is None, f"seed {seed}"
 
 
+@pytest.mark.parametrize("wrong", ["a factor off by 1e-5", "one factor in bfloat16", "the smaller product left out"])
+def test_room_where_products_cancel_is_no_room_for_wrong_ones(wrong: str) -> None:
+    """The noise there is of honest rounding: what a search would shave off the products is still far beyond it."""
+    of_task = replace(TASK, reference_source=TURNED)
+    reference = Reference(of_task, of_task.full)
+    for seed in range(10):
+        x, y, c, s = reference.inputs(seed)
+        expected = reference.expected([x, y, c, s])
+        noise = reference.noise([x, y, c, s], expected, FLOAT32.unit, seed)
+        got = {
+            "a factor off by 1e-5": x * c * np.float32(1 + 1e-5) - y * s,
+            "one factor in bfloat16": x * c - y * s.astype(ml_dtypes.bfloat16).astype(np.float32),
+            "the smaller product left out": np.where(np.abs(x * c) > np.abs(y * s), x * c, -y * s),
+        }[wrong]
+        assert check(got, expected[0], noise[0]) is not None, f"seed {seed}"
+
+
 def test_the_noise_of_a_seed_is_always_the_same() -> None:
     reference = Reference(TASK, TASK.full)
     inputs = reference.inputs(3)

@@ -66,6 +66,8 @@ def test_a_site_of_another_kernel_is_gone(key):
 KEPT = {
     "of a size": KERNEL.replace("min(start + 128, N)", "min(N, 4096)").replace("min(N, i * 128 + 128)", "N"),
     "its own min": KERNEL.replace("    N, W = ", "    min = max\n    N, W = "),
+    "the file's min": KERNEL.replace("@nki.jit", "def min(a, b):\n    return b if a > b else a\n\n\n@nki.jit"),
+    "another's min": KERNEL.replace("import nki\n", "import nki\nfrom operator import add as min\n"),
     "three of them": KERNEL.replace("+ 128, N)", "+ 128, N, 999)").replace("+ 128)", "+ 128, 999)"),
     "left early": KERNEL.replace("        rows =", "        if i > 7:\n            break\n        rows ="),
     "what grows with a square": KERNEL.replace("start + 128, N)", "i * i + 128, N)").replace(
