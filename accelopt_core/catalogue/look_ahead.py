@@ -1,6 +1,6 @@
 """Best-first search over the graph of kernels: nodes are kernels, edges are legal steps, prices are predictions.
 
-Nodes that were measured are the roots. From the kernel a round starts with, the step that gains most is taken. When
+Nodes that were measured are the roots. From the kernel a round starts with, one of the steps that gain is taken. When
 none gains more than a tie, small gains are added up, one after the other, until they do together. When that fails too,
 the search goes on from the measured kernels, the best first, one step further: a step that gains nothing by itself may
 open another that does. A kernel's normal form is where steps may begin, as well as at the kernel as it stands. Nothing
