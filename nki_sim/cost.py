@@ -171,15 +171,16 @@ def _tensor(template: Template, machine: Machine) -> Cost:
     hold_ns = max(moving_ns, loading_ns, _dynamic_cycles(template, machine) / machine.tensor_clock_ghz)
     tile = _array_tile(tile_size, tuple(getattr(template.attrs, "tile_position", ()) or ()), hold_ns, machine)
     share = 1.0 if tile is None else tile.rows * tile.columns / (machine.tensor_rows * machine.tensor_columns)
+    busy_ns = hold_ns if tile is None else hold_ns * share * machine.tensor_tile_slowdown
     return Cost(
         "tensor",
-        max(hold_ns * share, passes * machine.tensor_min_cycles / machine.tensor_clock_ghz),
+        max(busy_ns, passes * machine.tensor_min_cycles / machine.tensor_clock_ghz),
         machine.tensor_latency_ns,
         _traffic(template),
         flops=flops,
         transpose_flops=flops if transposes else 0,
         array_tile=tile,
-        activity_ns=hold_ns * share * min(1.0, rows / machine.tensor_rows),
+        activity_ns=hold_ns * share * min(1.0, rows / (machine.tensor_rows if tile is None else tile.rows)),
     )
 
 

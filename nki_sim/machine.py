@@ -148,6 +148,8 @@ class Machine:
     """What a weight load takes besides its columns, when nothing hides it."""
     tensor_pass_ns: float
     """Between two passes over the array, besides their columns."""
+    tensor_tile_slowdown: float
+    """Of a product on a part of the array, over its share of the array's time; 1: all parts work side by side."""
     tensor_wait_ns: float
     """To wait for a transfer, once for each whose data a matmul reads."""
     tensor_latency_ns: float
@@ -442,6 +444,7 @@ _TRN2_OWN: Table = {
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
+    "tensor_tile_slowdown": (1.0, "nki.isa.nc_matmul, tiling mode: tiles work at once; no row has one", "prior"),
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),

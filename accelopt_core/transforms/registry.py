@@ -25,6 +25,7 @@ from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
 from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
+from accelopt_core.transforms.share_array import ShareArray
 from accelopt_core.transforms.split_columns import SplitColumns
 from accelopt_core.transforms.staged_stores import StagedStores
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
@@ -56,6 +57,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     BlockTiles(),
     WidenDmaRows(),
     SplitColumns(),
+    ShareArray(),
     MergeIterations(),
     GroupTransposes(),
     GroupLoads(),

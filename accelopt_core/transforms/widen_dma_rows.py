@@ -224,7 +224,7 @@ def _check_order(
     for other in code.statements():
         if loop not in other.block.loops() or other is statement or other.body is not None:
             continue
-        touched = code.changed_by(other) if is_load else code.roots_of(other.uses | other.written)
+        touched = code.changed_by(other) if is_load else code.roots_of(other.contents | other.written)
         if touched & buffers:
             what = "writes what is loaded" if is_load else "touches what is stored"
             raise IllegalSite(f"line {other.line} {what} on line {statement.line}")
