@@ -45,7 +45,7 @@ class _Operand:
     access: Access
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Tile:
     """Stationary or moving: what every part of the array reads on its own partitions."""
 
@@ -256,9 +256,12 @@ def _check_names(code: KernelCode, loop: Statement) -> None:
 def _rewritten(code: KernelCode, sharing: _Sharing, parts: int) -> cst.Module:
     rows = ROWS // parts
     instead: dict[cst.CSTNode, Sequence[cst.CSTNode]] = {sharing.loop.node: _loop(code, sharing, parts)}
+    bounds = _bounds(sharing, parts)
     for tile in sharing.tiles:
         if not tile.is_made_inside:
-            instead[tile.made.node] = [_allocation(code, tile, parts)]
+            bound = bounds.get(tile)
+            check = [cst.parse_statement(bound)] if bound is not None else []
+            instead[tile.made.node] = [*check, _allocation(code, tile, parts)]
             for statement in tile.operands:
                 if sharing.loop not in statement.block.loops():
                     instead[statement.node] = [_on_part(sharing, statement, 0, rows)]
@@ -309,9 +312,7 @@ def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
     if not text.isdecimal():
         said = f"{parts} iterations over {loop.variable} share the array: they must come out even"
         lines.append(f'assert {as_factor(text)} % {parts} == 0, "{said}"')
-    for height in dict.fromkeys(tile.rows for tile in sharing.tiles if tile.rows.value is None):
-        said = f"products of {parts} iterations share the array: at most {rows} rows each"
-        lines.append(f'assert {height} <= {rows}, "{said}"')
+    lines += [text for tile, text in _bounds(sharing, parts).items() if tile.is_made_inside]
     checks = [cst.parse_statement(line) for line in lines]
     node = loop.node.with_changes(
         target=cst.Name(group),
@@ -321,6 +322,16 @@ def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
     )
     before, *others = (*checks, node)
     return [before.with_changes(leading_lines=loop.node.leading_lines), *others]
+
+
+def _bounds(sharing: _Sharing, parts: int) -> dict[_Tile, str]:
+    """What is to be stated before a tile is made, where its rows are no number; the same thing once."""
+    said = f"products of {parts} iterations share the array: at most {ROWS // parts} rows each"
+    found: dict[str, _Tile] = {}
+    for tile in sorted(sharing.tiles, key=lambda tile: tile.made.line):
+        if tile.rows.value is None:
+            found.setdefault(f'assert {tile.rows} <= {ROWS // parts}, "{said}"', tile)
+    return {tile: text for text, tile in found.items()}
 
 
 def _allocation(code: KernelCode, tile: _Tile, parts: int) -> cst.CSTNode:
