@@ -49,6 +49,7 @@ from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
 from tests.transforms import test_scale_after_product as scale
+from tests.transforms import test_share_array as share
 from tests.transforms import test_split_columns as split
 from tests.transforms import test_staged_stores as staged
 from tests.transforms import test_subtract_in_activation as subtract
@@ -85,6 +86,7 @@ class Contract:
 SHAPES = {
     "mamba": {"M": 1024, "C": 128, "S": 4},
     "adamw": {"M": 128, "N": 1024},
+    "bmm": {"B": 1, "M": 256, "K": 64, "N": 8192},
     "matmul": {"M": 256, "K": 6144, "N": 1024},
     "rope_single_freq_apply": {"B": 1, "H": 1, "N": 2048, "D": 128},
     "silu": {"M": 128, "N": 7168},
@@ -101,6 +103,14 @@ def with_one_buffer(silu: str) -> str:
         silu = silu.replace(line, "")
     before, loops, after = silu.partition("    for m in ")
     return before + "".join(line[8:] for line in made) + "\n" + loops + after
+
+
+def turned_before_the_loop(bmm: str) -> str:
+    """The left tile is loaded and turned once for all of N."""
+    loop = "            for n in range(N // TILE_N):\n"
+    before, _, after = bmm.partition(loop)
+    turning, blank, rest = after.partition("\n\n")
+    return before + turning.replace("\n    ", "\n")[4:] + "\n" + loop + rest
 
 
 def with_a_copy(adamw: str) -> str:
@@ -336,6 +346,11 @@ CONTRACTS = {
         split.test_each_part_is_loaded_computed_and_stored_by_itself,
         split.REFUSALS, split.test_refuses,
         split.test_every_site_of_a_random_kernel_keeps_the_result, "silu", all_at_once,
+    ),
+    "share-array": Contract(
+        share.test_products_of_a_group_follow_one_another_on_their_own_rows,
+        share.REFUSALS, share.test_refuses,
+        share.test_every_site_of_a_random_kernel_keeps_the_result, "bmm", turned_before_the_loop,
     ),
     "group-loads": Contract(
         loads.test_one_transfer_for_several_tiles_and_products_in_their_order,

@@ -69,6 +69,23 @@ def test_a_stream_over_half_of_the_rows_never_warms_up_but_stays_warm() -> None:
     assert warmed[-200:] == pytest.approx(FULL_NS)
 
 
+def test_halves_of_the_array_side_by_side_are_as_active_as_the_whole() -> None:
+    def body(values: Any, total: Any) -> None:
+        for at in range(400):
+            row = 64 * (at % 2)
+            half = values[row : row + 64]
+            nisa.nc_matmul(
+                dst=tile(512, buffer=nl.psum),
+                stationary=half[:, :P],
+                moving=half,
+                tile_position=(row, 0),
+                tile_size=(64, P),
+            )
+
+    _, starts, _ = runs(on_tensor(body))
+    assert np.diff(starts)[-100:] == pytest.approx(FULL_NS / 2), "two at once, at full clock"
+
+
 def test_how_many_rows_keep_it_warm_and_how_many_warm_it_up() -> None:
     enough = TRN2.throttle_utilization * TRN2.tensor_rows
     half_speed = TRN2.throttle_factor * FULL_NS
