@@ -243,6 +243,22 @@ class AccessReader:
             raise IllegalSite(f"line {at.line}: {dim.start} may count from the end, or backwards")
         return dim
 
+    def apart(self, left: Access, right: Access, at: Statement) -> bool:
+        """No iteration of the loop names an element with one that any iteration names with the other, for certain."""
+        if left.name != right.name or len(left.dims) != len(right.dims):
+            return False
+        pairs = [*zip(left.dims, right.dims), *zip(right.dims, left.dims)]
+        return any(self._ends_before(first, second, at) for first, second in pairs)
+
+    def _ends_before(self, first: Dim, second: Dim, at: Statement) -> bool:
+        if self._loop is None or self._loop.count is None or first.step != ONE:
+            return False
+        last = self.indices.polynomial(self._loop.count, self._loop) - ONE
+        (moves, start), (moves_too, limit) = first.start.split(self._variable), second.start.split(self._variable)
+        if not (moves.adds_up and moves_too.adds_up) or self._variable in (limit - start).factors:
+            return False
+        return self.fits(moves * last + start + first.length, limit, at)
+
     # --- many iterations at once -------------------------------------------------------------------
 
     def one_interval(self, access: Access, iterations: Iterations, at: Statement) -> Merged | None:

@@ -1,24 +1,27 @@
 """Let products of few rows work side by side on the Tensor engine's array, each on a part of its rows.
 
-for n in range(N):                                  for n_pair in range(N // 2):
-    dma_copy(dst=b, src=y[n])                           n = 2 * n_pair
-    nc_matmul(dst=acc, stationary=a,        ->          dma_copy(dst=b[0:64], src=y[n])
-              moving=b)                                 nc_matmul(dst=acc, stationary=a[0:64], moving=b[0:64],
+for n in range(N):                                  for n in range(N // 2):
+    dma_copy(dst=b, src=y[n])                           dma_copy(dst=b[0:64], src=y[n])
+    nc_matmul(dst=acc, stationary=a,                    dma_copy(dst=b[64:128], src=y[n + N // 2])
+              moving=b)                      ->         nc_matmul(dst=acc, stationary=a[0:64], moving=b[0:64],
     work(acc, n)                                                  tile_position=(0, 0), tile_size=(64, 128))
+                                                        nc_matmul(dst=acc_1, stationary=a[64:128], moving=b[64:128],
+                                                                  tile_position=(64, 0), tile_size=(64, 128))
                                                         work(acc, n)
-                                                        n_1 = 2 * n_pair + 1
-                                                        ... the same on partitions and rows 64 to 127
+                                                        work(acc_1, n + N // 2)
 
-A product of at most 64 rows uses half of the array, and the throttle counts it as half a load. What is made before
-the loop is copied to every part of the partitions. Iterations go in step where none touches what another writes, and
-else one after the other. NKI's page of nc_matmul, tiling
-mode, documents the array's tiles; partition p of SBUF feeds row p of the array (Trainium2 architecture guide).
+A product of at most 64 rows uses half of the array, and the throttle counts it as half a load. What is made before the
+loop is copied to every part of the partitions. Where iterations may come in any order, each part of the array takes a
+stretch of them; else the parts take turns, in step where no iteration touches what the next one writes. NKI's page of
+nc_matmul, tiling mode, documents the array's tiles; partition p of SBUF feeds row p of the array (Trainium2
+architecture guide).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import libcst as cst
 
@@ -26,6 +29,7 @@ from accelopt_core.evaluation import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.loop_independence import check_independent
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, arguments_of, base_name
 from accelopt_core.transforms.plain_names import made_once
@@ -37,6 +41,14 @@ ROWS = 128
 PARTS = (2, 4)
 """Row tiles are 64 or 32 rows high."""
 _COPIED = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.CHECK, Kind.LOOP})
+
+
+class _Order(Enum):
+    """Of the iterations, and what makes it right."""
+
+    STRETCHES = "iterations may come in any order"
+    IN_STEP = "no iteration touches what the next one writes"
+    ONE_BY_ONE = "iterations keep their order"
 
 
 @dataclass(frozen=True)
@@ -63,8 +75,7 @@ class _Sharing:
     loop: Statement
     products: tuple[Statement, ...]
     tiles: tuple[_Tile, ...]
-    in_step: bool
-    """Each statement is done for all iterations before the next: products of one group follow one another."""
+    order: _Order
 
     def operands(self, statement: Statement) -> list[_Operand]:
         return [operand for tile in self.tiles for operand in tile.operands.get(statement, ())]
@@ -106,11 +117,7 @@ class ShareArray:
                         "the array each",
                         sharing.products[0].line,
                         "each product keeps its operands, on other partitions, and has a tile of PSUM of its own; "
-                        + (
-                            "no iteration touches what another writes"
-                            if sharing.in_step
-                            else "iterations keep their order"
-                        ),
+                        + sharing.order.value,
                         f"{parts} products that leave most of the array idle take the time of one",
                     )
                 )
@@ -147,7 +154,15 @@ def _plan(code: KernelCode, loop: Statement, parts: int) -> _Sharing:
             raise IllegalSite(f"line {statement.line} cannot be done for two iterations in turn")
     tiles = tuple(_tile(code, reader, loop, name) for name in dict.fromkeys(names))
     _check_names(code, loop)
-    return _Sharing(loop, products, tiles, _can_go_in_step(code, loop))
+    return _Sharing(loop, products, tiles, _order(code, loop))
+
+
+def _order(code: KernelCode, loop: Statement) -> _Order:
+    try:
+        check_independent(code, loop)
+    except IllegalSite:
+        return _Order.IN_STEP if _can_go_in_step(code, loop) else _Order.ONE_BY_ONE
+    return _Order.STRETCHES
 
 
 def _can_go_in_step(code: KernelCode, loop: Statement) -> bool:
@@ -285,27 +300,7 @@ def _block(block: Block, instead: Mapping[cst.CSTNode, Sequence[cst.CSTNode]]) -
 def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
     """With the assertions that it rests on."""
     loop = sharing.loop
-    assert isinstance(loop.node, cst.For) and loop.body is not None and loop.count is not None
-    group, rows = code.fresh_name(f"{loop.variable}_{'pair' if parts == 2 else 'group'}"), ROWS // parts
-    heads: list[list[cst.CSTNode]] = []
-    for part in range(parts):
-        names = {name: code.fresh_name(f"{name}_{part}") if part else name for name in loop.binds}
-        names.update({tile.name: tile.name for tile in sharing.tiles})
-        own = {old: cst.Name(new) for old, new in names.items() if old != new}
-        first = f"{parts} * {group}" + (f" + {part}" if part else "")
-        heads.append([cst.parse_statement(f"{names[loop.variable]} = {first}")])
-        for statement in loop.body.statements:
-            tile = next((tile for tile in sharing.tiles if tile.made is statement), None)
-            made = _allocation(code, tile, parts) if tile is not None else _on_part(sharing, statement, part, rows)
-            if part:
-                made = substituted(made, own).with_changes(leading_lines=())
-            heads[part].append(made)
-    made_once_ = {1 + loop.body.statements.index(tile.made) for tile in sharing.tiles if tile.is_made_inside}
-    if sharing.in_step:
-        order = [(part, at) for at in range(len(heads[0])) for part in range(parts)]
-    else:
-        order = [(part, at) for part in range(parts) for at in range(len(heads[0]))]
-    body = [heads[part][at] for part, at in order if part == 0 or at not in made_once_]
+    assert isinstance(loop.node, cst.For) and loop.count is not None
     text = code.module.code_for_node(loop.count)
     count = str(int(text) // parts) if text.isdecimal() else f"{as_factor(text)} // {parts}"
     lines = []
@@ -313,15 +308,55 @@ def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
         said = f"{parts} iterations over {loop.variable} share the array: they must come out even"
         lines.append(f'assert {as_factor(text)} % {parts} == 0, "{said}"')
     lines += [text for tile, text in _bounds(sharing, parts).items() if tile.is_made_inside]
-    checks = [cst.parse_statement(line) for line in lines]
+    variable = loop.variable
+    if sharing.order is _Order.STRETCHES:
+        firsts = [variable if not part else f"({variable} + {_times(part, count)})" for part in range(parts)]
+        copies = [_copy(code, sharing, part, parts, cst.parse_expression(first)) for part, first in enumerate(firsts)]
+    else:
+        variable = code.fresh_name(f"{loop.variable}_{'pair' if parts == 2 else 'group'}")
+        copies = []
+        for part in range(parts):
+            name = code.fresh_name(f"{loop.variable}_{part}") if part else loop.variable
+            here = cst.parse_statement(f"{name} = {parts} * {variable}" + (f" + {part}" if part else ""))
+            copies.append([here, *_copy(code, sharing, part, parts, cst.Name(name))])
+    if sharing.order is _Order.ONE_BY_ONE:
+        body = [node for copy in copies for node in copy if node is not None]
+    else:
+        body = [node for together in zip(*copies) for node in together if node is not None]
     node = loop.node.with_changes(
-        target=cst.Name(group),
+        target=cst.Name(variable),
         iter=replace_nodes(loop.node.iter, {loop.count: cst.parse_expression(count)}),
-        body=loop.body.node.with_changes(body=body),
+        body=loop.node.body.with_changes(body=body),
         leading_lines=(),
     )
-    before, *others = (*checks, node)
+    before, *others = (*(cst.parse_statement(line) for line in lines), node)
     return [before.with_changes(leading_lines=loop.node.leading_lines), *others]
+
+
+def _times(part: int, count: str) -> str:
+    if count.isdecimal():
+        return str(part * int(count))
+    return count if part == 1 else f"{part} * ({count})"
+
+
+def _copy(
+    code: KernelCode, sharing: _Sharing, part: int, parts: int, value: cst.BaseExpression
+) -> list[cst.CSTNode | None]:
+    """The loop's statements for one part of the array, with that value of its variable; None: the first has made it."""
+    loop = sharing.loop
+    assert loop.body is not None
+    shared = {tile.name for tile in sharing.tiles}
+    own: dict[str, cst.BaseExpression] = {loop.variable: value}
+    own.update({name: cst.Name(code.fresh_name(f"{name}_{part}")) for name in loop.binds - shared - {loop.variable}})
+    copies: list[cst.CSTNode | None] = []
+    for statement in loop.body.statements:
+        tile = next((tile for tile in sharing.tiles if tile.made is statement), None)
+        if tile is not None:
+            copies.append(None if part else _allocation(code, tile, parts))
+            continue
+        made = _on_part(sharing, statement, part, ROWS // parts)
+        copies.append(substituted(made, own).with_changes(leading_lines=()) if part else made)
+    return copies
 
 
 def _bounds(sharing: _Sharing, parts: int) -> dict[_Tile, str]:

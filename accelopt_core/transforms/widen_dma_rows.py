@@ -29,7 +29,9 @@ from accelopt_core.transforms.base import (
 )
 from accelopt_core.transforms.index_algebra import Indices
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.loop_independence import changing_names, read_by
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor, several_at_a_time
+from accelopt_core.transforms.operand_access import AccessReader
 from accelopt_core.transforms.plain_names import begins_anew, made_once
 from accelopt_core.transforms.syntax import loaded_names, name_nodes, replace_nodes
 
@@ -225,9 +227,24 @@ def _check_order(
         if loop not in other.block.loops() or other is statement or other.body is not None:
             continue
         touched = code.changed_by(other) if is_load else code.roots_of(other.contents | other.written)
-        if touched & buffers:
+        if touched & buffers and not (not is_load and _stores_elsewhere(code, loop, memory, statement, other)):
             what = "writes what is loaded" if is_load else "touches what is stored"
             raise IllegalSite(f"line {other.line} {what} on line {statement.line}")
+
+
+def _stores_elsewhere(
+    code: KernelCode, loop: Statement, memory: cst.Subscript, statement: Statement, other: Statement
+) -> bool:
+    """Another transfer that stores into the same buffer, in every iteration where none of these ever does."""
+    if other.operation != "dma_copy" or code.roots_of(loaded_names(memory.value)) & read_by(code, other):
+        return False
+    dst = code.argument(other, "dst", 0)
+    inside = [inner for inner in code.statements() if loop in inner.block.loops()]
+    reader = AccessReader(code, loop, changing_names(loop, inside))
+    try:
+        return dst is not None and reader.apart(reader.access(memory, statement), reader.access(dst, other), statement)
+    except IllegalSite:
+        return False
 
 
 def _uses(code: KernelCode, loop: Statement, transfer: Statement, tile: str, is_load: bool) -> tuple[cst.Name, ...]:

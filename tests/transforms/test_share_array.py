@@ -90,7 +90,7 @@ def test_the_result_states_what_it_rests_on():
 
 
 def test_iterations_that_need_one_another_keep_their_order():
-    """The second reads what the first has stored."""
+    """The second loads what the first has stored."""
     source = KERNEL.replace(LOAD, LOAD.replace("y[0:K", "out[0:K")).replace(
         "    # the left", "    nisa.dma_copy(dst=out, src=y)\n    # the left"
     ).replace("src=out[0:K, n * 512 : (n + 1) * 512]", "src=out[0:K, 0:512]").replace(
@@ -104,13 +104,21 @@ def test_iterations_that_need_one_another_keep_their_order():
     assert shared.index("src=got)") < shared.index("n_1 = "), "one iteration after the other"
 
 
+def test_iterations_that_store_in_one_place_go_in_step():
+    source = KERNEL.replace(STORE, STORE.replace("n * 512 : (n + 1) * 512", "0:512"))
+    shared = applied(SHARE, source, "n#0x2")
+
+    np.testing.assert_array_equal(run(shared, X, Y)[:, :512], run(source, X, Y)[:, :512])
+    assert shared.index("n_1 = 2 * n_pair + 1") < shared.index("nc_matmul") < shared.index("nc_matmul(dst=acc_1")
+
+
 def test_comments_stay_and_no_name_is_taken_twice():
-    source = KERNEL.replace("    # the left", "    n_1 = n_pair = 1\n    # the left")
+    source = KERNEL.replace("    # the left", "    got_1 = 1\n    # the left")
     shared = applied(SHARE, source, "n#0x2")
 
     for comment in ("# the left one", "# each part of the right one", "# multiplied"):
         assert shared.count(comment) == 1
-    assert "n_12 = 2 * n_pair2 + 1" in shared
+    assert "got_12 = nl" in shared and "(n + (N // 512) // 2) * 512" in shared
     np.testing.assert_array_equal(run(shared, X, Y), run(KERNEL, X, Y))
 
 
@@ -128,7 +136,7 @@ def test_a_known_number_of_iterations_or_rows_needs_no_assertion():
     source = KERNEL.replace("N // 512", "4").replace("(K, ", "(64, ").replace("0:K", "0:64")
     shared = applied(SHARE, source, "n#0x2")
 
-    assert "assert" not in shared and "for n_pair in range(2)" in shared
+    assert "assert" not in shared and "for n in range(2)" in shared and "(n + 2) * 512" in shared
     assert not any("x4" in key for key in sites(SHARE, source)), "64 rows do not fit into 32"
 
 
