@@ -25,21 +25,74 @@ _MAX_LEVELS = 6
 
 
 @dataclass(frozen=True)
+class Lists:
+    """Many short lists of numbers as two int64 arrays: list k is values[starts[k]:starts[k + 1]]."""
+
+    starts: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def empty(cls, count: int) -> Lists:
+        return cls(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
+
+    @classmethod
+    def by_row(cls, rows: np.ndarray, values: np.ndarray, count: int) -> Lists:
+        """`rows` ascend."""
+        starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
+        return cls(starts, np.ascontiguousarray(values, np.int64))
+
+    def tuples(self) -> list[tuple[int, ...]]:
+        starts = self.starts[:-1]
+        counts = np.diff(self.starts)
+        found = np.empty(len(counts), object)
+        for size in range(int(counts.max(initial=0)) + 1):
+            alike = np.flatnonzero(counts == size)
+            columns = [self.values[starts[alike] + k].tolist() for k in range(size)]
+            together = zip(*columns) if size else repeat((), len(alike))
+            found[alike] = np.fromiter(together, object, len(alike))
+        in_order: list[tuple[int, ...]] = found.tolist()
+        return in_order
+
+
+@dataclass(frozen=True)
 class Regions:
-    read: list[tuple[int, ...]]
+    """As arrays, and the same made of tuples for whoever goes through them with Python."""
+
+    reads: Lists
     """By instruction: the regions it reads, without those that no instruction writes."""
-    written: list[tuple[int, ...]]
+    writes: Lists
     """By instruction: the regions it writes or updates."""
     overlaps: list[tuple[int, ...] | None]
     """By region: the other regions that share bytes with it."""
-    of_buffer: dict[int, tuple[int, ...]]
-    """Buffer number to its regions."""
-    places: list[tuple[int, int]]
-    """By region: (pattern and item size, as a number; offset in elements): equal in two buffers of one shape where the
-    same bytes of both are meant."""
+    buffers: np.ndarray
+    """int64, by region: its buffer; ascending."""
+    shapes: np.ndarray
+    """int64, by region: its pattern and item size, as a number; ascending within a buffer."""
+    offsets: np.ndarray
+    """int64, by region: in elements; ascending within a buffer and shape. In two buffers of one shape the same bytes
+    of both are meant where shapes and offsets are equal."""
 
     def __len__(self) -> int:
         return len(self.overlaps)
+
+    @cached_property
+    def read(self) -> list[tuple[int, ...]]:
+        return self.reads.tuples()
+
+    @cached_property
+    def written(self) -> list[tuple[int, ...]]:
+        return self.writes.tuples()
+
+    @cached_property
+    def of_buffer(self) -> dict[int, tuple[int, ...]]:
+        """Buffer number to its regions."""
+        return _by_buffer(self.buffers)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """By region: (shape, offset)."""
+        return list(zip(self.shapes.tolist(), self.offsets.tolist()))
 
     @cached_property
     def first_writer(self) -> dict[int, int]:
@@ -57,7 +110,8 @@ def find_regions(program: Program) -> Regions:
     starts = program.operand_starts
     counts = np.diff(starts)
     if not len(counts) or not operands:
-        return Regions([()] * len(program), [()] * len(program), [], {}, [])
+        none, nothing = Lists.empty(len(program)), np.zeros(0, np.int64)
+        return Regions(none, none, [], nothing, nothing, nothing)
     rows = program.operand_rows
     number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
     buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
@@ -79,34 +133,36 @@ def find_regions(program: Program) -> Regions:
     region_of = np.full(len(rows), _NO_REGION, np.int64)
     region_of[tracked] = ids.reshape(-1)
 
-    region_shape = shape_of[number][tracked][first].tolist()
-    region_offset = offsets[tracked][first].tolist()
-    of_buffer = _by_buffer(buffers[tracked][first])
+    region_buffer, region_shape, region_offset = (
+        column[tracked][first] for column in (buffers, shape_of[number], offsets)
+    )
 
     overlaps: list[tuple[int, ...] | None] = [None] * len(first)
     left = _MOST_OVERLAPS
     known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
-    for buffer, regions in of_buffer.items():
-        if len(regions) == 1 or not written[buffer]:
-            continue
+    several, begins, lengths = np.unique(region_buffer, return_index=True, return_counts=True)
+    chosen = (lengths > 1) & written[several]
+    for buffer, begin, length in zip(several[chosen].tolist(), begins[chosen].tolist(), lengths[chosen].tolist()):
         allocation = program.allocations[buffer]
-        members = [(region_shape[region], region_offset[region]) for region in regions]
+        here = slice(begin, begin + length)
+        members = list(zip(region_shape[here].tolist(), region_offset[here].tolist()))
         key = (allocation.partition_bytes, allocation.nbytes, tuple(members))
         pairs = known.get(key)
         if pairs is None:
             pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members], left)
             left -= sum(len(others) for others in pairs if others)
-        for region, others in zip(regions, pairs):
+        for region, others in enumerate(pairs, begin):
             if others:
-                overlaps[region] = tuple([regions[other] for other in others])
+                overlaps[region] = tuple([begin + other for other in others])
     reading = ~writes[number] & tracked
     writing = writes[number] & tracked
     return Regions(
-        _by_instruction(rows[reading], region_of[reading], len(program)),
-        _by_instruction(rows[writing], region_of[writing], len(program)),
+        Lists.by_row(rows[reading], region_of[reading], len(program)),
+        Lists.by_row(rows[writing], region_of[writing], len(program)),
         overlaps,
-        of_buffer,
-        list(zip(region_shape, region_offset)),
+        region_buffer,
+        region_shape,
+        region_offset,
     )
 
 
@@ -125,20 +181,6 @@ def _by_buffer(buffers: np.ndarray) -> dict[int, tuple[int, ...]]:
     for k in np.flatnonzero(counts > 1).tolist():
         by_buffer[int(found[k])] = tuple(range(starts[k], starts[k] + counts[k]))
     return by_buffer
-
-
-def _by_instruction(rows: np.ndarray, regions: np.ndarray, count: int) -> list[tuple[int, ...]]:
-    """The regions of every instruction; `rows` ascend."""
-    counts = np.bincount(rows, minlength=count)
-    starts = np.cumsum(counts) - counts
-    found = np.empty(count, object)
-    for size in range(int(counts.max(initial=0)) + 1):
-        alike = np.flatnonzero(counts == size)
-        columns = [regions[starts[alike] + k].tolist() for k in range(size)]
-        together = zip(*columns) if size else repeat((), len(alike))
-        found[alike] = np.fromiter(together, object, len(alike))
-    listed: list[tuple[int, ...]] = found.tolist()
-    return listed
 
 
 def _shape_key(operand: Operand) -> tuple[object, ...]:

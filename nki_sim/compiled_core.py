@@ -1,0 +1,240 @@
+"""The same timelines as `nki_sim.one_pass` at the speed of machine code, where Numba is installed (`.[fast]`).
+
+Numba compiles `nki_sim.compiled_text` once and keeps the result in a folder of its own (beside that file, or in the
+user's cache folder). Loading it takes as long as Python takes for tens of thousands of instructions, and compiling it
+as long as for millions, so a process goes on with Python until it has timed that many. Without Numba, or without a
+folder to keep anything in, it goes on with Python for good.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from nki_sim import compiled_text
+from nki_sim.compiler.rotation import find_waits
+from nki_sim.cost import RESOURCES, Cost
+from nki_sim.machine import Machine
+from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind_of, least_busy_ns, port_slots
+from nki_sim.program import Program
+from nki_sim.regions import Lists, find_regions
+
+LOAD_AFTER_ROWS = 60_000
+"""Instructions that a process times with Python before it loads what is compiled: about what loading costs."""
+COMPILE_AFTER_ROWS = 1_500_000
+"""The same where nothing is compiled yet."""
+FEWEST_ROWS = 100
+"""Shorter programs are Python's in any case: what arrays cost whatever their length."""
+
+_log = logging.getLogger(__name__)
+
+
+class _State:
+    """Of this process."""
+
+    rows = 0
+    """Instructions timed with Python."""
+    core: Any = None
+    """The compiled functions by name, once they are loaded; False where there can be none."""
+    chosen: bool | None = None
+    """Whether to use them; None: as the number of instructions says."""
+
+
+@contextmanager
+def using(compiled: bool | None) -> Iterator[None]:
+    """Everything inside on one path: for tests and measurements. Raises RuntimeError where there is no Numba to use."""
+    before = _State.chosen
+    if compiled and _loaded() is None:
+        raise RuntimeError("nothing compiled can be used here: install Numba (pip install '.[fast]')")
+    _State.chosen = compiled
+    try:
+        yield
+    finally:
+        _State.chosen = before
+
+
+def timed(
+    program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
+) -> Pass | None:
+    """As one_pass.timed; None where that is to do it."""
+    core = _core_for(len(program))
+    return None if core is None else _timed(core, program, machine, costs, held, bound_ns)
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def _core_for(rows: int) -> Any:
+    if _State.chosen is not None:
+        return _loaded() if _State.chosen else None
+    if _State.core:
+        return _State.core if rows >= FEWEST_ROWS else None
+    if _State.core is None:
+        if _State.rows >= LOAD_AFTER_ROWS and (_State.rows >= COMPILE_AFTER_ROWS or _is_kept()):
+            return _loaded()
+        _State.rows += rows
+    return None
+
+
+def _is_kept() -> bool:
+    """Has Numba compiled it before, on this machine?"""
+    core = _functions()
+    if core is None:
+        return False
+    folder = Path(core.one_pass._cache.cache_path)
+    return any(folder.glob(f"{Path(compiled_text.__file__).stem}.one_pass-*.nbi"))
+
+
+def _loaded() -> Any:
+    core = _functions()
+    if core is not None:
+        _State.core = core
+    return core
+
+
+_decorated: list[Any] = []
+
+
+def _functions() -> Any:
+    """The functions as Numba has them, compiled or yet to be; None where it is not there or cannot keep anything."""
+    if _State.core is not None:
+        return _State.core or None
+    if _decorated:
+        return _decorated[0]
+    try:
+        from numba import njit
+
+        namespace = dict(vars(compiled_text))
+        for name in compiled_text.FUNCTIONS:
+            plain = getattr(compiled_text, name)
+            namespace[name] = njit(cache=True)(_rebound(plain, namespace))
+    except (ImportError, RuntimeError, OSError) as why:  # not installed, or made for another NumPy; no folder to write
+        _log.debug("programs are timed by Python: %s", why)
+        _State.core = False
+        return None
+    _decorated.append(SimpleNamespace(**{name: namespace[name] for name in compiled_text.FUNCTIONS}))
+    return _decorated[0]
+
+
+def _rebound(function: Any, namespace: dict[str, Any]) -> Any:
+    """The same function, calling what `namespace` has under each name: Numba cannot call what is not compiled."""
+    made = type(function)(function.__code__, namespace, function.__name__, function.__defaults__)
+    made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+    return made
+
+
+# --- from programs to arrays ----------------------------------------------------------------------
+
+
+def _timed(
+    core: Any, program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
+) -> Pass:
+    regions = find_regions(program)
+    rows = len(program)
+    reads, writes = regions.reads, regions.writes
+    overlaps = _lists(regions.overlaps)
+    waits = find_waits(program, machine, regions)
+    for after, befores in edges_by_end(program).items():
+        waits.ends[after] = (*waits.ends.get(after, ()), *befores)
+    closed, groups, ends = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
+    members = _lists(waits.group_regions)
+    ids = np.ascontiguousarray(program.template_ids, np.int64)
+    prices = _Prices(program, machine, costs)
+    held_ns = np.zeros(rows)
+    for row, ns in held.items():
+        held_ns[row] = ns
+    fetched = core.fetched_transfers(
+        ids, prices.kinds == compiled_text.TRANSFER, prices.kinds >= compiled_text.MATMUL, reads.starts, reads.values,
+        writes.starts, writes.values, overlaps.starts, overlaps.values,
+    )  # fmt: skip
+    tensor_waits = machine.tensor_wait_ns * fetched
+
+    def walk(is_cold: np.ndarray) -> Pass:
+        start, issued, end, ready, cause = (*(np.zeros(rows) for _ in range(4)), np.zeros(rows, np.int64))
+        latency_ns, table_loads, throttled_ns = core.one_pass(
+            ids, *prices.arrays, prices.beside.starts, prices.beside.values,
+            reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values,
+            closed.starts, closed.values, groups.starts, groups.values, members.starts, members.values,
+            ends.starts, ends.values, held_ns,
+            tensor_waits, is_cold, np.array(least_busy_ns(costs)), float(machine.activation_table_load_ns),
+            float(machine.throttle_factor), machine.psum_banks, machine.dma_engines,
+            float(dma_slice_ns(costs, bound_ns)), start, issued, end, ready, cause,
+        )  # fmt: skip
+        return Pass(latency_ns, start, issued, end, ready, cause, table_loads, throttled_ns)
+
+    is_cold = np.zeros(rows, np.uint8)
+    found = walk(is_cold)
+    return walk(is_cold) if _cool(core, program, machine, costs, prices, found, is_cold) else found
+
+
+class _Prices:
+    """What the walk knows of each template."""
+
+    def __init__(self, program: Program, machine: Machine, costs: Sequence[Cost]) -> None:
+        parts, beside = array_parts(costs, machine)
+        tables: dict[str, int] = {"": 0}
+        self.kinds = np.array([kind_of(price, template) for price, template in zip(costs, program.templates)], np.int64)
+        moves = np.zeros((len(costs), 5))
+        slots = np.full((len(costs), 3), -1, np.int64)
+        for number, price in enumerate(costs):
+            if price.transfer is not None:
+                move = price.transfer
+                moves[number] = (
+                    move.start_ns, move.engine_ns, move.first_engine, move.last_engine, move.outward,
+                )  # fmt: skip
+            for k, (own, _) in enumerate(port_slots(price)):
+                slots[number, k] = own
+        self.arrays = (
+            np.array([RESOURCES.index(price.resource) for price in costs], np.int64),
+            np.array([price.busy_ns for price in costs], np.float64),
+            np.array([price.latency_ns for price in costs], np.float64),
+            self.kinds,
+            np.array([tables.setdefault(price.table, len(tables)) for price in costs], np.int64),
+            moves,
+            slots,
+            np.array([-1 if part is None else part[0] for part in parts], np.int64),
+            np.array([0.0 if part is None else part[1] for part in parts], np.float64),
+        )
+        self.beside = _lists(beside)
+
+
+def _cool(
+    core: Any, program: Program, machine: Machine, costs: Sequence[Cost], prices: _Prices, found: Pass, is_cold: Any
+) -> int:
+    """Marks the products that TensorE carries out cold, as one_pass._cold_matmuls names them: how many."""
+    if machine.throttle_factor == 1.0:
+        return 0
+    rows = np.flatnonzero((prices.kinds >= compiled_text.MATMUL)[program.template_ids])
+    rows = rows[np.argsort(found.start[rows], kind="stable")]
+    ids = program.template_ids[rows]
+    cold: int = core.cold_products(
+        rows, found.start[rows],
+        np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
+        float(machine.throttle_window_ns), float(machine.throttle_utilization * machine.throttle_window_ns),
+        float(machine.throttle_factor), is_cold,
+    )  # fmt: skip
+    return cold
+
+
+def _lists(given: Sequence[Sequence[int] | None]) -> Lists:
+    """Each of them, None as none."""
+    starts = np.zeros(len(given) + 1, np.int64)
+    np.cumsum([len(each) if each else 0 for each in given], out=starts[1:])
+    return Lists(starts, np.fromiter((value for each in given if each for value in each), np.int64, int(starts[-1])))
+
+
+def _by_row(given: Mapping[int, Sequence[int]], rows: int) -> Lists:
+    if not given:
+        return Lists.empty(rows)
+    starts = np.zeros(rows + 1, np.int64)
+    for row, values in given.items():
+        starts[row + 1] = len(values)
+    np.cumsum(starts, out=starts)
+    values = np.fromiter((value for row in sorted(given) for value in given[row]), np.int64, int(starts[-1]))
+    return Lists(starts, values)
