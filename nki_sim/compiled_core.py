@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from nki_sim import compiled_text
-from nki_sim.compiler.rotation import find_waits
+from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
 from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind_of, least_busy_ns, port_slots
 from nki_sim.program import Program
-from nki_sim.regions import Lists, find_regions
+from nki_sim.regions import Lists, Regions, find_regions
 
 LOAD_AFTER_ROWS = 60_000
 """Instructions that a process times with Python before it loads what is compiled: about what loading costs."""
@@ -139,11 +140,8 @@ def _timed(
     rows = len(program)
     reads, writes = regions.reads, regions.writes
     overlaps = _lists(regions.overlaps)
-    waits = find_waits(program, machine, regions)
-    for after, befores in edges_by_end(program).items():
-        waits.ends[after] = (*waits.ends.get(after, ()), *befores)
-    closed, groups, ends = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
-    members = _lists(waits.group_regions)
+    waits = _waits(core, program, machine, regions, overlaps)
+    closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
     ids = np.ascontiguousarray(program.template_ids, np.int64)
     prices = _Prices(program, machine, costs)
     held_ns = np.zeros(rows)
@@ -171,6 +169,64 @@ def _timed(
     is_cold = np.zeros(rows, np.uint8)
     found = walk(is_cold)
     return walk(is_cold) if _cool(core, program, machine, costs, prices, found, is_cold) else found
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """compiler.rotation.Waits, and explicit edges: regions, groups and instructions by row, regions by group."""
+
+    closed: Lists
+    groups: Lists
+    ends: Lists
+    members: Lists
+
+
+def _waits(core: Any, program: Program, machine: Machine, regions: Regions, overlaps: Lists) -> _Waits:
+    rows = len(program)
+    memories = by_memory(program, machine)
+    edges = edges_by_end(program)
+    if edges or any(len(placed) for _, _, placed, _ in memories):  # rare
+        waits = find_waits(program, machine, regions)
+        for after, befores in edges.items():
+            waits.ends[after] = (*waits.ends.get(after, ()), *befores)
+        by_row = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
+        return _Waits(*by_row, _lists(waits.group_regions))
+    found = []
+    for region, capacity, _, free in memories:
+        rotation = Rotation(program, machine, regions, region, Waits(), capacity)
+        turns = rotation.turns(free)
+        found.append(
+            core.rotated(
+                free, turns.first, turns.last, turns.sites, turns.needs, turns.places, turns.dying, turns.deaths_by,
+                capacity, rotation.keeps_to_site,
+            )
+        )  # fmt: skip
+    waiting, sliced, starts, olds = _joined(found)
+    none = np.zeros(len(program.allocations), np.int64)
+    products = products_of(program) if sliced.any() else (none, none, none, none)
+    region_starts = np.searchsorted(regions.buffers, np.arange(len(program.allocations) + 1))
+    return _Waits(
+        *(
+            Lists(*each)
+            for each in core.waits_of(
+                waiting, sliced, starts, olds, program.first_use, rows, region_starts, regions.shapes, regions.offsets,
+                regions.writes.starts, regions.writes.values, overlaps.starts, overlaps.values, *products,
+                machine.psum_banks,
+            )
+        )
+    )  # fmt: skip
+
+
+def _joined(found: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """What `rotated` says of each memory, as one."""
+    if not found:
+        none = np.zeros(0, np.int64)
+        return none, np.zeros(0, np.bool_), np.zeros(1, np.int64), none
+    starts = [np.zeros(1, np.int64)]
+    for _, _, mine, _ in found:
+        starts.append(mine[1:] + starts[-1][-1])
+    waiting, sliced, _, olds = (np.concatenate(column) for column in zip(*found))
+    return waiting, sliced, np.concatenate(starts), olds
 
 
 class _Prices:

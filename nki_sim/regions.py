@@ -119,7 +119,7 @@ def find_regions(program: Program) -> Regions:
     written = np.zeros(len(program.allocations), np.bool_)
     writes = np.array([operand.access != "r" for operand in operands])
     written[buffers[writes[number]]] = True
-    on_chip = np.array([allocation.region.on_chip for allocation in program.allocations])
+    on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
     tracked = (written | on_chip)[buffers]
 
     shapes: dict[tuple[object, ...], int] = {}

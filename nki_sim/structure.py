@@ -57,7 +57,7 @@ class _Touches:
         buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
         written = np.zeros(len(program.allocations), np.bool_)
         written[buffers[np.array([o.access != "r" for o in operands], np.bool_)[which]]] = True
-        on_chip = np.array([a.region.on_chip for a in program.allocations], np.bool_)
+        on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
         self.tracked = (written | on_chip)[buffers]
         """Whoever only reads what nobody writes waits for nobody."""
         self.since_buffer = _since_last(buffers)
@@ -74,8 +74,8 @@ class _Touches:
         """In a buffer that is cut into equal tiles: operands since the same tile was touched. In another: how many
         bytes further on than the last time, which says of all its touches how they lie to each other."""
         kinds: dict[object, int] = {}
-        kind = [kinds.setdefault((a.region, a.shape, str(a.dtype), a.address), len(kinds)) for a in program.allocations]
-        self.kind = np.array(kind, np.int64)[buffers]
+        kind = program.sites.each(lambda a: kinds.setdefault((a.region, a.shape, str(a.dtype), a.address), len(kinds)))
+        self.kind = kind[buffers]
 
 
 def _since_last(keys: np.ndarray) -> np.ndarray:
