@@ -1,7 +1,7 @@
-"""The walk over a program's rows, on flat arrays: what `nki_sim.compiled_core` has Numba make machine code of.
+"""The walk over a program's rows, on flat arrays: what `nki_sim.compiled` has Numba make machine code of.
 
 The same arithmetic in the same order as `nki_sim.one_pass`, so the same bits come out; that file says what it means,
-and tests/nki_sim/machine/test_compiled_core.py holds the two against each other. Plain functions of arrays and numbers
+and tests/nki_sim/machine/test_compiled_pass.py holds the two against each other. Plain functions of arrays and numbers
 that also run as they stand, slowly. All of them are in this file, since Numba's cache looks at no other when it asks
 whether what it keeps is still valid.
 """
@@ -13,6 +13,7 @@ import numpy as np
 FUNCTIONS = (
     "grown", "booked_all", "booked_some", "booked", "written_descriptors", "filled_gap", "same_regions", "one_pass",
     "fetched_transfers", "cold_products", "pushed", "by_row", "rotated", "waits_of",
+    "numbers_of", "since_last",
 )  # fmt: skip
 """In this order: each after those that it calls."""
 
@@ -732,3 +733,37 @@ def waits_of(
         by_row(end_rows, ends, endings, rows),
         (member_starts[: begun + 1].copy(), members[: member_starts[begun]].copy()),
     )
+
+
+# --- equal numbers (nki_sim.regions, nki_sim.structure) -------------------------------------------
+
+
+def numbers_of(keys):
+    """(by entry, a number for its key; by number, the first entry that has it); numbers in the order of appearance."""
+    room = 64
+    while room < 2 * len(keys):
+        room *= 2
+    table = np.full(room, -1, np.int64)
+    found, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    count = 0
+    for k in range(len(keys)):
+        at = ((keys[k] * 0x9E3779B97F4A7C1) >> 17) & (room - 1)
+        while table[at] >= 0 and keys[first[table[at]]] != keys[k]:
+            at = (at + 1) & (room - 1)
+        if table[at] < 0:
+            table[at] = count
+            first[count] = k
+            count += 1
+        found[k] = table[at]
+    return found, first[:count].copy()
+
+
+def since_last(numbers, count):
+    """As structure._since_last, of numbers below `count`."""
+    last = np.full(count, -1, np.int64)
+    since = np.zeros(len(numbers), np.int64)
+    for k in range(len(numbers)):
+        if last[numbers[k]] >= 0:
+            since[k] = k - last[numbers[k]]
+        last[numbers[k]] = k
+    return since

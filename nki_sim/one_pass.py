@@ -1,6 +1,6 @@
 """One pass over a program's rows: each at the earliest time that its engine has for it. In Python.
 
-What it computes is the definition; `nki_sim.compiled_core` comes to the same bits faster, where Numba is there.
+What it computes is the definition; `nki_sim.compiled_pass` comes to the same bits faster, where Numba is there.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from enum import Enum
 from functools import cached_property
 from itertools import count
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -218,6 +219,9 @@ class Sites:
         return np.array([value(example) for example in self.examples], np.int64)[self.of_buffer]
 
 
+_SITE = attrgetter("region", "shape", "dtype", "line", "address")
+
+
 @dataclass(frozen=True)
 class Program:
     kernel_name: str
@@ -277,8 +281,7 @@ class Program:
     def sites(self) -> Sites:
         """Its buffers by what they have in common."""
         numbers: defaultdict[tuple[object, ...], int] = defaultdict(count().__next__)
-        _, regions, shapes, dtypes, _, lines, _, addresses = zip(*self.allocations) if self.allocations else [()] * 8
-        of_buffer = list(map(numbers.__getitem__, zip(regions, shapes, dtypes, lines, addresses)))
+        of_buffer = list(map(numbers.__getitem__, map(_SITE, self.allocations)))
         examples = dict(zip(reversed(of_buffer), reversed(self.allocations)))  # the first of each stays
         return Sites(np.array(of_buffer, np.int64), tuple(examples[number] for number in range(len(numbers))))
 

@@ -7,13 +7,14 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
 import numpy as np
 
+from nki_sim import compiled
 from nki_sim.errors import TooLong
 from nki_sim.memory import Allocation
 from nki_sim.program import Operand, Program
@@ -63,7 +64,7 @@ class Regions:
     """By instruction: the regions it reads, without those that no instruction writes."""
     writes: Lists
     """By instruction: the regions it writes or updates."""
-    overlaps: list[tuple[int, ...] | None]
+    overlapping: Lists
     """By region: the other regions that share bytes with it."""
     buffers: np.ndarray
     """int64, by region: its buffer; ascending."""
@@ -74,7 +75,7 @@ class Regions:
     of both are meant where shapes and offsets are equal."""
 
     def __len__(self) -> int:
-        return len(self.overlaps)
+        return len(self.buffers)
 
     @cached_property
     def read(self) -> list[tuple[int, ...]]:
@@ -83,6 +84,11 @@ class Regions:
     @cached_property
     def written(self) -> list[tuple[int, ...]]:
         return self.writes.tuples()
+
+    @cached_property
+    def overlaps(self) -> list[tuple[int, ...] | None]:
+        """By region: the other regions that share bytes with it, if there are any."""
+        return [others or None for others in self.overlapping.tuples()]
 
     @cached_property
     def of_buffer(self) -> dict[int, tuple[int, ...]]:
@@ -111,7 +117,7 @@ def find_regions(program: Program) -> Regions:
     counts = np.diff(starts)
     if not len(counts) or not operands:
         none, nothing = Lists.empty(len(program)), np.zeros(0, np.int64)
-        return Regions(none, none, [], nothing, nothing, nothing)
+        return Regions(none, none, Lists.empty(0), nothing, nothing, nothing)
     rows = program.operand_rows
     number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
     buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
@@ -129,41 +135,43 @@ def find_regions(program: Program) -> Regions:
         example.setdefault(shape, operand)
 
     fine = numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
-    _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
+    first, ids = in_order(fine, len(program))
     region_of = np.full(len(rows), _NO_REGION, np.int64)
-    region_of[tracked] = ids.reshape(-1)
+    region_of[tracked] = ids
 
     region_buffer, region_shape, region_offset = (
         column[tracked][first] for column in (buffers, shape_of[number], offsets)
     )
 
-    overlaps: list[tuple[int, ...] | None] = [None] * len(first)
-    left = _MOST_OVERLAPS
-    known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
-    several, begins, lengths = np.unique(region_buffer, return_index=True, return_counts=True)
-    chosen = (lengths > 1) & written[several]
-    for buffer, begin, length in zip(several[chosen].tolist(), begins[chosen].tolist(), lengths[chosen].tolist()):
-        allocation = program.allocations[buffer]
-        here = slice(begin, begin + length)
-        members = list(zip(region_shape[here].tolist(), region_offset[here].tolist()))
-        key = (allocation.partition_bytes, allocation.nbytes, tuple(members))
-        pairs = known.get(key)
-        if pairs is None:
-            pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members], left)
-            left -= sum(len(others) for others in pairs if others)
-        for region, others in enumerate(pairs, begin):
-            if others:
-                overlaps[region] = tuple([begin + other for other in others])
+    overlapping = _all_overlaps(
+        program, written, (region_buffer, region_shape, region_offset), lambda shape: example[shape]
+    )
     reading = ~writes[number] & tracked
     writing = writes[number] & tracked
     return Regions(
         Lists.by_row(rows[reading], region_of[reading], len(program)),
         Lists.by_row(rows[writing], region_of[writing], len(program)),
-        overlaps,
+        overlapping,
         region_buffer,
         region_shape,
         region_offset,
     )
+
+
+def in_order(keys: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """(by distinct key, ascending: the first entry that has it; by entry: which of them its key is), int64.
+
+    `rows`: of the program that the keys are of.
+    """
+    core = compiled.functions(rows)
+    if core is None:
+        _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
+        return first, ids.reshape(-1)
+    numbers, first = core.numbers_of(keys)
+    order = np.argsort(keys[first])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[numbers]
 
 
 def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
@@ -188,6 +196,43 @@ def _shape_key(operand: Operand) -> tuple[object, ...]:
 
 
 # --- boxes ----------------------------------------------------------------------------------------
+
+
+def _all_overlaps(
+    program: Program, written: np.ndarray, regions: tuple[np.ndarray, ...], example: Callable[[int], Operand]
+) -> Lists:
+    """By region, those that share bytes with it; nothing where nobody writes. `regions`: buffer, shape, offset."""
+    region_buffer, region_shape, region_offset = regions
+    several, begins, lengths = np.unique(region_buffer, return_index=True, return_counts=True)
+    chosen = (lengths > 1) & written[several]
+    partition_bytes, nbytes = (
+        program.sites.each(size)[several[chosen]].tolist() for size in (lambda a: a.partition_bytes, lambda a: a.nbytes)
+    )
+    known: dict[tuple[object, ...], tuple[list[int], Lists]] = {}
+    """By what tells buffers with the same views apart from others: where their regions begin, and who overlaps."""
+    left = _MOST_OVERLAPS
+    for buffer, begin, length, *sizes in zip(
+        several[chosen].tolist(), begins[chosen].tolist(), lengths[chosen].tolist(), partition_bytes, nbytes
+    ):
+        here = slice(begin, begin + length)
+        key = (*sizes, region_shape[here].tobytes(), region_offset[here].tobytes())
+        if key not in known:
+            members = list(zip(region_shape[here].tolist(), region_offset[here].tolist()))
+            pairs = _overlapping(program.allocations[buffer], [(example(s), o) for s, o in members], left)
+            counts = np.array([len(others) if others else 0 for others in pairs])
+            left -= int(counts.sum())
+            values = np.array([other for others in pairs if others for other in others], np.int64)
+            known[key] = [], Lists(np.concatenate(([0], np.cumsum(counts))), values)
+        known[key][0].append(begin)
+    starts = np.zeros(len(region_buffer) + 1, np.int64)
+    alike = [(np.array(at)[:, None], others) for at, others in known.values() if len(others.values)]
+    for at, others in alike:
+        starts[1:][at + np.arange(len(others.starts) - 1)] = np.diff(others.starts)
+    np.cumsum(starts, out=starts)
+    found = np.empty(starts[-1], np.int64)
+    for at, others in alike:
+        found[starts[at] + np.arange(len(others.values))] = at + others.values
+    return Lists(starts, found)
 
 
 def _overlapping(

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim import compiled_core, one_pass
+from nki_sim import compiled as machine_code
+from nki_sim import compiled_pass, one_pass
 from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.spills import Spill, with_spills
@@ -85,6 +86,7 @@ def schedule(program: Program, machine: Machine, exact: bool | None = None, meet
 
 
 def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Sequence[float]) -> Timeline:
+    machine_code.counted(len(given))
     program = compiled(given, machine)
     costs = tuple(cost(template, machine) for template in program.templates)
     bound_ns, busy = resource_bound(program, costs, machine)
@@ -92,7 +94,7 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     shortened = shorten(program, machine) if extrapolate else None
     shown = program if shortened is None else shortened.program
     held = dict(zip(meeting_rows(shown).tolist(), meetings))
-    best = compiled_core.timed(shown, machine, costs, held, bound_ns) or one_pass.timed(
+    best = compiled_pass.timed(shown, machine, costs, held, bound_ns) or one_pass.timed(
         shown, machine, costs, held, bound_ns
     )
     latency_ns, error = best.latency_ns, 0.0

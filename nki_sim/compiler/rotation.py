@@ -121,9 +121,9 @@ class Rotation:
         places[: len(live)] = self.depth * live
         deaths = np.sort(members)
         deaths = deaths[np.argsort(last[deaths], kind="stable")]
-        return Turns(
-            first, last, sites, weights, places, deaths, np.searchsorted(last[deaths], first[members])
-        )
+        dead_before = np.zeros(len(program) + 1, np.int64)  # by row: how many died in an earlier one
+        np.cumsum(np.bincount(last[deaths], minlength=len(program)), out=dead_before[1:])
+        return Turns(first, last, sites, weights, places, deaths, dead_before[first[members]])
 
     def place(self, members: np.ndarray) -> None:
         """members: int64, buffers in the order of their first use."""

@@ -1,24 +1,14 @@
-"""The same timelines as `nki_sim.one_pass` at the speed of machine code, where Numba is installed (`.[fast]`).
-
-Numba compiles `nki_sim.compiled_text` once and keeps the result in a folder of its own (beside that file, or in the
-user's cache folder). Loading it takes as long as Python takes for tens of thousands of instructions, and compiling it
-as long as for millions, so a process goes on with Python until it has timed that many. Without Numba, or without a
-folder to keep anything in, it goes on with Python for good.
-"""
+"""The same timelines as `nki_sim.one_pass`, by the compiled functions: programs as flat arrays, and back."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from nki_sim import compiled_text
+from nki_sim import compiled, compiled_text
 from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
@@ -26,108 +16,12 @@ from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind
 from nki_sim.program import Program
 from nki_sim.regions import Lists, Regions, find_regions
 
-LOAD_AFTER_ROWS = 60_000
-"""Instructions that a process times with Python before it loads what is compiled: about what loading costs."""
-COMPILE_AFTER_ROWS = 1_500_000
-"""The same where nothing is compiled yet."""
-FEWEST_ROWS = 100
-"""Shorter programs are Python's in any case: what arrays cost whatever their length."""
-
-_log = logging.getLogger(__name__)
-
-
-class _State:
-    """Of this process."""
-
-    rows = 0
-    """Instructions timed with Python."""
-    core: Any = None
-    """The compiled functions by name, once they are loaded; False where there can be none."""
-    chosen: bool | None = None
-    """Whether to use them; None: as the number of instructions says."""
-
-
-@contextmanager
-def using(compiled: bool | None) -> Iterator[None]:
-    """Everything inside on one path: for tests and measurements. Raises RuntimeError where there is no Numba to use."""
-    before = _State.chosen
-    if compiled and _loaded() is None:
-        raise RuntimeError("nothing compiled can be used here: install Numba (pip install '.[fast]')")
-    _State.chosen = compiled
-    try:
-        yield
-    finally:
-        _State.chosen = before
-
-
 def timed(
     program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
 ) -> Pass | None:
     """As one_pass.timed; None where that is to do it."""
-    core = _core_for(len(program))
+    core = compiled.functions(len(program))
     return None if core is None else _timed(core, program, machine, costs, held, bound_ns)
-
-
-# --- loading --------------------------------------------------------------------------------------
-
-
-def _core_for(rows: int) -> Any:
-    if _State.chosen is not None:
-        return _loaded() if _State.chosen else None
-    if _State.core:
-        return _State.core if rows >= FEWEST_ROWS else None
-    if _State.core is None:
-        if _State.rows >= LOAD_AFTER_ROWS and (_State.rows >= COMPILE_AFTER_ROWS or _is_kept()):
-            return _loaded()
-        _State.rows += rows
-    return None
-
-
-def _is_kept() -> bool:
-    """Has Numba compiled it before, on this machine?"""
-    core = _functions()
-    if core is None:
-        return False
-    folder = Path(core.one_pass._cache.cache_path)
-    return any(folder.glob(f"{Path(compiled_text.__file__).stem}.one_pass-*.nbi"))
-
-
-def _loaded() -> Any:
-    core = _functions()
-    if core is not None:
-        _State.core = core
-    return core
-
-
-_decorated: list[Any] = []
-
-
-def _functions() -> Any:
-    """The functions as Numba has them, compiled or yet to be; None where it is not there or cannot keep anything."""
-    if _State.core is not None:
-        return _State.core or None
-    if _decorated:
-        return _decorated[0]
-    try:
-        from numba import njit
-
-        namespace = dict(vars(compiled_text))
-        for name in compiled_text.FUNCTIONS:
-            plain = getattr(compiled_text, name)
-            namespace[name] = njit(cache=True)(_rebound(plain, namespace))
-    except (ImportError, RuntimeError, OSError) as why:  # not installed, or made for another NumPy; no folder to write
-        _log.debug("programs are timed by Python: %s", why)
-        _State.core = False
-        return None
-    _decorated.append(SimpleNamespace(**{name: namespace[name] for name in compiled_text.FUNCTIONS}))
-    return _decorated[0]
-
-
-def _rebound(function: Any, namespace: dict[str, Any]) -> Any:
-    """The same function, calling what `namespace` has under each name: Numba cannot call what is not compiled."""
-    made = type(function)(function.__code__, namespace, function.__name__, function.__defaults__)
-    made.__qualname__, made.__module__ = function.__qualname__, function.__module__
-    return made
 
 
 # --- from programs to arrays ----------------------------------------------------------------------
@@ -139,7 +33,7 @@ def _timed(
     regions = find_regions(program)
     rows = len(program)
     reads, writes = regions.reads, regions.writes
-    overlaps = _lists(regions.overlaps)
+    overlaps = regions.overlapping
     waits = _waits(core, program, machine, regions, overlaps)
     closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
     ids = np.ascontiguousarray(program.template_ids, np.int64)
@@ -204,7 +98,7 @@ def _waits(core: Any, program: Program, machine: Machine, regions: Regions, over
     waiting, sliced, starts, olds = _joined(found)
     none = np.zeros(len(program.allocations), np.int64)
     products = products_of(program) if sliced.any() else (none, none, none, none)
-    region_starts = np.searchsorted(regions.buffers, np.arange(len(program.allocations) + 1))
+    region_starts = Lists.by_row(regions.buffers, regions.buffers, len(program.allocations)).starts
     return _Waits(
         *(
             Lists(*each)
