@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cached_property
 from itertools import count
 from math import prod
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,7 +219,7 @@ class Sites:
         return np.array([value(example) for example in self.examples], np.int64)[self.of_buffer]
 
 
-_SITE = attrgetter("region", "shape", "dtype", "line", "address")
+_SITE = itemgetter(*map(Allocation._fields.index, ("region", "shape", "dtype", "line", "address")))
 
 
 @dataclass(frozen=True)

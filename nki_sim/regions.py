@@ -217,8 +217,11 @@ def _all_overlaps(
         here = slice(begin, begin + length)
         key = (*sizes, region_shape[here].tobytes(), region_offset[here].tobytes())
         if key not in known:
-            members = list(zip(region_shape[here].tolist(), region_offset[here].tolist()))
-            pairs = _overlapping(program.allocations[buffer], [(example(s), o) for s, o in members], left)
+            views = [
+                (example(shape), region_offset[here][region_shape[here] == shape])
+                for shape in dict.fromkeys(region_shape[here].tolist())  # which ascend
+            ]
+            pairs = _overlapping(program.allocations[buffer], views, left)
             counts = np.array([len(others) if others else 0 for others in pairs])
             left -= int(counts.sum())
             values = np.array([other for others in pairs if others for other in others], np.int64)
@@ -236,16 +239,20 @@ def _all_overlaps(
 
 
 def _overlapping(
-    allocation: Allocation, members: Sequence[tuple[Operand, int]], most: int
+    allocation: Allocation, views: Sequence[tuple[Operand, np.ndarray]], most: int
 ) -> list[tuple[int, ...] | None]:
-    """For each member, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all."""
-    levels = _levels(allocation, [operand for operand, _ in members])
-    low, high = _boxes(allocation, members, levels)
+    """For each view, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all.
+
+    `views`: those of each pattern, with their offsets in elements.
+    """
+    levels = _levels(allocation, [operand for operand, _ in views])
+    boxes = [_boxes(operand, offsets, levels) for operand, offsets in views]
+    low, high = (np.concatenate(sides) for sides in zip(*boxes))
     groups: dict[tuple[int, ...], list[int]] = {}
     components = np.stack([_components(low[:, k], high[:, k]) for k in range(len(levels))], axis=1)
     for index, component in enumerate(map(tuple, components.tolist())):
         groups.setdefault(component, []).append(index)
-    found: list[tuple[int, ...] | None] = [None] * len(members)
+    found: list[tuple[int, ...] | None] = [None] * len(low)
     for group in groups.values():
         if len(group) == 1:
             continue
@@ -279,28 +286,19 @@ def _levels(allocation: Allocation, operands: Sequence[Operand]) -> list[int]:
     return chain
 
 
-def _boxes(
-    allocation: Allocation, members: Sequence[tuple[Operand, int]], levels: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """[low, high) of every member along every level; int64 [members, levels]."""
-    low = np.zeros((len(members), len(levels)), np.int64)
-    high = np.zeros((len(members), len(levels)), np.int64)
-    for index, (operand, offset) in enumerate(members):
-        low[index], high[index] = _box(allocation, operand, offset, levels)
-    return low, high
-
-
-def _box(allocation: Allocation, operand: Operand, offset: int, levels: list[int]) -> tuple[list[int], list[int]]:
+def _boxes(operand: Operand, offsets: np.ndarray, levels: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """[low, high) along every level, of this operand at each of the offsets; int64 [offsets, levels]."""
     item = operand.dtype.itemsize
     if operand.indirection is not None:
-        return [0] * len(levels), [1 << 62] * len(levels)
-    start = offset * item
+        shape = len(offsets), len(levels)
+        return np.zeros(shape, np.int64), np.full(shape, 1 << 62, np.int64)
+    start = offsets * item
     extent = [0] * len(levels)
     extent[-1] = item - 1
     for stride, size in operand.pattern:
         step = stride * item
         if step < 0:
-            start += step * (size - 1)
+            start = start + step * (size - 1)
             step = -step
         if step == 0 or size == 1:
             continue
@@ -308,17 +306,17 @@ def _box(allocation: Allocation, operand: Operand, offset: int, levels: list[int
             extent[levels.index(step)] += size - 1
         else:
             extent[-1] += step * (size - 1)
-    low = []
+    low = np.empty((len(offsets), len(levels)), np.int64)
     rest = start
-    for stride in levels:
-        low.append(rest // stride)
-        rest %= stride
-    high = [at + more + 1 for at, more in zip(low, extent)]
+    for k, stride in enumerate(levels):
+        low[:, k] = rest // stride
+        rest = rest % stride
+    high = low + np.array(extent) + 1
     for k in range(len(levels) - 1, 0, -1):
         radix = levels[k - 1] // levels[k]
-        if high[k] > radix:
-            high[k - 1] += (high[k] - 1) // radix
-            low[k], high[k] = 0, radix
+        over = high[:, k] > radix
+        high[over, k - 1] += (high[over, k] - 1) // radix
+        low[over, k], high[over, k] = 0, radix
     return low, high
 
 

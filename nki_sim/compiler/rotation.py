@@ -232,8 +232,10 @@ def products_of(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     reading = np.flatnonzero(~program.writes & product & ~others[buffers])
     reading = reading[np.argsort(buffers[reading], kind="stable")]
     read, rows = buffers[reading], operand_rows[reading]
-    pairs = np.unique(read * count + buffers[program.operand_starts[rows]])
-    sums = np.bincount(pairs // max(1, count), minlength=count)
+    pairs = np.sort(read * count + buffers[program.operand_starts[rows]])
+    once = np.ones(len(pairs), np.bool_)
+    once[1:] = pairs[1:] != pairs[:-1]
+    sums = np.bincount(pairs[once] // max(1, count), minlength=count)
     ends = np.cumsum(np.bincount(read, minlength=count))
     return np.concatenate(([0], ends[:-1])), ends, rows, sums
 
