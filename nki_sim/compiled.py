@@ -1,9 +1,10 @@
 """Whether parts of the timing run as machine code, and what loads it: Numba, where it is installed (`.[fast]`).
 
-Numba compiles `nki_sim.compiled_text` once and keeps the result in a folder of its own (beside that file, or in the
-user's cache folder). Loading it takes as long as Python takes for tens of thousands of instructions, and compiling it
-as long as for millions, so a process goes on with Python until it has timed that many. Without Numba, or without a
-folder to keep anything in, it goes on with Python for good. The timelines are the same bits in any case.
+Numba compiles `nki_sim.compiled_walk` and `compiled_waits` once and keeps the result in a folder of its own (beside
+those files, or in the user's cache folder). Loading it takes as long as Python takes for tens of thousands of
+instructions, and compiling it as long as for millions, so a process goes on with Python until it has timed that many.
+Without Numba, or without a folder to keep anything in, it goes on with Python for good. The timelines are the same
+bits in any case.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nki_sim import compiled_text
+from nki_sim import compiled_waits, compiled_walk
 
 LOAD_AFTER_ROWS = 60_000
 """Instructions that a process times with Python before it loads what is compiled: about what loading costs."""
 COMPILE_AFTER_ROWS = 1_500_000
 """The same where nothing is compiled yet."""
-FEWEST_ROWS = 100
-"""Shorter programs are Python's in any case: what arrays cost whatever their length."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +31,10 @@ class _State:
 
     rows = 0
     """Instructions timed with Python."""
+    decorated: Any = None
+    """The functions by name, each of which Numba loads or compiles when it is called."""
     core: Any = None
-    """The compiled functions by name, once they are loaded; False where there can be none."""
+    """The same once they are to be used; False where there can be none."""
     chosen: bool | None = None
     """Whether to use them; None: as the number of instructions says."""
 
@@ -59,51 +60,48 @@ def counted(rows: int) -> None:
         _State.rows += rows
 
 
-def functions(rows: int) -> Any:
-    """The compiled functions by name, for a program of so many instructions; None where Python is to do it."""
+def functions() -> Any:
+    """The compiled functions by name; None where Python is to do it. Once loaded they are for programs of any length:
+    those of 15 rows take them no longer than Python."""
     if _State.chosen is not None:
         return _loaded() if _State.chosen else None
-    return _State.core if _State.core and rows >= FEWEST_ROWS else None
+    return _State.core or None
 
 
 def _is_kept() -> bool:
     """Has Numba compiled it before, on this machine?"""
-    core = _functions()
+    core = _decorated()
     if core is None:
         return False
     folder = Path(core.one_pass._cache.cache_path)
-    return any(folder.glob(f"{Path(compiled_text.__file__).stem}.one_pass-*.nbi"))
+    return any(folder.glob(f"{Path(compiled_walk.__file__).stem}.one_pass-*.nbi"))
 
 
 def _loaded() -> Any:
-    core = _functions()
-    if core is not None:
-        _State.core = core
-    return core
+    if not _State.core:
+        _State.core = _decorated() or False
+    return _State.core or None
 
 
-_decorated: list[Any] = []
-
-
-def _functions() -> Any:
+def _decorated() -> Any:
     """The functions as Numba has them, compiled or yet to be; None where it is not there or cannot keep anything."""
-    if _State.core is not None:
-        return _State.core or None
-    if _decorated:
-        return _decorated[0]
-    try:
-        from numba import njit
+    if _State.core is None and _State.decorated is None:
+        try:
+            from numba import config, njit
 
-        namespace = dict(vars(compiled_text))
-        for name in compiled_text.FUNCTIONS:
-            plain = getattr(compiled_text, name)
-            namespace[name] = njit(cache=True)(_rebound(plain, namespace))
-    except (ImportError, RuntimeError, OSError) as why:  # not installed, or made for another NumPy; no folder to write
-        _log.debug("programs are timed by Python: %s", why)
-        _State.core = False
-        return None
-    _decorated.append(SimpleNamespace(**{name: namespace[name] for name in compiled_text.FUNCTIONS}))
-    return _decorated[0]
+            if config.DISABLE_JIT:
+                raise RuntimeError("NUMBA_DISABLE_JIT is set")
+            found: dict[str, Any] = {}
+            for text in (compiled_waits, compiled_walk):
+                namespace = dict(vars(text))
+                for name in text.FUNCTIONS:
+                    found[name] = namespace[name] = njit(cache=True)(_rebound(namespace[name], namespace))
+        except (ImportError, RuntimeError, OSError) as why:  # not there, or not for this NumPy; no folder to write
+            _log.debug("programs are timed by Python: %s", why)
+            _State.core = False
+            return None
+        _State.decorated = SimpleNamespace(**found)
+    return _State.decorated
 
 
 def _rebound(function: Any, namespace: dict[str, Any]) -> Any:

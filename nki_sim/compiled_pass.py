@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim import compiled, compiled_text
+from nki_sim import compiled, compiled_walk
 from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
@@ -16,11 +16,12 @@ from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind
 from nki_sim.program import Program
 from nki_sim.regions import Lists, Regions, find_regions
 
+
 def timed(
     program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
 ) -> Pass | None:
     """As one_pass.timed; None where that is to do it."""
-    core = compiled.functions(len(program))
+    core = compiled.functions()
     return None if core is None else _timed(core, program, machine, costs, held, bound_ns)
 
 
@@ -36,13 +37,13 @@ def _timed(
     overlaps = regions.overlapping
     waits = _waits(core, program, machine, regions, overlaps)
     closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
-    ids = np.ascontiguousarray(program.template_ids, np.int64)
+    ids = program.template_ids.astype(np.int64)  # a copy: Numba compiles anew for what cannot be written to
     prices = _Prices(program, machine, costs)
     held_ns = np.zeros(rows)
     for row, ns in held.items():
         held_ns[row] = ns
     fetched = core.fetched_transfers(
-        ids, prices.kinds == compiled_text.TRANSFER, prices.kinds >= compiled_text.MATMUL, reads.starts, reads.values,
+        ids, prices.kinds == compiled_walk.TRANSFER, prices.kinds >= compiled_walk.MATMUL, reads.starts, reads.values,
         writes.starts, writes.values, overlaps.starts, overlaps.values,
     )  # fmt: skip
     tensor_waits = machine.tensor_wait_ns * fetched
@@ -83,8 +84,8 @@ def _waits(core: Any, program: Program, machine: Machine, regions: Regions, over
         waits = find_waits(program, machine, regions)
         for after, befores in edges.items():
             waits.ends[after] = (*waits.ends.get(after, ()), *befores)
-        by_row = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
-        return _Waits(*by_row, _lists(waits.group_regions))
+        closed, groups, ends = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
+        return _Waits(closed, groups, ends, _lists(waits.group_regions))
     found = []
     for region, capacity, _, free in memories:
         rotation = Rotation(program, machine, regions, region, Waits(), capacity)
@@ -116,11 +117,10 @@ def _joined(found: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     if not found:
         none = np.zeros(0, np.int64)
         return none, np.zeros(0, np.bool_), np.zeros(1, np.int64), none
-    starts = [np.zeros(1, np.int64)]
-    for _, _, mine, _ in found:
-        starts.append(mine[1:] + starts[-1][-1])
     waiting, sliced, _, olds = (np.concatenate(column) for column in zip(*found))
-    return waiting, sliced, np.concatenate(starts), olds
+    starts = np.zeros(len(waiting) + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(mine) for _, _, mine, _ in found]), out=starts[1:])
+    return waiting, sliced, starts, olds
 
 
 class _Prices:
@@ -160,7 +160,7 @@ def _cool(
     """Marks the products that TensorE carries out cold, as one_pass._cold_matmuls names them: how many."""
     if machine.throttle_factor == 1.0:
         return 0
-    rows = np.flatnonzero((prices.kinds >= compiled_text.MATMUL)[program.template_ids])
+    rows = np.flatnonzero((prices.kinds >= compiled_walk.MATMUL)[program.template_ids])
     rows = rows[np.argsort(found.start[rows], kind="stable")]
     ids = program.template_ids[rows]
     cold: int = core.cold_products(
@@ -183,8 +183,8 @@ def _by_row(given: Mapping[int, Sequence[int]], rows: int) -> Lists:
     if not given:
         return Lists.empty(rows)
     starts = np.zeros(rows + 1, np.int64)
-    for row, values in given.items():
-        starts[row + 1] = len(values)
+    for row, of_row in given.items():
+        starts[row + 1] = len(of_row)
     np.cumsum(starts, out=starts)
     values = np.fromiter((value for row in sorted(given) for value in given[row]), np.int64, int(starts[-1]))
     return Lists(starts, values)

@@ -415,8 +415,8 @@ def _run(
             latest = seen
     if pool.put_off_until > latest:
         latest = pool.put_off_until
-    placed = [np.array(each, np.float64) for each in (starts, issues, ends, readies)]
-    return Pass(latest, *placed, np.array(causes, np.int64), table_loads, throttled)
+    start, issued, end, ready_ns = (np.array(each, np.float64) for each in (starts, issues, ends, readies))
+    return Pass(latest, start, issued, end, ready_ns, np.array(causes, np.int64), table_loads, throttled)
 
 
 def _after(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from nki_sim.program import Program
 from nki_sim.cost import RESOURCES
+from nki_sim.program import Program
 from nki_sim.schedule import Timeline
 
 MOST_EVENTS = 200_000

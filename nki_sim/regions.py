@@ -135,7 +135,7 @@ def find_regions(program: Program) -> Regions:
         example.setdefault(shape, operand)
 
     fine = numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
-    first, ids = in_order(fine, len(program))
+    first, ids = in_order(fine)
     region_of = np.full(len(rows), _NO_REGION, np.int64)
     region_of[tracked] = ids
 
@@ -158,12 +158,9 @@ def find_regions(program: Program) -> Regions:
     )
 
 
-def in_order(keys: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(by distinct key, ascending: the first entry that has it; by entry: which of them its key is), int64.
-
-    `rows`: of the program that the keys are of.
-    """
-    core = compiled.functions(rows)
+def in_order(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(by distinct key, ascending: the first entry that has it; by entry: which of them its key is), int64."""
+    core = compiled.functions()
     if core is None:
         _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
         return first, ids.reshape(-1)

@@ -27,6 +27,7 @@ from nki_sim.program import Program
 from nki_sim.steady import per_iteration_ns, shorten
 from nki_sim.unroll import unrolled
 
+
 @dataclass(frozen=True)
 class Timeline:
     """The scheduled order, instruction by instruction, and the two times."""

@@ -63,7 +63,7 @@ class _Touches:
         on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
         self.tracked = (written | on_chip)[buffers]
         """Whoever only reads what nobody writes waits for nobody."""
-        core = compiled.functions(len(program))
+        core = compiled.functions()
         self.since_buffer = _since_last(buffers, core)
         """Operands since the same buffer was touched, 0 for the first time."""
         shapes: dict[object, int] = {}
@@ -85,7 +85,7 @@ class _Touches:
 def _since_last(keys: np.ndarray, core: Any) -> np.ndarray:
     """By entry: how far back the same key was last, 0 for the first time. `core`: the compiled functions, or None."""
     if core is not None:
-        numbers, first = core.numbers_of(np.ascontiguousarray(keys, np.int64))
+        numbers, first = core.numbers_of(np.array(keys, np.int64))
         since: np.ndarray = core.since_last(numbers, len(first))
         return since
     order = np.argsort(keys, kind="stable")

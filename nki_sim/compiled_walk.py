@@ -2,18 +2,21 @@
 
 The same arithmetic in the same order as `nki_sim.one_pass`, so the same bits come out; that file says what it means,
 and tests/nki_sim/machine/test_compiled_pass.py holds the two against each other. Plain functions of arrays and numbers
-that also run as they stand, slowly. All of them are in this file, since Numba's cache looks at no other when it asks
-whether what it keeps is still valid.
+that also run as they stand, slowly. None calls what another file has, since Numba's cache looks at no other when it
+asks whether what it keeps is still valid.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+Array = np.ndarray[Any, Any]
 
 FUNCTIONS = (
     "grown", "booked_all", "booked_some", "booked", "written_descriptors", "filled_gap", "same_regions", "one_pass",
-    "fetched_transfers", "cold_products", "pushed", "by_row", "rotated", "waits_of",
-    "numbers_of", "since_last",
+    "fetched_transfers", "cold_products",
 )  # fmt: skip
 """In this order: each after those that it calls."""
 
@@ -29,7 +32,7 @@ ALL, MOST, INWARD = 0, 1, 2
 # --- DMA engines (nki_sim.dma_pool) ---------------------------------------------------------------
 
 
-def grown(index, slices, skips, length):
+def grown(index: int, slices: Array, skips: Array, length: Array) -> tuple[Array, Array]:
     """Room for slice `index`: (slices, skips), in new memory where the old does not do."""
     wanted = index + SLICES_AHEAD
     if wanted > length[0]:
@@ -51,7 +54,9 @@ def grown(index, slices, skips, length):
     return new_slices, new_skips
 
 
-def booked_all(at, duration, side, share, width, slices, skips, length):
+def booked_all(
+    at: float, duration: float, side: int, share: float, width: float, slices: Array, skips: Array, length: Array
+) -> tuple[float, float, float, Array, Array]:
     """Of a transfer on all engines: (start, end, ns that the other direction gave way, slices, skips)."""
     mine, other = INWARD + side, INWARD + 1 - side
     count = length[0]
@@ -107,7 +112,17 @@ def booked_all(at, duration, side, share, width, slices, skips, length):
     return begun, start + take, put_off, slices, skips
 
 
-def booked_some(at, first, last, duration, width, slices, skips, length, each):
+def booked_some(
+    at: float,
+    first: int,
+    last: int,
+    duration: float,
+    width: float,
+    slices: Array,
+    skips: Array,
+    length: Array,
+    each: Array,
+) -> tuple[float, float, Array, Array, Array]:
     """Of a transfer on engines first..last: (start, end, slices, skips, each)."""
     index = int(at / width)
     begun = -1.0
@@ -149,7 +164,19 @@ def booked_some(at, first, last, duration, width, slices, skips, length, each):
             at = end
 
 
-def booked(at, first, last, duration, side, width, slices, skips, length, each, put_off_until):
+def booked(
+    at: float,
+    first: int,
+    last: int,
+    duration: float,
+    side: int,
+    width: float,
+    slices: Array,
+    skips: Array,
+    length: Array,
+    each: Array,
+    put_off_until: Array,
+) -> tuple[float, float, Array, Array, Array]:
     """As Backfilling.book: (start, end, slices, skips, each)."""
     if last - first + 1 != each.shape[1]:
         return booked_some(at, first, last, duration, width, slices, skips, length, each)
@@ -161,7 +188,9 @@ def booked(at, first, last, duration, side, width, slices, skips, length, each, 
     return begun, end, slices, skips, each
 
 
-def written_descriptors(earliest, busy, side, ends, low, high, count, tail):
+def written_descriptors(
+    earliest: float, busy: float, side: int, ends: Array, low: Array, high: Array, count: int, tail: float
+) -> tuple[float, float, int, float]:
     """As DescriptorWriter.write: (begin, end, gaps, tail); `low` and `high` have room for two more."""
     if ends[side] > earliest:
         earliest = ends[side]
@@ -224,7 +253,7 @@ def written_descriptors(earliest, busy, side, ends, low, high, count, tail):
 # --- one pass (nki_sim.one_pass) ------------------------------------------------------------------
 
 
-def filled_gap(low, high, count, earliest, busy, smallest):
+def filled_gap(low: Array, high: Array, count: int, earliest: float, busy: float, smallest: float) -> tuple[float, int]:
     """As one_pass._fill_gap: (start or -1, gaps); `low` and `high` have room for one more."""
     wanted = earliest + busy
     k, above = 0, count
@@ -264,26 +293,28 @@ def filled_gap(low, high, count, earliest, busy, smallest):
     return -1.0, count
 
 
-def same_regions(one, other, starts, regions):
+def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
     """Do two rows (-1: none) write the same regions?"""
     if one < 0:
         return starts[other] == starts[other + 1]
     length = starts[one + 1] - starts[one]
     if starts[other + 1] - starts[other] != length:
         return False
-    for k in range(length):
-        if regions[starts[one] + k] != regions[starts[other] + k]:
-            return False
-    return True
+    k = 0
+    while k < length and regions[starts[one] + k] == regions[starts[other] + k]:
+        k += 1
+    return bool(k == length)
 
 
 def one_pass(
-    template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts, beside,
-    read_starts, read, written_starts, written, overlap_starts, overlaps,
-    closed_starts, closed, group_starts, groups, members_starts, members, end_starts, end_rows, held_ns,
-    tensor_waits, is_cold, smallest, table_ns, throttle, banks, engines, slice_ns,
-    starts, issues, ends, readies, causes,
-):  # fmt: skip
+    template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
+    Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
+    Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
+    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
+    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
+    throttle: float, banks: int, engines: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies:
+    Array, causes: Array,
+) -> tuple[float, int, float]:  # fmt: skip
     """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled).
 
     `moves`: by template, start_ns, engine_ns, first engine, last engine, outward. `ports`: by template, its own slots,
@@ -293,8 +324,8 @@ def one_pass(
     visible, visible_to_tensor, read_until = np.zeros(size), np.zeros(size), np.zeros(size)
     writer, reader = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
     tails = np.zeros(RESOURCES)
-    room = 4 * GAPS_KEPT
-    low, high = np.zeros((RESOURCES, room)), np.zeros((RESOURCES, room))
+    capacity = 4 * GAPS_KEPT
+    low, high = np.zeros((RESOURCES, capacity)), np.zeros((RESOURCES, capacity))
     gaps = np.zeros(RESOURCES, np.int64)
     slices, skips, each = np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, engines))
     length, put_off_until = np.zeros(1, np.int64), np.zeros(1)
@@ -394,11 +425,11 @@ def one_pass(
 
         # where it fits
         begun = 0.0
-        if gaps[resource] + 2 > room:
-            wider, higher = np.zeros((RESOURCES, 2 * room)), np.zeros((RESOURCES, 2 * room))
-            wider[:, :room] = low
-            higher[:, :room] = high
-            low, high, room = wider, higher, 2 * room
+        if gaps[resource] + 2 > capacity:
+            wider, higher = np.zeros((RESOURCES, 2 * capacity)), np.zeros((RESOURCES, 2 * capacity))
+            wider[:, :capacity] = low
+            higher[:, :capacity] = high
+            low, high, capacity = wider, higher, 2 * capacity
         if resource == SOFTWARE:
             begun, written_by, gaps[SOFTWARE], ring_tail = written_descriptors(
                 earliest, busy, int(moves[t, 4]), ring_ends, low[SOFTWARE], high[SOFTWARE], gaps[SOFTWARE], ring_tail
@@ -479,8 +510,16 @@ def one_pass(
 
 
 def fetched_transfers(
-    template_ids, fetching, tensor, read_starts, read, written_starts, written, overlap_starts, overlaps
-):
+    template_ids: Array,
+    fetching: Array,
+    tensor: Array,
+    read_starts: Array,
+    read: Array,
+    written_starts: Array,
+    written: Array,
+    overlap_starts: Array,
+    overlaps: Array,
+) -> Array:
     """As one_pass._fetched_operands: by row, the number of transfers."""
     rows = len(template_ids)
     brought_by = np.full(len(overlap_starts) - 1, -1, np.int64)
@@ -502,7 +541,9 @@ def fetched_transfers(
     return found
 
 
-def cold_products(rows, starts, busy, active, window, least, factor, is_cold):
+def cold_products(
+    rows: Array, starts: Array, busy: Array, active: Array, window: float, least: float, factor: float, is_cold: Array
+) -> int:
     """As one_pass._cold_matmuls: sets `is_cold`; how many are. By product, in the order of their starts."""
     free, slot, this, last, cold = 0.0, 0, 0.0, 0.0, 0
     for k in range(len(rows)):
@@ -523,247 +564,3 @@ def cold_products(rows, starts, busy, active, window, least, factor, is_cold):
             begin = slot * window
         this += share * (free - begin)
     return cold
-
-
-# --- which buffers wait for which (nki_sim.compiler.rotation) -------------------------------------
-
-
-def pushed(values, count, value):
-    """The array with `value` at `count`, in new memory where it is full."""
-    if count >= len(values):
-        more = np.empty(2 * count + 64, np.int64)
-        for k in range(count):
-            more[k] = values[k]
-        values = more
-    values[count] = value
-    return values
-
-
-def by_row(rows, values, count, total):
-    """(starts, values) by row of the first `count` pairs, in their order."""
-    starts = np.zeros(total + 1, np.int64)
-    for k in range(count):
-        starts[rows[k] + 1] += 1
-    for row in range(total):
-        starts[row + 1] += starts[row]
-    at = starts[:total].copy()
-    found = np.empty(count, np.int64)
-    for k in range(count):
-        found[at[rows[k]]] = values[k]
-        at[rows[k]] += 1
-    return starts, found
-
-
-def rotated(members, first, last, sites, needs, places, dying, deaths_by, fresh, keeps_to_site):
-    """As _Rotation.place: (buffers that wait, whether each waits by slices, starts, the older buffers of each)."""
-    buffers = len(needs)
-    left = np.zeros(buffers, np.int64)
-    head, tail = np.full(len(places), -1, np.int64), np.full(len(places), -1, np.int64)
-    after, before = np.full(buffers, -1, np.int64), np.full(buffers, -1, np.int64)
-    length = np.zeros(len(places), np.int64)
-    dead = np.empty(len(dying), np.int64)
-    died, oldest_dead = 0, 0
-    waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
-    starts, olds = np.zeros(len(members) + 1, np.int64), np.empty(64, np.int64)
-    events, total = 0, 0
-    for k in range(len(members)):
-        buffer = members[k]
-        at, site, need = first[buffer], sites[buffer], needs[buffer]
-        while died < deaths_by[k]:
-            dead[died] = dying[died]
-            left[dying[died]] = needs[dying[died]]
-            died += 1
-        while head[site] >= 0 and last[head[site]] < at and left[head[site]] == 0:
-            gone = head[site]
-            head[site] = after[gone]
-            if head[site] < 0:
-                tail[site] = -1
-            else:
-                before[head[site]] = -1
-            length[site] -= 1
-        after[buffer], before[buffer] = -1, tail[site]
-        if tail[site] >= 0:
-            after[tail[site]] = buffer
-        else:
-            head[site] = buffer
-        tail[site] = buffer
-        length[site] += 1
-        own, by_slices = -1, False
-        if length[site] > places[site] and left[head[site]] == need:
-            own = head[site]
-        elif need <= fresh:
-            fresh -= need
-            continue
-        elif keeps_to_site:
-            own = head[site]
-            while own >= 0 and left[own] != need:
-                own = after[own]
-            by_slices = own >= 0
-        if own >= 0:
-            if before[own] >= 0:
-                after[before[own]] = after[own]
-            else:
-                head[site] = after[own]
-            if after[own] >= 0:
-                before[after[own]] = before[own]
-            else:
-                tail[site] = before[own]
-            length[site] -= 1
-            left[own] = 0
-            olds = pushed(olds, total, own)
-            total += 1
-        else:
-            need -= fresh
-            fresh = 0
-            while need > 0 and oldest_dead < died:
-                gone = dead[oldest_dead]
-                if left[gone] != 0:
-                    olds = pushed(olds, total, gone)
-                    total += 1
-                    taken = min(need, left[gone])
-                    need -= taken
-                    left[gone] -= taken
-                if left[gone] == 0:
-                    oldest_dead += 1
-        waiting[events], sliced[events] = buffer, by_slices
-        events += 1
-        starts[events] = total
-    return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
-
-
-def waits_of(
-    waiting, sliced, starts, olds, first, rows, region_starts, shapes, offsets, written_starts, written,
-    overlap_starts, overlaps, product_starts, product_ends, product_rows, product_sums, banks,
-):  # fmt: skip
-    """As _close and _wait_by_slice, for every buffer that waits; by row, regions, groups and ends; groups' regions."""
-    regions = len(overlap_starts) - 1
-    first_writer = np.full(regions, -1, np.int64)
-    for row in range(rows - 1, -1, -1):
-        for k in range(written_starts[row], written_starts[row + 1]):
-            first_writer[written[k]] = row
-    closed_rows, closed, closes = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    group_rows, groups, groupings = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    end_rows, ends, endings = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    member_starts, members, begun = np.zeros(64, np.int64), np.empty(64, np.int64), 0
-    in_group = np.full(rows, -1, np.int64)
-    slice_rows, slice_regions = np.empty(64, np.int64), np.empty(64, np.int64)
-    for event in range(len(waiting)):
-        buffer = waiting[event]
-        at = first[buffer]
-        low, high = region_starts[buffer], region_starts[buffer + 1]
-        if sliced[event]:
-            old = olds[starts[event]]
-            other, other_high = region_starts[old], region_starts[old + 1]
-            slices, fits = 0, True
-            for region in range(low, high):
-                if first_writer[region] < 0:
-                    continue
-                while other < other_high and (
-                    shapes[other] < shapes[region]
-                    or (shapes[other] == shapes[region] and offsets[other] < offsets[region])
-                ):
-                    other += 1
-                if other >= other_high or shapes[other] != shapes[region] or offsets[other] != offsets[region]:
-                    fits = False
-                    break
-                slice_rows = pushed(slice_rows, slices, first_writer[region])
-                slice_regions = pushed(slice_regions, slices, other)
-                slices += 1
-            if fits and product_ends[old] <= product_starts[old]:
-                for k in range(slices):
-                    same = slice_regions[k]
-                    closed_rows, closed = pushed(closed_rows, closes, slice_rows[k]), pushed(closed, closes, same)
-                    closes += 1
-                    for j in range(overlap_starts[same], overlap_starts[same + 1]):
-                        closed_rows = pushed(closed_rows, closes, slice_rows[k])
-                        closed = pushed(closed, closes, overlaps[j])
-                        closes += 1
-                continue
-            if fits:
-                for k in range(1, slices):  # in the order of their rows, which they nearly have
-                    row, j = slice_rows[k], k
-                    while j > 0 and slice_rows[j - 1] > row:
-                        slice_rows[j] = slice_rows[j - 1]
-                        j -= 1
-                    slice_rows[j] = row
-                readers = product_ends[old] - product_starts[old]
-                together = min(1.0, banks / max(1, product_sums[old]))
-                for k in range(slices):
-                    done = 1.0 - together * (1.0 - (k + 1) / slices)
-                    which = min(readers - 1, int(done * readers))
-                    end_rows = pushed(end_rows, endings, slice_rows[k])
-                    ends = pushed(ends, endings, product_rows[product_starts[old] + which])
-                    endings += 1
-                continue
-        some = False
-        for k in range(starts[event], starts[event + 1]):
-            some = some or region_starts[olds[k]] < region_starts[olds[k] + 1]
-        if not some:
-            continue
-        alone = True
-        if high - low > 1:
-            for region in range(low, high):
-                if first_writer[region] >= 0 and first_writer[region] != at:
-                    alone = False
-        if alone:
-            for k in range(starts[event], starts[event + 1]):
-                for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
-                    closed_rows, closed = pushed(closed_rows, closes, at), pushed(closed, closes, region)
-                    closes += 1
-            continue
-        in_group[at] = begun
-        group_rows, groups = pushed(group_rows, groupings, at), pushed(groups, groupings, begun)
-        groupings += 1
-        for region in range(low, high):
-            row = first_writer[region]
-            if row >= 0 and in_group[row] != begun:
-                in_group[row] = begun
-                group_rows, groups = pushed(group_rows, groupings, row), pushed(groups, groupings, begun)
-                groupings += 1
-        count = member_starts[begun]
-        for k in range(starts[event], starts[event + 1]):
-            for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
-                members = pushed(members, count, region)
-                count += 1
-        begun += 1
-        member_starts = pushed(member_starts, begun, count)
-    return (
-        by_row(closed_rows, closed, closes, rows),
-        by_row(group_rows, groups, groupings, rows),
-        by_row(end_rows, ends, endings, rows),
-        (member_starts[: begun + 1].copy(), members[: member_starts[begun]].copy()),
-    )
-
-
-# --- equal numbers (nki_sim.regions, nki_sim.structure) -------------------------------------------
-
-
-def numbers_of(keys):
-    """(by entry, a number for its key; by number, the first entry that has it); numbers in the order of appearance."""
-    room = 64
-    while room < 2 * len(keys):
-        room *= 2
-    table = np.full(room, -1, np.int64)
-    found, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    count = 0
-    for k in range(len(keys)):
-        at = ((keys[k] * 0x9E3779B97F4A7C1) >> 17) & (room - 1)
-        while table[at] >= 0 and keys[first[table[at]]] != keys[k]:
-            at = (at + 1) & (room - 1)
-        if table[at] < 0:
-            table[at] = count
-            first[count] = k
-            count += 1
-        found[k] = table[at]
-    return found, first[:count].copy()
-
-
-def since_last(numbers, count):
-    """As structure._since_last, of numbers below `count`."""
-    last = np.full(count, -1, np.int64)
-    since = np.zeros(len(numbers), np.int64)
-    for k in range(len(numbers)):
-        if last[numbers[k]] >= 0:
-            since[k] = k - last[numbers[k]]
-        last[numbers[k]] = k
-    return since
