@@ -65,6 +65,8 @@ class _Spilling:
         self.templates = list(program.templates)
         self.allocations = list(program.allocations)
         self.transfers: dict[tuple[object, ...], int] = {}
+        self.of_whole_tiles: dict[tuple[object, ...], int] = {}
+        """The same by shape, dtype and line of the tile, and by direction."""
         self.weights = {a.id: weight(a) for a in program.allocations if a.region is MemoryRegion.sbuf}
         self.uses: dict[int, list[int]] = {}
         """Tile to the rows that touch it, last first."""
@@ -250,9 +252,13 @@ class _Spilling:
         self.free += self.weights[buffer]
 
     def _transfer(self, tile: Allocation, reload: bool) -> None:
-        here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
-        dst, src = (here, there) if reload else (there, here)
-        self.ids.append(self._transfer_between(dst, src, tile.line, reload))
+        key = (tile.shape, tile.dtype, tile.line, reload)
+        number = self.of_whole_tiles.get(key)
+        if number is None:
+            here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
+            dst, src = (here, there) if reload else (there, here)
+            number = self.of_whole_tiles[key] = self._transfer_between(dst, src, tile.line, reload)
+        self.ids.append(number)
 
     def _transfer_between(self, dst: Operand, src: Operand, line: int, reload: bool) -> int:
         """The number of its template."""
