@@ -16,6 +16,9 @@ from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Engine, Operand, Template
 
+RESOURCES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma.sync", "dma.scalar", "dma.gpsimd")
+"""What an instruction can keep busy: an engine, or a DMA queue."""
+
 OPERATIONS = {
     "tensor_tensor": 1,
     "tensor_scalar": 1,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nki_sim.cost import RESOURCES
 from nki_sim.machine import machine
 from nki_sim.profile import Measurement
-from nki_sim.schedule import RESOURCES, Timeline
+from nki_sim.schedule import Timeline
 from nki_sim.waiting import resource_numbers
 
 _SHADES = " ░▒▓█"

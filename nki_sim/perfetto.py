@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from nki_sim.cost import RESOURCES
 from nki_sim.program import Program
-from nki_sim.schedule import RESOURCES, Timeline
+from nki_sim.schedule import Timeline
 
 MOST_EVENTS = 200_000
 """Viewers become slow beyond that; the file then says how many instructions it leaves out."""

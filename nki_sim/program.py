@@ -8,11 +8,14 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
+from itertools import count
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -216,6 +219,9 @@ class Sites:
         return np.array([value(example) for example in self.examples], np.int64)[self.of_buffer]
 
 
+_SITE = itemgetter(*map(Allocation._fields.index, ("region", "shape", "dtype", "line", "address")))
+
+
 @dataclass(frozen=True)
 class Program:
     kernel_name: str
@@ -274,15 +280,10 @@ class Program:
     @cached_property
     def sites(self) -> Sites:
         """Its buffers by what they have in common."""
-        numbers: dict[tuple[object, ...], int] = {}
-        of_buffer = [
-            numbers.setdefault((region, shape, dtype, line, address), len(numbers))
-            for _, region, shape, dtype, _, line, _, address in self.allocations
-        ]
-        examples: list[Allocation | None] = [None] * len(numbers)
-        for number, allocation in zip(of_buffer, self.allocations):
-            examples[number] = examples[number] or allocation
-        return Sites(np.array(of_buffer, np.int64), tuple(example for example in examples if example is not None))
+        numbers: defaultdict[tuple[object, ...], int] = defaultdict(count().__next__)
+        of_buffer = list(map(numbers.__getitem__, map(_SITE, self.allocations)))
+        examples = dict(zip(reversed(of_buffer), reversed(self.allocations)))  # the first of each stays
+        return Sites(np.array(of_buffer, np.int64), tuple(examples[number] for number in range(len(numbers))))
 
     @cached_property
     def operand_rows(self) -> np.ndarray:

@@ -7,13 +7,14 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
 import numpy as np
 
+from nki_sim import compiled
 from nki_sim.errors import TooLong
 from nki_sim.memory import Allocation
 from nki_sim.program import Operand, Program
@@ -25,21 +26,79 @@ _MAX_LEVELS = 6
 
 
 @dataclass(frozen=True)
+class Lists:
+    """Many short lists of numbers as two int64 arrays: list k is values[starts[k]:starts[k + 1]]."""
+
+    starts: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def empty(cls, count: int) -> Lists:
+        return cls(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))
+
+    @classmethod
+    def by_row(cls, rows: np.ndarray, values: np.ndarray, count: int) -> Lists:
+        """`rows` ascend."""
+        starts = np.zeros(count + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
+        return cls(starts, np.ascontiguousarray(values, np.int64))
+
+    def tuples(self) -> list[tuple[int, ...]]:
+        starts = self.starts[:-1]
+        counts = np.diff(self.starts)
+        found = np.empty(len(counts), object)
+        for size in range(int(counts.max(initial=0)) + 1):
+            alike = np.flatnonzero(counts == size)
+            columns = [self.values[starts[alike] + k].tolist() for k in range(size)]
+            together = zip(*columns) if size else repeat((), len(alike))
+            found[alike] = np.fromiter(together, object, len(alike))
+        in_order: list[tuple[int, ...]] = found.tolist()
+        return in_order
+
+
+@dataclass(frozen=True)
 class Regions:
-    read: list[tuple[int, ...]]
+    """As arrays, and the same made of tuples for whoever goes through them with Python."""
+
+    reads: Lists
     """By instruction: the regions it reads, without those that no instruction writes."""
-    written: list[tuple[int, ...]]
+    writes: Lists
     """By instruction: the regions it writes or updates."""
-    overlaps: list[tuple[int, ...] | None]
+    overlapping: Lists
     """By region: the other regions that share bytes with it."""
-    of_buffer: dict[int, tuple[int, ...]]
-    """Buffer number to its regions."""
-    places: list[tuple[int, int]]
-    """By region: (pattern and item size, as a number; offset in elements): equal in two buffers of one shape where the
-    same bytes of both are meant."""
+    buffers: np.ndarray
+    """int64, by region: its buffer; ascending."""
+    shapes: np.ndarray
+    """int64, by region: its pattern and item size, as a number; ascending within a buffer."""
+    offsets: np.ndarray
+    """int64, by region: in elements; ascending within a buffer and shape. In two buffers of one shape the same bytes
+    of both are meant where shapes and offsets are equal."""
 
     def __len__(self) -> int:
-        return len(self.overlaps)
+        return len(self.buffers)
+
+    @cached_property
+    def read(self) -> list[tuple[int, ...]]:
+        return self.reads.tuples()
+
+    @cached_property
+    def written(self) -> list[tuple[int, ...]]:
+        return self.writes.tuples()
+
+    @cached_property
+    def overlaps(self) -> list[tuple[int, ...] | None]:
+        """By region: the other regions that share bytes with it, if there are any."""
+        return [others or None for others in self.overlapping.tuples()]
+
+    @cached_property
+    def of_buffer(self) -> dict[int, tuple[int, ...]]:
+        """Buffer number to its regions."""
+        return _by_buffer(self.buffers)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """By region: (shape, offset)."""
+        return list(zip(self.shapes.tolist(), self.offsets.tolist()))
 
     @cached_property
     def first_writer(self) -> dict[int, int]:
@@ -57,7 +116,8 @@ def find_regions(program: Program) -> Regions:
     starts = program.operand_starts
     counts = np.diff(starts)
     if not len(counts) or not operands:
-        return Regions([()] * len(program), [()] * len(program), [], {}, [])
+        none, nothing = Lists.empty(len(program)), np.zeros(0, np.int64)
+        return Regions(none, none, Lists.empty(0), nothing, nothing, nothing)
     rows = program.operand_rows
     number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
     buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
@@ -65,7 +125,7 @@ def find_regions(program: Program) -> Regions:
     written = np.zeros(len(program.allocations), np.bool_)
     writes = np.array([operand.access != "r" for operand in operands])
     written[buffers[writes[number]]] = True
-    on_chip = np.array([allocation.region.on_chip for allocation in program.allocations])
+    on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
     tracked = (written | on_chip)[buffers]
 
     shapes: dict[tuple[object, ...], int] = {}
@@ -75,39 +135,40 @@ def find_regions(program: Program) -> Regions:
         example.setdefault(shape, operand)
 
     fine = numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
-    _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
+    first, ids = in_order(fine)
     region_of = np.full(len(rows), _NO_REGION, np.int64)
-    region_of[tracked] = ids.reshape(-1)
+    region_of[tracked] = ids
 
-    region_shape = shape_of[number][tracked][first].tolist()
-    region_offset = offsets[tracked][first].tolist()
-    of_buffer = _by_buffer(buffers[tracked][first])
+    region_buffer, region_shape, region_offset = (
+        column[tracked][first] for column in (buffers, shape_of[number], offsets)
+    )
 
-    overlaps: list[tuple[int, ...] | None] = [None] * len(first)
-    left = _MOST_OVERLAPS
-    known: dict[tuple[object, ...], list[tuple[int, ...] | None]] = {}
-    for buffer, regions in of_buffer.items():
-        if len(regions) == 1 or not written[buffer]:
-            continue
-        allocation = program.allocations[buffer]
-        members = [(region_shape[region], region_offset[region]) for region in regions]
-        key = (allocation.partition_bytes, allocation.nbytes, tuple(members))
-        pairs = known.get(key)
-        if pairs is None:
-            pairs = known[key] = _overlapping(allocation, [(example[s], o) for s, o in members], left)
-            left -= sum(len(others) for others in pairs if others)
-        for region, others in zip(regions, pairs):
-            if others:
-                overlaps[region] = tuple([regions[other] for other in others])
+    overlapping = _all_overlaps(
+        program, written, (region_buffer, region_shape, region_offset), lambda shape: example[shape]
+    )
     reading = ~writes[number] & tracked
     writing = writes[number] & tracked
     return Regions(
-        _by_instruction(rows[reading], region_of[reading], len(program)),
-        _by_instruction(rows[writing], region_of[writing], len(program)),
-        overlaps,
-        of_buffer,
-        list(zip(region_shape, region_offset)),
+        Lists.by_row(rows[reading], region_of[reading], len(program)),
+        Lists.by_row(rows[writing], region_of[writing], len(program)),
+        overlapping,
+        region_buffer,
+        region_shape,
+        region_offset,
     )
+
+
+def in_order(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(by distinct key, ascending: the first entry that has it; by entry: which of them its key is), int64."""
+    core = compiled.functions()
+    if core is None:
+        _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
+        return first, ids.reshape(-1)
+    numbers, first = core.numbers_of(keys)
+    order = np.argsort(keys[first])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[numbers]
 
 
 def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
@@ -127,20 +188,6 @@ def _by_buffer(buffers: np.ndarray) -> dict[int, tuple[int, ...]]:
     return by_buffer
 
 
-def _by_instruction(rows: np.ndarray, regions: np.ndarray, count: int) -> list[tuple[int, ...]]:
-    """The regions of every instruction; `rows` ascend."""
-    counts = np.bincount(rows, minlength=count)
-    starts = np.cumsum(counts) - counts
-    found = np.empty(count, object)
-    for size in range(int(counts.max(initial=0)) + 1):
-        alike = np.flatnonzero(counts == size)
-        columns = [regions[starts[alike] + k].tolist() for k in range(size)]
-        together = zip(*columns) if size else repeat((), len(alike))
-        found[alike] = np.fromiter(together, object, len(alike))
-    listed: list[tuple[int, ...]] = found.tolist()
-    return listed
-
-
 def _shape_key(operand: Operand) -> tuple[object, ...]:
     return (operand.pattern, operand.dtype.itemsize, operand.indirection is not None)
 
@@ -148,17 +195,61 @@ def _shape_key(operand: Operand) -> tuple[object, ...]:
 # --- boxes ----------------------------------------------------------------------------------------
 
 
+def _all_overlaps(
+    program: Program, written: np.ndarray, regions: tuple[np.ndarray, ...], example: Callable[[int], Operand]
+) -> Lists:
+    """By region, those that share bytes with it; nothing where nobody writes. `regions`: buffer, shape, offset."""
+    region_buffer, region_shape, region_offset = regions
+    several, begins, lengths = np.unique(region_buffer, return_index=True, return_counts=True)
+    chosen = (lengths > 1) & written[several]
+    partition_bytes, nbytes = (
+        program.sites.each(size)[several[chosen]].tolist() for size in (lambda a: a.partition_bytes, lambda a: a.nbytes)
+    )
+    known: dict[tuple[object, ...], tuple[list[int], Lists]] = {}
+    """By what tells buffers with the same views apart from others: where their regions begin, and who overlaps."""
+    left = _MOST_OVERLAPS
+    for buffer, begin, length, *sizes in zip(
+        several[chosen].tolist(), begins[chosen].tolist(), lengths[chosen].tolist(), partition_bytes, nbytes
+    ):
+        here = slice(begin, begin + length)
+        key = (*sizes, region_shape[here].tobytes(), region_offset[here].tobytes())
+        if key not in known:
+            views = [
+                (example(shape), region_offset[here][region_shape[here] == shape])
+                for shape in dict.fromkeys(region_shape[here].tolist())  # which ascend
+            ]
+            pairs = _overlapping(program.allocations[buffer], views, left)
+            counts = np.array([len(others) if others else 0 for others in pairs])
+            left -= int(counts.sum())
+            values = np.array([other for others in pairs if others for other in others], np.int64)
+            known[key] = [], Lists(np.concatenate(([0], np.cumsum(counts))), values)
+        known[key][0].append(begin)
+    starts = np.zeros(len(region_buffer) + 1, np.int64)
+    alike = [(np.array(at)[:, None], others) for at, others in known.values() if len(others.values)]
+    for at, others in alike:
+        starts[1:][at + np.arange(len(others.starts) - 1)] = np.diff(others.starts)
+    np.cumsum(starts, out=starts)
+    found = np.empty(starts[-1], np.int64)
+    for at, others in alike:
+        found[starts[at] + np.arange(len(others.values))] = at + others.values
+    return Lists(starts, found)
+
+
 def _overlapping(
-    allocation: Allocation, members: Sequence[tuple[Operand, int]], most: int
+    allocation: Allocation, views: Sequence[tuple[Operand, np.ndarray]], most: int
 ) -> list[tuple[int, ...] | None]:
-    """For each member, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all."""
-    levels = _levels(allocation, [operand for operand, _ in members])
-    low, high = _boxes(allocation, members, levels)
+    """For each view, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all.
+
+    `views`: those of each pattern, with their offsets in elements.
+    """
+    levels = _levels(allocation, [operand for operand, _ in views])
+    boxes = [_boxes(operand, offsets, levels) for operand, offsets in views]
+    low, high = (np.concatenate(sides) for sides in zip(*boxes))
     groups: dict[tuple[int, ...], list[int]] = {}
     components = np.stack([_components(low[:, k], high[:, k]) for k in range(len(levels))], axis=1)
     for index, component in enumerate(map(tuple, components.tolist())):
         groups.setdefault(component, []).append(index)
-    found: list[tuple[int, ...] | None] = [None] * len(members)
+    found: list[tuple[int, ...] | None] = [None] * len(low)
     for group in groups.values():
         if len(group) == 1:
             continue
@@ -192,28 +283,19 @@ def _levels(allocation: Allocation, operands: Sequence[Operand]) -> list[int]:
     return chain
 
 
-def _boxes(
-    allocation: Allocation, members: Sequence[tuple[Operand, int]], levels: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """[low, high) of every member along every level; int64 [members, levels]."""
-    low = np.zeros((len(members), len(levels)), np.int64)
-    high = np.zeros((len(members), len(levels)), np.int64)
-    for index, (operand, offset) in enumerate(members):
-        low[index], high[index] = _box(allocation, operand, offset, levels)
-    return low, high
-
-
-def _box(allocation: Allocation, operand: Operand, offset: int, levels: list[int]) -> tuple[list[int], list[int]]:
+def _boxes(operand: Operand, offsets: np.ndarray, levels: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """[low, high) along every level, of this operand at each of the offsets; int64 [offsets, levels]."""
     item = operand.dtype.itemsize
     if operand.indirection is not None:
-        return [0] * len(levels), [1 << 62] * len(levels)
-    start = offset * item
+        shape = len(offsets), len(levels)
+        return np.zeros(shape, np.int64), np.full(shape, 1 << 62, np.int64)
+    start = offsets * item
     extent = [0] * len(levels)
     extent[-1] = item - 1
     for stride, size in operand.pattern:
         step = stride * item
         if step < 0:
-            start += step * (size - 1)
+            start = start + step * (size - 1)
             step = -step
         if step == 0 or size == 1:
             continue
@@ -221,17 +303,17 @@ def _box(allocation: Allocation, operand: Operand, offset: int, levels: list[int
             extent[levels.index(step)] += size - 1
         else:
             extent[-1] += step * (size - 1)
-    low = []
+    low = np.empty((len(offsets), len(levels)), np.int64)
     rest = start
-    for stride in levels:
-        low.append(rest // stride)
-        rest %= stride
-    high = [at + more + 1 for at, more in zip(low, extent)]
+    for k, stride in enumerate(levels):
+        low[:, k] = rest // stride
+        rest = rest % stride
+    high = low + np.array(extent) + 1
     for k in range(len(levels) - 1, 0, -1):
         radix = levels[k - 1] // levels[k]
-        if high[k] > radix:
-            high[k - 1] += (high[k] - 1) // radix
-            low[k], high[k] = 0, radix
+        over = high[:, k] > radix
+        high[over, k - 1] += (high[over, k] - 1) // radix
+        low[over, k], high[over, k] = 0, radix
     return low, high
 
 

@@ -119,6 +119,7 @@ def shorten(program: Program, machine: Machine) -> Shortened | None:
         "operand_data": np.concatenate((program.operand_data[:a], program.operand_data[b:])),
     }
     shorter = Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+    shorter.__dict__["sites"] = program.sites  # of the same buffers
     return Shortened(shorter, found.start, found.period, kept, found.count - kept)
 
 
@@ -131,7 +132,8 @@ def _iterations_that_fill(program: Program, found: Repetition, machine: Machine)
         (MemoryRegion.sbuf, machine.sbuf_partition_bytes),
         (MemoryRegion.psum, machine.psum_banks * machine.psum_bank_bytes),
     ):
-        new = sum(a.partition_bytes for a in program.allocations if a.region is region and start <= first[a.id] < end)
+        sizes = program.sites.each(lambda a: a.partition_bytes if a.region is region else 0)  # noqa: B023  # asked here
+        new = int(sizes[(start <= first) & (first < end)].sum())
         if new:
             most = max(most, -(-capacity // new))
     return most

@@ -7,8 +7,11 @@ goes over from fresh tiles to one tile, or from one tile's end to another's star
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from nki_sim import compiled
 from nki_sim.program import Operand, Program
 
 
@@ -57,15 +60,16 @@ class _Touches:
         buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
         written = np.zeros(len(program.allocations), np.bool_)
         written[buffers[np.array([o.access != "r" for o in operands], np.bool_)[which]]] = True
-        on_chip = np.array([a.region.on_chip for a in program.allocations], np.bool_)
+        on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
         self.tracked = (written | on_chip)[buffers]
         """Whoever only reads what nobody writes waits for nobody."""
-        self.since_buffer = _since_last(buffers)
+        core = compiled.functions()
+        self.since_buffer = _since_last(buffers, core)
         """Operands since the same buffer was touched, 0 for the first time."""
         shapes: dict[object, int] = {}
         shape = np.array([shapes.setdefault((o.pattern, o.dtype.itemsize), len(shapes)) for o in operands], np.int64)
         item = np.array([o.dtype.itemsize for o in operands], np.int64)
-        since_same = _since_last(_numbered(buffers, shape[which], offsets))
+        since_same = _since_last(_numbered(core, buffers, shape[which], offsets), core)
         at = offsets * item[which]
         moved = np.where(self.since_buffer > 0, at - at[np.arange(len(at)) - self.since_buffer], 0)
         self.since_place = np.where(
@@ -74,12 +78,16 @@ class _Touches:
         """In a buffer that is cut into equal tiles: operands since the same tile was touched. In another: how many
         bytes further on than the last time, which says of all its touches how they lie to each other."""
         kinds: dict[object, int] = {}
-        kind = [kinds.setdefault((a.region, a.shape, str(a.dtype), a.address), len(kinds)) for a in program.allocations]
-        self.kind = np.array(kind, np.int64)[buffers]
+        kind = program.sites.each(lambda a: kinds.setdefault((a.region, a.shape, str(a.dtype), a.address), len(kinds)))
+        self.kind = kind[buffers]
 
 
-def _since_last(keys: np.ndarray) -> np.ndarray:
-    """By entry: how far back the same key was last, 0 for the first time."""
+def _since_last(keys: np.ndarray, core: Any) -> np.ndarray:
+    """By entry: how far back the same key was last, 0 for the first time. `core`: the compiled functions, or None."""
+    if core is not None:
+        numbers, first = core.numbers_of(np.array(keys, np.int64))
+        since: np.ndarray = core.since_last(numbers, len(first))
+        return since
     order = np.argsort(keys, kind="stable")
     since = np.zeros(len(keys), np.int64)
     again = keys[order][1:] == keys[order][:-1]
@@ -87,11 +95,14 @@ def _since_last(keys: np.ndarray) -> np.ndarray:
     return since
 
 
-def _numbered(*columns: np.ndarray) -> np.ndarray:
-    """A number for each distinct combination."""
+def _numbered(core: Any, *columns: np.ndarray) -> np.ndarray:
+    """A number for each distinct combination. `core` as for _since_last."""
     key = columns[0].astype(np.int64)
     for column in columns[1:]:
-        _, key = np.unique(key, return_inverse=True)
+        if core is None:
+            _, key = np.unique(key, return_inverse=True)
+        else:
+            key, _ = core.numbers_of(key)
         key = key.reshape(-1) * (int(column.max()) + 1) + column
     return key
 

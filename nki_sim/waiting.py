@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim.schedule import RESOURCES, Timeline
+from nki_sim.cost import RESOURCES
+from nki_sim.schedule import Timeline
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 

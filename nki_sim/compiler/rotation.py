@@ -37,10 +37,19 @@ class Waits:
 def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     """Whether everything fits is not asked here: what does not is placed without waiting."""
     waits = Waits()
+    for region, capacity, placed, free in by_memory(program, machine):
+        _place(program, placed, regions, waits)
+        Rotation(program, machine, regions, region, waits, capacity).place(free)
+    return waits
+
+
+def by_memory(program: Program, machine: Machine) -> list[tuple[MemoryRegion, int, np.ndarray, np.ndarray]]:
+    """Memory, its size in bytes of a partition times quarters, and its buffers with and without an address: int64, in
+    the order of their first use."""
     if not len(program):
-        return waits
+        return []
     first_use, last_use = program.first_use, program.last_use
-    in_order = np.lexsort((np.arange(len(first_use)), first_use))
+    in_order = np.argsort(first_use, kind="stable")
     in_order = in_order[last_use[in_order] >= 0]
     capacities = {
         MemoryRegion.sbuf: machine.sbuf_partition_bytes,
@@ -49,16 +58,38 @@ def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:
     numbers = {region: number for number, region in enumerate(capacities)}
     memory = program.sites.each(lambda a: numbers.get(a.region, -1))[in_order]
     has_address = program.sites.each(lambda a: int(a.address is not None))[in_order] == 1
-    for region, capacity in capacities.items():
-        here = memory == numbers[region]
-        _place(program, in_order[here & has_address], regions, waits)
-        _Rotation(program, machine, regions, region, waits, ISA.quadrants * capacity).place(
-            in_order[here & ~has_address]
+    return [
+        (
+            region,
+            ISA.quadrants * capacity,
+            in_order[(memory == numbers[region]) & has_address],
+            in_order[(memory == numbers[region]) & ~has_address],
         )
-    return waits
+        for region, capacity in capacities.items()
+    ]
 
 
-class _Rotation:
+@dataclass(frozen=True)
+class Turns:
+    """What decides in which order places are taken over; all int64."""
+
+    first: np.ndarray
+    """By buffer: its first use."""
+    last: np.ndarray
+    """By buffer: its last use."""
+    sites: np.ndarray
+    """By buffer: its allocation site."""
+    needs: np.ndarray
+    """By buffer: its weight."""
+    places: np.ndarray
+    """By allocation site: how many it rotates through."""
+    dying: np.ndarray
+    """The buffers in the order of their last use."""
+    deaths_by: np.ndarray
+    """By member: how many of them are dead when it comes."""
+
+
+class Rotation:
     def __init__(
         self,
         program: Program,
@@ -79,26 +110,34 @@ class _Rotation:
         """Where space is short, a tile follows an older one of its own site; in PSUM, whichever died first."""
         self.banks = machine.psum_banks
 
-    def place(self, members: np.ndarray) -> None:
+    def turns(self, members: np.ndarray) -> Turns:
         """members: int64, buffers in the order of their first use."""
-        program, waits, regions = self.program, self.waits, self.regions
+        program = self.program
         first, last = program.first_use, program.last_use
         sites = program.sites.of_buffer
         weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
-        needs, last_use = weights.tolist(), last.tolist()
+        places = np.zeros(len(program.sites.examples), np.int64)
+        live = _live_together(first[members], last[members], sites[members])
+        places[: len(live)] = self.depth * live
+        deaths = np.sort(members)
+        deaths = deaths[np.argsort(last[deaths], kind="stable")]
+        dead_before = np.zeros(len(program) + 1, np.int64)  # by row: how many died in an earlier one
+        np.cumsum(np.bincount(last[deaths], minlength=len(program)), out=dead_before[1:])
+        return Turns(first, last, sites, weights, places, deaths, dead_before[first[members]])
+
+    def place(self, members: np.ndarray) -> None:
+        """members: int64, buffers in the order of their first use."""
+        waits, regions, known = self.waits, self.regions, self.turns(members)
+        needs, last_use, places = known.needs.tolist(), known.last.tolist(), known.places.tolist()
         left = [0] * len(needs)
         """Of the place of each dead buffer."""
-        turns: list[deque[int]] = [deque() for _ in program.sites.examples]
+        turns: list[deque[int]] = [deque() for _ in places]
         """By allocation site: its buffers whose places have not been taken over, oldest first."""
-        places = (self.depth * _live_together(first[members], last[members], sites[members])).tolist()
-        """By allocation site: how many it rotates through."""
         dead: deque[int] = deque()
-        deaths = members[np.lexsort((members, last[members]))]
-        deaths_by = np.searchsorted(last[deaths], first[members]).tolist()
-        dying = deaths.tolist()
+        dying = known.dying.tolist()
         died = 0
         for at, buffer, site, dead_by in zip(
-            first[members].tolist(), members.tolist(), sites[members].tolist(), deaths_by
+            known.first[members].tolist(), members.tolist(), known.sites[members].tolist(), known.deaths_by.tolist()
         ):
             while died < dead_by:
                 gone = dying[died]
@@ -157,7 +196,7 @@ class _Rotation:
                 _close(self.waits, at, buffer, (old,), regions)
                 return
             waits.append((row, same))
-        readers = self._products.get(old)
+        readers = self.products.get(old)
         if readers is None:
             closed = self.waits.regions
             for row, same in waits:
@@ -171,25 +210,34 @@ class _Rotation:
             ends[row] = (*ends.get(row, ()), rows[min(len(rows) - 1, int(done * len(rows)))])
 
     @cached_property
-    def _products(self) -> dict[int, tuple[list[int], int]]:
+    def products(self) -> dict[int, tuple[list[int], int]]:
         """Buffer that only TensorE reads to (the instructions that do, how many buffers they write)."""
-        program = self.program
-        buffers, operand_rows = program.operand_data[:, 0], program.operand_rows
-        tensor = np.array([t.engine is Engine.tensor for t in program.templates], np.bool_)
-        product = tensor[program.template_ids[operand_rows]]
-        others = np.zeros(len(program.allocations), np.bool_)
-        others[buffers[~program.writes & ~product]] = True
-        reading = np.flatnonzero(~program.writes & product & ~others[buffers])
-        reading = reading[np.argsort(buffers[reading], kind="stable")]
-        read, rows = buffers[reading], operand_rows[reading]
-        pairs = np.unique(read * len(program.allocations) + buffers[program.operand_starts[rows]])
-        found, starts = np.unique(read, return_index=True)
-        sums = np.bincount(pairs // max(1, len(program.allocations)), minlength=len(program.allocations))[found]
-        in_order, ends = rows.tolist(), np.append(starts[1:], len(rows))
+        starts, ends, rows, sums = (each.tolist() for each in products_of(self.program))
         return {
-            buffer: (in_order[start:end], count)
-            for buffer, start, end, count in zip(found.tolist(), starts.tolist(), ends.tolist(), sums.tolist())
+            buffer: (rows[start:end], sums[buffer])
+            for buffer, (start, end) in enumerate(zip(starts, ends))
+            if end > start
         }
+
+
+def products_of(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of what only TensorE reads: by buffer, where its readers begin and end in the third array, which holds their
+    rows, and how many buffers those write. int64; a buffer that others read, or nobody, has no readers here."""
+    buffers, operand_rows = program.operand_data[:, 0], program.operand_rows
+    count = len(program.allocations)
+    tensor = np.array([t.engine is Engine.tensor for t in program.templates], np.bool_)
+    product = tensor[program.template_ids[operand_rows]]
+    others = np.zeros(count, np.bool_)
+    others[buffers[~program.writes & ~product]] = True
+    reading = np.flatnonzero(~program.writes & product & ~others[buffers])
+    reading = reading[np.argsort(buffers[reading], kind="stable")]
+    read, rows = buffers[reading], operand_rows[reading]
+    pairs = np.sort(read * count + buffers[program.operand_starts[rows]])
+    once = np.ones(len(pairs), np.bool_)
+    once[1:] = pairs[1:] != pairs[:-1]
+    sums = np.bincount(pairs[once] // max(1, count), minlength=count)
+    ends = np.cumsum(np.bincount(read, minlength=count))
+    return np.concatenate(([0], ends[:-1])), ends, rows, sums
 
 
 def _live_together(first: np.ndarray, last: np.ndarray, sites: np.ndarray) -> np.ndarray:

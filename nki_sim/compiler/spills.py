@@ -65,6 +65,8 @@ class _Spilling:
         self.templates = list(program.templates)
         self.allocations = list(program.allocations)
         self.transfers: dict[tuple[object, ...], int] = {}
+        self.of_whole_tiles: dict[tuple[object, ...], int] = {}
+        """The same by shape, dtype and line of the tile, and by direction."""
         self.weights = {a.id: weight(a) for a in program.allocations if a.region is MemoryRegion.sbuf}
         self.uses: dict[int, list[int]] = {}
         """Tile to the rows that touch it, last first."""
@@ -79,6 +81,8 @@ class _Spilling:
         """Tile in SBUF to the bytes that instructions touched since it came."""
         self.hardly_used: dict[int, int] = {}
         """Tile to how often it was moved out with less than half of it used."""
+        self.may_stay: set[int] = set()
+        """Those of them that were often enough to stay outside."""
         self.by_slice: dict[tuple[int, tuple[int, ...]], int] = {}
         """(template, operands whose tiles stay outside) to the template that works on slices."""
         self.ids: list[int] = []
@@ -91,7 +95,6 @@ class _Spilling:
         starts = program.operand_starts.tolist()
         data = list(zip(*program.operand_data.T.tolist()))
         from_inputs = _mirrors(program).tolist()
-        writes = program.writes.tolist()
         sizes = [[operand.nbytes for operand in template.operands] for template in program.templates]
         weights, now, used = self.weights, self.now, self.used
         for row, (buffer, _) in zip(reversed(program.operand_rows.tolist()), reversed(data)):
@@ -99,6 +102,7 @@ class _Spilling:
                 rows = self.uses.setdefault(buffer, [])
                 if not rows or rows[-1] != row:
                     rows.append(row)
+        written_at = [[at for at, o in enumerate(t.operands) if o.access != "r"] for t in program.templates]
         for row, number in enumerate(program.template_ids.tolist()):
             operands = data[starts[row] : starts[row + 1]]
             template = program.templates[number]
@@ -122,8 +126,9 @@ class _Spilling:
                 self.ids.append(number)
                 self.operands.append([(now.get(buffer, buffer), offset) for buffer, offset in operands])
             fills = template.opcode == "memset"
-            for (buffer, _), writing in zip(operands, writes[starts[row] : starts[row + 1]]):
-                if writing and buffer in wanted and not from_inputs[buffer]:
+            for at in written_at[number]:
+                buffer = operands[at][0]
+                if buffer in wanted and not from_inputs[buffer]:
                     self.unsaved.add(buffer)
                     self.constant.pop(buffer, None)
                     if fills and sizes[number][0] == self.allocations[buffer].nbytes:
@@ -147,10 +152,10 @@ class _Spilling:
 
     def _stay_outside(self, template: Template, operands: list[tuple[int, int]]) -> tuple[int, ...]:
         """The operands whose slices are fetched for this one instruction."""
-        if not self.hardly_used:
+        if not self.may_stay or not any(buffer in self.may_stay and buffer not in self.now for buffer, _ in operands):
             return ()
         small = [
-            self.hardly_used.get(buffer, 0) >= _PATIENCE
+            buffer in self.may_stay
             and buffer not in self.now
             and buffer not in self.constant
             and operand.indirection is None
@@ -241,13 +246,19 @@ class _Spilling:
             self.unsaved.discard(buffer)
         if 2 * self.used[buffer] < tile.nbytes and buffer in self.slots:
             self.hardly_used[buffer] = self.hardly_used.get(buffer, 0) + 1
+            if self.hardly_used[buffer] >= _PATIENCE:
+                self.may_stay.add(buffer)
         del self.now[buffer]
         self.free += self.weights[buffer]
 
     def _transfer(self, tile: Allocation, reload: bool) -> None:
-        here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
-        dst, src = (here, there) if reload else (there, here)
-        self.ids.append(self._transfer_between(dst, src, tile.line, reload))
+        key = (tile.shape, tile.dtype, tile.line, reload)
+        number = self.of_whole_tiles.get(key)
+        if number is None:
+            here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
+            dst, src = (here, there) if reload else (there, here)
+            number = self.of_whole_tiles[key] = self._transfer_between(dst, src, tile.line, reload)
+        self.ids.append(number)
 
     def _transfer_between(self, dst: Operand, src: Operand, line: int, reload: bool) -> int:
         """The number of its template."""

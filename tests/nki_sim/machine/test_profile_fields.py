@@ -14,8 +14,9 @@ from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, trace
 import nki_sim
 from benchmarks import calibration_kernels as calibration
 from nki_sim import dtypes, gantt, perfetto, profile
+from nki_sim.cost import RESOURCES
 from nki_sim.machine import TRN1, TRN2
-from nki_sim.schedule import RESOURCES, schedule
+from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec
 
 NKIBENCH = (

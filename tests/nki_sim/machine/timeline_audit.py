@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from nki_sim.compiler.spills import weight
+from nki_sim.cost import RESOURCES
 from nki_sim.machine import ISA
 from nki_sim.memory import MemoryRegion
 from nki_sim.program import Program
-from nki_sim.schedule import RESOURCES, Timeline
+from nki_sim.schedule import Timeline
 
 EPSILON_NS = 1e-6
 

@@ -1,0 +1,190 @@
+"""The same timelines as `nki_sim.one_pass`, by the compiled functions: programs as flat arrays, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nki_sim import compiled, compiled_walk
+from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
+from nki_sim.cost import RESOURCES, Cost
+from nki_sim.machine import Machine
+from nki_sim.one_pass import Pass, array_parts, dma_slice_ns, edges_by_end, kind_of, least_busy_ns, port_slots
+from nki_sim.program import Program
+from nki_sim.regions import Lists, Regions, find_regions
+
+
+def timed(
+    program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
+) -> Pass | None:
+    """As one_pass.timed; None where that is to do it."""
+    core = compiled.functions()
+    return None if core is None else _timed(core, program, machine, costs, held, bound_ns)
+
+
+# --- from programs to arrays ----------------------------------------------------------------------
+
+
+def _timed(
+    core: Any, program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
+) -> Pass:
+    regions = find_regions(program)
+    rows = len(program)
+    reads, writes = regions.reads, regions.writes
+    overlaps = regions.overlapping
+    waits = _waits(core, program, machine, regions, overlaps)
+    closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
+    ids = program.template_ids.astype(np.int64)  # a copy: Numba compiles anew for what cannot be written to
+    prices = _Prices(program, machine, costs)
+    held_ns = np.zeros(rows)
+    for row, ns in held.items():
+        held_ns[row] = ns
+    fetched = core.fetched_transfers(
+        ids, prices.kinds == compiled_walk.TRANSFER, prices.kinds >= compiled_walk.MATMUL, reads.starts, reads.values,
+        writes.starts, writes.values, overlaps.starts, overlaps.values,
+    )  # fmt: skip
+    tensor_waits = machine.tensor_wait_ns * fetched
+
+    def walk(is_cold: np.ndarray) -> Pass:
+        start, issued, end, ready, cause = (*(np.zeros(rows) for _ in range(4)), np.zeros(rows, np.int64))
+        latency_ns, table_loads, throttled_ns = core.one_pass(
+            ids, *prices.arrays, prices.beside.starts, prices.beside.values,
+            reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values,
+            closed.starts, closed.values, groups.starts, groups.values, members.starts, members.values,
+            ends.starts, ends.values, held_ns,
+            tensor_waits, is_cold, np.array(least_busy_ns(costs)), float(machine.activation_table_load_ns),
+            float(machine.throttle_factor), machine.psum_banks, machine.dma_engines,
+            float(dma_slice_ns(costs, bound_ns)), start, issued, end, ready, cause,
+        )  # fmt: skip
+        return Pass(latency_ns, start, issued, end, ready, cause, table_loads, throttled_ns)
+
+    is_cold = np.zeros(rows, np.uint8)
+    found = walk(is_cold)
+    return walk(is_cold) if _cool(core, program, machine, costs, prices, found, is_cold) else found
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """compiler.rotation.Waits, and explicit edges: regions, groups and instructions by row, regions by group."""
+
+    closed: Lists
+    groups: Lists
+    ends: Lists
+    members: Lists
+
+
+def _waits(core: Any, program: Program, machine: Machine, regions: Regions, overlaps: Lists) -> _Waits:
+    rows = len(program)
+    memories = by_memory(program, machine)
+    edges = edges_by_end(program)
+    if edges or any(len(placed) for _, _, placed, _ in memories):  # rare
+        waits = find_waits(program, machine, regions)
+        for after, befores in edges.items():
+            waits.ends[after] = (*waits.ends.get(after, ()), *befores)
+        closed, groups, ends = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
+        return _Waits(closed, groups, ends, _lists(waits.group_regions))
+    found = []
+    for region, capacity, _, free in memories:
+        rotation = Rotation(program, machine, regions, region, Waits(), capacity)
+        turns = rotation.turns(free)
+        found.append(
+            core.rotated(
+                free, turns.first, turns.last, turns.sites, turns.needs, turns.places, turns.dying, turns.deaths_by,
+                capacity, rotation.keeps_to_site,
+            )
+        )  # fmt: skip
+    waiting, sliced, starts, olds = _joined(found)
+    none = np.zeros(len(program.allocations), np.int64)
+    products = products_of(program) if sliced.any() else (none, none, none, none)
+    region_starts = Lists.by_row(regions.buffers, regions.buffers, len(program.allocations)).starts
+    return _Waits(
+        *(
+            Lists(*each)
+            for each in core.waits_of(
+                waiting, sliced, starts, olds, program.first_use, rows, region_starts, regions.shapes, regions.offsets,
+                regions.writes.starts, regions.writes.values, overlaps.starts, overlaps.values, *products,
+                machine.psum_banks,
+            )
+        )
+    )  # fmt: skip
+
+
+def _joined(found: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """What `rotated` says of each memory, as one."""
+    if not found:
+        none = np.zeros(0, np.int64)
+        return none, np.zeros(0, np.bool_), np.zeros(1, np.int64), none
+    waiting, sliced, _, olds = (np.concatenate(column) for column in zip(*found))
+    starts = np.zeros(len(waiting) + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(mine) for _, _, mine, _ in found]), out=starts[1:])
+    return waiting, sliced, starts, olds
+
+
+class _Prices:
+    """What the walk knows of each template."""
+
+    def __init__(self, program: Program, machine: Machine, costs: Sequence[Cost]) -> None:
+        parts, beside = array_parts(costs, machine)
+        tables: dict[str, int] = {"": 0}
+        self.kinds = np.array([kind_of(price, template) for price, template in zip(costs, program.templates)], np.int64)
+        moves = np.zeros((len(costs), 5))
+        slots = np.full((len(costs), 3), -1, np.int64)
+        for number, price in enumerate(costs):
+            if price.transfer is not None:
+                move = price.transfer
+                moves[number] = (
+                    move.start_ns, move.engine_ns, move.first_engine, move.last_engine, move.outward,
+                )  # fmt: skip
+            for k, (own, _) in enumerate(port_slots(price)):
+                slots[number, k] = own
+        self.arrays = (
+            np.array([RESOURCES.index(price.resource) for price in costs], np.int64),
+            np.array([price.busy_ns for price in costs], np.float64),
+            np.array([price.latency_ns for price in costs], np.float64),
+            self.kinds,
+            np.array([tables.setdefault(price.table, len(tables)) for price in costs], np.int64),
+            moves,
+            slots,
+            np.array([-1 if part is None else part[0] for part in parts], np.int64),
+            np.array([0.0 if part is None else part[1] for part in parts], np.float64),
+        )
+        self.beside = _lists(beside)
+
+
+def _cool(
+    core: Any, program: Program, machine: Machine, costs: Sequence[Cost], prices: _Prices, found: Pass, is_cold: Any
+) -> int:
+    """Marks the products that TensorE carries out cold, as one_pass._cold_matmuls names them: how many."""
+    if machine.throttle_factor == 1.0:
+        return 0
+    rows = np.flatnonzero((prices.kinds >= compiled_walk.MATMUL)[program.template_ids])
+    rows = rows[np.argsort(found.start[rows], kind="stable")]
+    ids = program.template_ids[rows]
+    cold: int = core.cold_products(
+        rows, found.start[rows],
+        np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
+        float(machine.throttle_window_ns), float(machine.throttle_utilization * machine.throttle_window_ns),
+        float(machine.throttle_factor), is_cold,
+    )  # fmt: skip
+    return cold
+
+
+def _lists(given: Sequence[Sequence[int] | None]) -> Lists:
+    """Each of them, None as none."""
+    starts = np.zeros(len(given) + 1, np.int64)
+    np.cumsum([len(each) if each else 0 for each in given], out=starts[1:])
+    return Lists(starts, np.fromiter((value for each in given if each for value in each), np.int64, int(starts[-1])))
+
+
+def _by_row(given: Mapping[int, Sequence[int]], rows: int) -> Lists:
+    if not given:
+        return Lists.empty(rows)
+    starts = np.zeros(rows + 1, np.int64)
+    for row, of_row in given.items():
+        starts[row + 1] = len(of_row)
+    np.cumsum(starts, out=starts)
+    values = np.fromiter((value for row in sorted(given) for value in given[row]), np.int64, int(starts[-1]))
+    return Lists(starts, values)

@@ -1,0 +1,269 @@
+"""Which buffers wait for which, and which numbers are equal, on flat arrays: for Numba, as `nki_sim.compiled_walk` is.
+
+`nki_sim.compiler.rotation` and `nki_sim.structure` say what it means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+FUNCTIONS = ("pushed", "by_row", "rotated", "waits_of", "numbers_of", "since_last")
+"""In this order: each after those that it calls."""
+
+
+def pushed(values: Array, count: int, value: int) -> Array:
+    """The array with `value` at `count`, in new memory where it is full."""
+    if count >= len(values):
+        more = np.empty(2 * count + 64, np.int64)
+        for k in range(count):
+            more[k] = values[k]
+        values = more
+    values[count] = value
+    return values
+
+
+def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, Array]:
+    """(starts, values) by row of the first `count` pairs, in their order."""
+    starts = np.zeros(total + 1, np.int64)
+    for k in range(count):
+        starts[rows[k] + 1] += 1
+    for row in range(total):
+        starts[row + 1] += starts[row]
+    at = starts[:total].copy()
+    found = np.empty(count, np.int64)
+    for k in range(count):
+        found[at[rows[k]]] = values[k]
+        at[rows[k]] += 1
+    return starts, found
+
+
+def rotated(
+    members: Array,
+    first: Array,
+    last: Array,
+    sites: Array,
+    needs: Array,
+    places: Array,
+    dying: Array,
+    deaths_by: Array,
+    fresh: int,
+    keeps_to_site: bool,
+) -> tuple[Array, Array, Array, Array]:
+    """As _Rotation.place: (buffers that wait, whether each waits by slices, starts, the older buffers of each)."""
+    buffers = len(needs)
+    left = np.zeros(buffers, np.int64)
+    head, tail = np.full(len(places), -1, np.int64), np.full(len(places), -1, np.int64)
+    after, before = np.full(buffers, -1, np.int64), np.full(buffers, -1, np.int64)
+    length = np.zeros(len(places), np.int64)
+    dead = np.empty(len(dying), np.int64)
+    died, oldest_dead = 0, 0
+    waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
+    starts, olds = np.zeros(len(members) + 1, np.int64), np.empty(64, np.int64)
+    events, total = 0, 0
+    for k in range(len(members)):
+        buffer = members[k]
+        at, site, need = first[buffer], sites[buffer], needs[buffer]
+        while died < deaths_by[k]:
+            dead[died] = dying[died]
+            left[dying[died]] = needs[dying[died]]
+            died += 1
+        while head[site] >= 0 and last[head[site]] < at and left[head[site]] == 0:
+            gone = head[site]
+            head[site] = after[gone]
+            if head[site] < 0:
+                tail[site] = -1
+            else:
+                before[head[site]] = -1
+            length[site] -= 1
+        after[buffer], before[buffer] = -1, tail[site]
+        if tail[site] >= 0:
+            after[tail[site]] = buffer
+        else:
+            head[site] = buffer
+        tail[site] = buffer
+        length[site] += 1
+        own, by_slices = -1, False
+        if length[site] > places[site] and left[head[site]] == need:
+            own = head[site]
+        elif need <= fresh:
+            fresh -= need
+            continue
+        elif keeps_to_site:
+            own = head[site]
+            while own >= 0 and left[own] != need:
+                own = after[own]
+            by_slices = own >= 0
+        if own >= 0:
+            if before[own] >= 0:
+                after[before[own]] = after[own]
+            else:
+                head[site] = after[own]
+            if after[own] >= 0:
+                before[after[own]] = before[own]
+            else:
+                tail[site] = before[own]
+            length[site] -= 1
+            left[own] = 0
+            olds = pushed(olds, total, own)
+            total += 1
+        else:
+            need -= fresh
+            fresh = 0
+            while need > 0 and oldest_dead < died:
+                gone = dead[oldest_dead]
+                if left[gone] != 0:
+                    olds = pushed(olds, total, gone)
+                    total += 1
+                    taken = min(need, left[gone])
+                    need -= taken
+                    left[gone] -= taken
+                if left[gone] == 0:
+                    oldest_dead += 1
+        waiting[events], sliced[events] = buffer, by_slices
+        events += 1
+        starts[events] = total
+    return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
+
+
+def waits_of(
+    waiting: Array, sliced: Array, starts: Array, olds: Array, first: Array, rows: int, region_starts: Array,
+    shapes: Array, offsets: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
+    product_starts: Array, product_ends: Array, product_rows: Array, product_sums: Array, banks: int,
+) -> tuple[tuple[Array, Array], ...]:  # fmt: skip
+    """As _close and _wait_by_slice, for every buffer that waits; by row, regions, groups and ends; groups' regions."""
+    regions = len(overlap_starts) - 1
+    first_writer = np.full(regions, -1, np.int64)
+    for row in range(rows - 1, -1, -1):
+        for k in range(written_starts[row], written_starts[row + 1]):
+            first_writer[written[k]] = row
+    closed_rows, closed, closes = np.empty(64, np.int64), np.empty(64, np.int64), 0
+    group_rows, groups, groupings = np.empty(64, np.int64), np.empty(64, np.int64), 0
+    end_rows, ends, endings = np.empty(64, np.int64), np.empty(64, np.int64), 0
+    member_starts, members, begun = np.zeros(64, np.int64), np.empty(64, np.int64), 0
+    in_group = np.full(rows, -1, np.int64)
+    slice_rows, slice_regions = np.empty(64, np.int64), np.empty(64, np.int64)
+    for event in range(len(waiting)):
+        buffer = waiting[event]
+        at = first[buffer]
+        low, high = region_starts[buffer], region_starts[buffer + 1]
+        if sliced[event]:
+            old = olds[starts[event]]
+            other, other_high = region_starts[old], region_starts[old + 1]
+            slices, fits = 0, True
+            for region in range(low, high):
+                if first_writer[region] < 0:
+                    continue
+                while other < other_high and (
+                    shapes[other] < shapes[region]
+                    or (shapes[other] == shapes[region] and offsets[other] < offsets[region])
+                ):
+                    other += 1
+                if other >= other_high or shapes[other] != shapes[region] or offsets[other] != offsets[region]:
+                    fits = False
+                    break
+                slice_rows = pushed(slice_rows, slices, first_writer[region])
+                slice_regions = pushed(slice_regions, slices, other)
+                slices += 1
+            if fits and product_ends[old] <= product_starts[old]:
+                for k in range(slices):
+                    same = slice_regions[k]
+                    closed_rows, closed = pushed(closed_rows, closes, slice_rows[k]), pushed(closed, closes, same)
+                    closes += 1
+                    for j in range(overlap_starts[same], overlap_starts[same + 1]):
+                        closed_rows = pushed(closed_rows, closes, slice_rows[k])
+                        closed = pushed(closed, closes, overlaps[j])
+                        closes += 1
+                continue
+            if fits:
+                for k in range(1, slices):  # in the order of their rows, which they nearly have
+                    row, j = slice_rows[k], k
+                    while j > 0 and slice_rows[j - 1] > row:
+                        slice_rows[j] = slice_rows[j - 1]
+                        j -= 1
+                    slice_rows[j] = row
+                readers = product_ends[old] - product_starts[old]
+                together = min(1.0, banks / max(1, product_sums[old]))
+                for k in range(slices):
+                    done = 1.0 - together * (1.0 - (k + 1) / slices)
+                    which = min(readers - 1, int(done * readers))
+                    end_rows = pushed(end_rows, endings, slice_rows[k])
+                    ends = pushed(ends, endings, product_rows[product_starts[old] + which])
+                    endings += 1
+                continue
+        some = False
+        for k in range(starts[event], starts[event + 1]):
+            some = some or region_starts[olds[k]] < region_starts[olds[k] + 1]
+        if not some:
+            continue
+        alone = True
+        if high - low > 1:
+            for region in range(low, high):
+                if first_writer[region] >= 0 and first_writer[region] != at:
+                    alone = False
+        if alone:
+            for k in range(starts[event], starts[event + 1]):
+                for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
+                    closed_rows, closed = pushed(closed_rows, closes, at), pushed(closed, closes, region)
+                    closes += 1
+            continue
+        in_group[at] = begun
+        group_rows, groups = pushed(group_rows, groupings, at), pushed(groups, groupings, begun)
+        groupings += 1
+        for region in range(low, high):
+            row = first_writer[region]
+            if row >= 0 and in_group[row] != begun:
+                in_group[row] = begun
+                group_rows, groups = pushed(group_rows, groupings, row), pushed(groups, groupings, begun)
+                groupings += 1
+        count = member_starts[begun]
+        for k in range(starts[event], starts[event + 1]):
+            for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
+                members = pushed(members, count, region)
+                count += 1
+        begun += 1
+        member_starts = pushed(member_starts, begun, count)
+    return (
+        by_row(closed_rows, closed, closes, rows),
+        by_row(group_rows, groups, groupings, rows),
+        by_row(end_rows, ends, endings, rows),
+        (member_starts[: begun + 1].copy(), members[: member_starts[begun]].copy()),
+    )
+
+
+# --- equal numbers (nki_sim.regions, nki_sim.structure) -------------------------------------------
+
+
+def numbers_of(keys: Array) -> tuple[Array, Array]:
+    """(by entry, a number for its key; by number, the first entry that has it); numbers in the order of appearance."""
+    slots = 64
+    while slots < 2 * len(keys):
+        slots *= 2
+    table = np.full(slots, -1, np.int64)
+    found, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    count = 0
+    for k in range(len(keys)):
+        at = ((keys[k] ^ (keys[k] >> 21)) & 0x3FFFFFFF) * 0x2545F491
+        at = (at >> 15) & (slots - 1)
+        while table[at] >= 0 and keys[first[table[at]]] != keys[k]:
+            at = (at + 1) & (slots - 1)
+        if table[at] < 0:
+            table[at] = count
+            first[count] = k
+            count += 1
+        found[k] = table[at]
+    return found, first[:count].copy()
+
+
+def since_last(numbers: Array, count: int) -> Array:
+    """As structure._since_last, of numbers below `count`."""
+    last = np.full(count, -1, np.int64)
+    since = np.zeros(len(numbers), np.int64)
+    for k in range(len(numbers)):
+        if last[numbers[k]] >= 0:
+            since[k] = k - last[numbers[k]]
+        last[numbers[k]] = k
+    return since
