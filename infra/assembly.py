@@ -118,7 +118,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
-        width = settings.run.width or _width(target, info, provider)
+        width = _width(settings.run.width, target.width, info.simulated, provider)
         settings = replace(settings, run=replace(settings.run, width=width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
@@ -385,10 +385,12 @@ BEST_BY_SIMULATION = 3
 simulation may be several percent slower than the fastest, the best of three seldom is (docs/timing_model.md)."""
 
 
-def _width(target: Target, info: TargetInfo, provider: str) -> int:
-    """Of a round, where the user did not say. With a language model each candidate costs calls, so none is added."""
-    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not info.simulated else 1
-    return min(max(target.width, chosen), MOST_LANES)
+def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> int:
+    """Of a round: what the user wants. With a language model each candidate costs calls, so none is added."""
+    if wanted:
+        return wanted
+    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
+    return min(max(at_once, chosen), MOST_LANES)
 
 
 def calibrations_of(settings: config.Settings) -> Calibrations:

@@ -107,8 +107,9 @@ LARGEST = 1e30
 
 def rows_within_float32(plain: np.ndarray) -> np.ndarray:
     """bool [..., 1]: rows that `plain`, the reference run in float32, stays well within its range on."""
-    with np.errstate(invalid="ignore"):
-        within: np.ndarray = np.abs(_line(plain)).max(axis=1, initial=0) < LARGEST  # NaN is not
+    lines = _line(plain)
+    with np.errstate(invalid="ignore"):  # NaN is not
+        within: np.ndarray = (lines.max(axis=1, initial=0) < LARGEST) & (lines.min(axis=1, initial=0) > -LARGEST)
     return within.reshape(*plain.shape[:-1], 1)
 
 

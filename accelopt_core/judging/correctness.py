@@ -17,7 +17,7 @@ from accelopt_core.judging.closeness import (
     needed,
     rows_within_float32,
 )
-from accelopt_core.judging.plausibility import one_value, same_bits
+from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.verification import (
     NOISE_DRAWS,
@@ -25,6 +25,7 @@ from accelopt_core.judging.verification import (
     Reference,
     ReferenceCache,
     UnusableOutputs,
+    has_finite,
 )
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset
@@ -190,11 +191,16 @@ class _Float32:
     def of(self, execution: _Execution) -> _Execution:
         """With zeros in all other rows."""
         outputs = [
-            got if got.shape != want.shape else np.where(rows, got, 0)
+            got if got.shape != want.shape else _kept(rows, got)
             for rows, got, want in zip(self.rows, execution.outputs, execution.expected)
         ]
-        expected = tuple(np.where(*pair, 0) for pair in zip(self.rows, execution.expected))
+        expected = tuple(map(_kept, self.rows, execution.expected))
         return replace(execution, outputs=outputs, expected=expected)
+
+
+def _kept(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """With zeros in all other rows; not copied where there are none, since it may be gigabytes."""
+    return array if rows.all() else np.where(rows, array, 0)
 
 
 @dataclass(frozen=True)
@@ -289,9 +295,7 @@ class Verifier:
         if own or plain.is_whole:
             compared = self._compare(execution, noise, plain.wider)
             return compared if isinstance(compared, Passed) else self._failed(execution, compared)
-        compared = self._compare(
-            plain.of(execution), [np.where(*pair, 0) for pair in zip(plain.rows, noise)], plain.wider
-        )
+        compared = self._compare(plain.of(execution), list(map(_kept, plain.rows, noise)), plain.wider)
         if not isinstance(compared, Passed):
             return self._failed(execution, compared)
         return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
@@ -317,7 +321,7 @@ class Verifier:
         reference = self.compiled.reference
         inputs = reference.inputs(draw.seed, draw.distribution)
         raw = self._run(self._tensors(inputs))
-        if draw.twice and (other := self._first_other(raw, self._run(self._tensors(inputs)))) is not None:
+        if draw.twice and (other := first_changed(raw, self._run(self._tensors(inputs)))) is not None:
             reason = "two executions on the same inputs give different bits"
             return Failed(Incorrect(CheckFailure(draw.seed, self.compiled.preset.name, other, reason)))
         expected = self._expected(draw, inputs)
@@ -331,17 +335,11 @@ class Verifier:
             return Failed(CompileFailed(f"the kernel returns {len(outputs)} tensors, the reference {len(expected)}"))
         return _Execution(draw, inputs, expected, raw, outputs)
 
-    @staticmethod
-    def _first_other(one: Sequence[np.ndarray], two: Sequence[np.ndarray]) -> int | None:
-        """The number of the first output whose bits differ."""
-        pairs = enumerate(zip(one, two))
-        return next((number for number, (a, b) in pairs if a.tobytes() != b.tobytes()), None)
-
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""
         reference = self.compiled.reference
         expected = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}", lambda: reference.expected(inputs))
-        if draw.distribution == REFERENCE and not all(np.isfinite(e).any() for e in expected if e.size):
+        if draw.distribution == REFERENCE and not all(has_finite(e) for e in expected if e.size):
             raise BadReference(
                 f"forward() of {self.request.task.name} gives no finite value at {self.compiled.preset.describe()} "
                 f"with seed {draw.seed}: nothing can be compared with that (docs/tasks.md)"
@@ -356,7 +354,7 @@ class Verifier:
             plain = reference.in_float32(execution.inputs)
             rows = [rows_within_float32(each) for each in plain]
             wider = [
-                needed(self._arithmetic, *(np.where(within, each, 0) for each in arrays))
+                needed(self._arithmetic, *(_kept(within, each) for each in arrays))
                 for within, *arrays in zip(rows, plain, execution.expected, noise)
             ]
             return np.array(wider), *rows

@@ -182,6 +182,12 @@ def _join_rounding(root: np.ndarray, exact: np.ndarray, unit: float) -> None:
             flat[part] = np.where(np.isfinite(base[part]), np.nan_to_num(flat[part], nan=largest, posinf=largest), 0)
 
 
+def has_finite(array: np.ndarray) -> bool:
+    """Whether any element is finite; of most arrays the first ones say so."""
+    flat = array.ravel(order="K")
+    return any(np.isfinite(flat[at : at + _BLOCK]).any() for at in range(0, flat.size, _BLOCK))
+
+
 def _flat(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1)
 

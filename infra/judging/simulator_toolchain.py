@@ -26,6 +26,7 @@ import numpy as np
 
 import nki_sim
 from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
+from accelopt_core.judging.plausibility import first_changed
 from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import (
@@ -118,7 +119,7 @@ class Simulated:
         outputs, passes = execute_counting(self.program, tensors, limit_s=limit_s)
         if self.program.peers:
             others, _ = execute_counting(self.program, tensors, last_core_first=True, limit_s=limit_s)
-            number = _changed(outputs, others)
+            number = first_changed(outputs, others)
             if number is not None:
                 raise NkiValidationError(
                     f"two cores race: output {number} depends on which of them is first; put nisa.core_barrier "
@@ -126,7 +127,7 @@ class Simulated:
                 )
         if self.may_read_unwritten and not any(map(_has_nan, outputs)):  # where it has, that shows it already
             others, _ = execute_counting(self.program, tensors, limit_s=limit_s, unwritten=Unwritten.zeros)
-            number = _changed(outputs, others)
+            number = first_changed(outputs, others)
             if number is not None:
                 raise NkiValidationError(
                     f"output {number} depends on memory that nothing wrote: on the device that holds anything; write "
@@ -422,12 +423,6 @@ def _start_python(fd: int, arguments: list[str]) -> subprocess.Popen[bytes]:
         start_new_session=True,
         pass_fds=(fd,),
     )
-
-
-def _changed(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> int | None:
-    """The number of the first output that is not the same bits."""
-    pairs = enumerate(zip(one, other))
-    return next((number for number, (mine, theirs) in pairs if mine.tobytes() != theirs.tobytes()), None)
 
 
 def _has_nan(array: np.ndarray) -> bool:

@@ -15,9 +15,11 @@ def get_inputs():
 
 
 def forward(lhs, rhs):
-    scores = lhs @ rhs
-    weights = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-    return weights / np.sum(weights, axis=-1, keepdims=True)
+    weights = lhs @ rhs  # gigabytes: what follows is done in place
+    weights -= np.max(weights, axis=-1, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= np.sum(weights, axis=-1, keepdims=True)
+    return weights
 
 
 def transform_to_nki_inputs(inputs):

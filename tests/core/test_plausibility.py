@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from accelopt_core.judging.plausibility import contradiction, needed_flops, one_value, same_bits
+from accelopt_core.judging.plausibility import contradiction, first_changed, needed_flops, one_value, same_bits
 from accelopt_core.judging.verification import Reference, argument_specs
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts, Traced
@@ -119,3 +119,13 @@ def test_bits_are_compared_and_not_values() -> None:
     assert same_bits([np.array([np.nan])], [np.array([np.nan])])
     assert not same_bits([np.array([0.0])], [np.array([-0.0])])
     assert not same_bits([np.zeros(1)], [np.zeros(1), np.zeros(1)])
+    assert not same_bits([np.zeros(2)], [np.zeros(3)])
+
+
+def test_a_bit_is_found_wherever_it_is() -> None:
+    turned = np.arange(6 << 18, dtype=np.float32).reshape(2, -1).T
+    same, other = np.ascontiguousarray(turned), np.ascontiguousarray(turned)
+    other[-1, -1] = -other[-1, -1]
+    assert first_changed([turned, turned], [same, same]) is None
+    assert first_changed([turned, turned], [same, other]) == 1
+    assert first_changed([np.zeros(0)], [np.zeros(0)]) is None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import resource
 
+import numpy as np
 import pytest
 
 from accelopt_core.judging.side_by_side import WORTH_A_PROCESS_BYTES, side_by_side
@@ -42,3 +45,24 @@ def test_what_a_check_raises_is_raised_here() -> None:
 
     with pytest.raises(KeyError, match="0"):
         list(side_by_side(check, range(3), WORTH_A_PROCESS_BYTES, 2))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to keep what is freed")
+def test_what_one_check_frees_the_next_uses_again() -> None:
+    here = page_faults(0)
+    there = list(side_by_side(page_faults, range(2), WORTH_A_PROCESS_BYTES, 2))
+    assert min(here) >= PIECE >> 21, "fewer than huge pages"
+    assert all(max(again) < min(here) // 4 for _, *again in there)
+
+
+PIECE = 64 << 20
+"""Bytes: beyond what glibc keeps by itself."""
+
+
+def page_faults(case: int) -> list[int]:
+    """Of writing to one piece of memory after the other, each freed at once."""
+    seen = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt]
+    for _ in range(4):
+        np.empty(PIECE, np.uint8).fill(case)
+        seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return [after - before for before, after in zip(seen, seen[1:])]

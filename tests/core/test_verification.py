@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
+from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs, has_finite
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, DtypeArgument, TensorArgument
 from infra.prediction.predictor import decode_arguments
@@ -210,3 +210,10 @@ def test_noise_holds_little_more_than_the_reference_itself() -> None:
     assert peak < 2 * expected[0].nbytes, "the outputs for moved inputs in float64, and half as much for the noise"
     relative = np.abs(noise[0] / expected[0])
     assert 2.0**-25 < np.sqrt(np.mean(relative**2)) < 2.0**-22
+
+
+def test_one_finite_value_is_found_wherever_it_is() -> None:
+    values = np.full((2, 1 << 18), np.nan)
+    assert not has_finite(values) and not has_finite(values.T) and not has_finite(np.zeros(0))
+    values[-1, -1] = 0
+    assert has_finite(values) and has_finite(values.T) and has_finite(np.array(1.0))

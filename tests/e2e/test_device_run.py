@@ -65,6 +65,26 @@ def test_the_three_best_by_simulation_go_to_the_device_and_it_decides(
     assert done.result.best.id == f"r001{min(times, key=times.__getitem__)}t1" != f"{SLOW_LANE}t1"
 
 
+@pytest.mark.slow  # 50 s, nearly all of it a pretended SDK's processes; the next test says whose word counts
 def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = carried_out(tmp_path, monkeypatch, "--width", "1")
     assert [attempt.lane for attempt in done.result.attempts] == [""]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "provider", "simulated", "at_once", "width"),
+    [
+        (None, "catalogue", False, 1, assembly.BEST_BY_SIMULATION),
+        (1, "catalogue", False, 1, 1),
+        (2, "catalogue", True, 1, 2),
+        (None, "catalogue", True, 1, 1),
+        (None, "openai", False, 1, 1),
+        (None, "openai", False, 4, 4),
+        (1, "openai", False, 4, 1),
+        (None, "catalogue", False, 1000, assembly.MOST_LANES),
+    ],
+)
+def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
+    wanted: int | None, provider: str, simulated: bool, at_once: int, width: int
+) -> None:
+    assert assembly._width(wanted, at_once, simulated, provider) == width
