@@ -300,7 +300,7 @@ class Search:
 
 
 def _parsed(source: str, context: RoundContext) -> KernelModule:
-    return parse_kernel(source, context.task.around.entry_points)
+    return parse_kernel(source, context.task.around.entry_points, context.task.around)
 
 
 class _Allowance:

@@ -243,7 +243,7 @@ class CatalogueExecutor:
         if feedback:
             raise CannotRepair(f"the catalogue has no second version of {plan.technique}: {feedback[-1].message}")
         try:
-            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around.entry_points)
+            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around)
         except (NotRewrites, KeyError) as error:
             raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
         except TransformError as error:

@@ -11,7 +11,7 @@ from typing import Protocol
 import libcst as cst
 
 from accelopt_core.evaluation import Bottleneck, Cause
-from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.task import ALONE, ENTRY_POINTS, Surroundings
 
 
 class TransformError(Exception):
@@ -106,10 +106,15 @@ class KernelModule:
     """What the kernel may be called, in order of preference."""
     parsed_from: str | None = None
     """The text of a tree that was parsed; None for one put together, in which one node may stand twice."""
+    around: Surroundings = ALONE
+    """The files that it imports."""
 
     @cached_property
     def text(self) -> str:
         return self.parsed_from if self.parsed_from is not None else self.tree.code
+
+    def changed(self, tree: cst.Module) -> KernelModule:
+        return KernelModule(tree, self.entry_points, None, self.around)
 
 
 class Transform(Protocol):
@@ -139,10 +144,12 @@ class Transform(Protocol):
         ...
 
 
-def parse_kernel(source: str, entry_points: tuple[str, ...] = ENTRY_POINTS) -> KernelModule:
+def parse_kernel(
+    source: str, entry_points: tuple[str, ...] = ENTRY_POINTS, around: Surroundings = ALONE
+) -> KernelModule:
     """Raises NotAKernel when the text is not Python."""
     try:
-        return KernelModule(cst.parse_module(source), entry_points, source)
+        return KernelModule(cst.parse_module(source), entry_points, source, around)
     except (cst.ParserSyntaxError, RecursionError, ValueError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotAKernel(f"the kernel's text cannot be parsed: {text}") from error

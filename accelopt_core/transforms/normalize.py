@@ -92,7 +92,7 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
     Normalizing that again changes nothing.
     """
     if dtypes:
-        module = KernelModule(with_dtypes_stated(KernelCode(module), dtypes), module.entry_points)
+        module = module.changed(with_dtypes_stated(KernelCode(module), dtypes))
     for _ in range(_MOST_PASSES):
         made = _once(module)
         if made.text == module.text:
@@ -107,21 +107,21 @@ def with_every_tile_whole(module: KernelModule) -> KernelModule:
     made = with_whole_tiles(code)
     if made is code.module:
         return module
-    made = with_sizes_simplified(KernelCode(KernelModule(made, module.entry_points)))
-    return normalized(KernelModule(made, module.entry_points))
+    made = with_sizes_simplified(KernelCode(module.changed(made)))
+    return normalized(module.changed(made))
 
 
 def _once(module: KernelModule) -> KernelModule:
     function = find_kernel(module.tree, module.entry_points)
-    written = with_calls_written_out(module.tree, function)
-    if written is not function:
-        module = KernelModule(_with_function(module.tree, function, written), module.entry_points)
+    written = with_calls_written_out(module, function)
+    if written is not module.tree:
+        module = module.changed(written)
     steps = (in_one_spelling, _with_names_bound_once, with_tiles_made_where_used, with_instructions_spelled_alike)
     for step in steps:
         code = read_kernel(module)
         made = step(code)
         if made is not code.module:
-            module = KernelModule(made, module.entry_points)
+            module = module.changed(made)
     return module
 
 
