@@ -12,6 +12,7 @@ import libcst as cst
 
 from accelopt_core.evaluation import Bottleneck, Cause
 from accelopt_core.task import ALONE, ENTRY_POINTS, Surroundings
+from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 
 
 class TransformError(Exception):
@@ -86,10 +87,19 @@ class AnalysisContext:
     bottleneck: Bottleneck | None = None
     fields: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Profile fields of the kernel, in the Neuron profiler's names and units; empty when unknown."""
-    dtypes: tuple[str, ...] = ()
-    """Of the kernel's arguments in their order, where all presets agree: `float32`; empty for what is no tensor."""
+    arguments: tuple[tuple[ArgumentSpec, ...], ...] = ()
+    """Of the kernel at each of its task's presets; empty when unknown."""
     told: Callable[[Refusal], None] = _unheard
     """Hears of every refusal, in no particular order."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the arguments in their order, where all presets agree: `float32`; empty for what is no tensor."""
+        found = []
+        for alike in zip(*self.arguments):
+            names = {each.dtype if isinstance(each, TensorArgument) else "" for each in alike}
+            found.append(names.pop() if len(names) == 1 else "")
+        return tuple(found)
 
     def refuse(self, transform: str, key: str, line: int, error: IllegalSite, lines: Iterable[int] = ()) -> None:
         if not isinstance(error, NotOfItsKind):
