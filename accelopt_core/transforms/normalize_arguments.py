@@ -89,7 +89,11 @@ def constant_of(text: str, code: KernelCode) -> cst.BaseExpression | None:
 def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst.Module:
     """Those that cannot be said are left out."""
     values = {name: value for name, text in constants.items() if (value := constant_of(text, code)) is not None}
-    values = {name: value for name, value in values.items() if name in code.parameters and not code.bindings(name)}
+    values = {
+        name: value
+        for name, value in values.items()
+        if name in code.parameters and not code.bindings(name) and name not in code.captured
+    }
     if not values:
         return code.module
     module = cst.Module([])

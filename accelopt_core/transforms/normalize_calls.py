@@ -217,6 +217,17 @@ class _WriteOut(cst.CSTTransformer):
     def __init__(self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str]) -> None:
         self._helpers, self._bound, self._taken = helpers, bound, taken
         self.done = False
+        self._in_texts = 0
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> bool:  # libcst's name
+        self._in_texts += 1
+        return True
+
+    def leave_FormattedString(  # libcst's name
+        self, original_node: cst.FormattedString, updated_node: cst.FormattedString
+    ) -> cst.BaseExpression:
+        self._in_texts -= 1
+        return updated_node
 
     def leave_SimpleStatementLine(  # libcst's name
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -260,10 +271,12 @@ class _WriteOut(cst.CSTTransformer):
         if found is None or not original_node.deep_equals(updated_node):
             return updated_node
         helper, given = found
-        if helper.body or helper.result is None:
+        if helper.body or helper.result is None or self._in_texts:
             return updated_node
         uses = [node.value for node in name_nodes(helper.result)]
         for name, value in given.items():
+            if not _may_stand_in_texts(helper, name, value):
+                return updated_node
             if not _is_plain(value) and (uses.count(name) != 1 or _calls(value)):
                 return updated_node
         self.done = True
@@ -304,7 +317,7 @@ class _WriteOut(cst.CSTTransformer):
             name = param.name.value
             value = given[name]
             kept = _is_plain(value) or self._is_operand(helper, name, value) or _is_asserted(helper, name, value)
-            if name in helper.rebound or not kept:
+            if name in helper.rebound or not kept or not _may_stand_in_texts(helper, name, value):
                 fresh = cst.Name(self._fresh(name))
                 before.append(cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(fresh)], _in_parentheses(value))]))
                 renamed[name] = fresh
@@ -354,6 +367,15 @@ class _WriteOut(cst.CSTTransformer):
                     handed += 1
         in_result = helper.result is not None and any(node.value == name for node in name_nodes(helper.result))
         return handed == uses and not in_result
+
+
+def _may_stand_in_texts(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
+    """What a text with values in braces shows can be no text itself: older Pythons do not read quotes within quotes."""
+    if isinstance(value, (cst.Name, cst.Attribute, cst.Integer)):
+        return True
+    parts = [*helper.body, *([helper.result] if helper.result is not None else [])]
+    texts = [node for part in parts for node in descendants(part) if isinstance(node, cst.FormattedString)]
+    return not any(node.value == name for text in texts for node in name_nodes(text))
 
 
 def _is_asserted(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:

@@ -19,7 +19,7 @@ from accelopt_core.transforms.kernel_code import KernelCode
 from accelopt_core.transforms.syntax import bound_names, descendants
 from nki_sim.machine import ISA
 
-MOST_STATEMENTS = 40_000
+MOST_STATEMENTS = 20_000
 """Followed at one shape; what comes after is not known."""
 
 

@@ -147,6 +147,13 @@ def test_a_name_that_the_kernel_uses_otherwise_gets_another(traced):
     assert np.array_equal(traced(kernel).template_ids, traced(made).template_ids)
 
 
+def test_a_text_is_not_put_into_a_text(traced):
+    kernel = KERNEL.replace('f"N is {N}"', '"N is odd"')
+    made = normalized(module(kernel)).text
+    assert 'why = "N is odd"' in made.replace("(", "").replace(")", "") and "check(" not in made
+    assert np.array_equal(traced(kernel).template_ids, traced(made).template_ids)
+
+
 def test_a_file_that_stands_beside_its_helpers_imports_them_by_their_names():
     imports = "import nki\nimport nki.language as nl\nfrom tiles import count\n"
     kernel = f"{imports}\n\n@nki.jit\ndef kernel(x):\n    return count(x.shape[0])\n"
