@@ -466,7 +466,8 @@ def _proposer(
     predictor: Predictor,
 ) -> Proposer:
     if provider == "catalogue":
-        return catalogue_proposer(predictor, datetime.date.today, tie=ties.shipped().within, dtypes=predictor.dtypes)
+        within = ties.shipped().within
+        return catalogue_proposer(predictor, datetime.date.today, tie=within, arguments=predictor.arguments)
 
     def spent(entry: LedgerEntry) -> None:
         folder.spend(entry)

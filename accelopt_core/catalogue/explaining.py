@@ -16,6 +16,7 @@ from accelopt_core.candidate import Attempt, Candidate, parsed
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, Rewrite, every_rewrite, rewrites_in, without_repeats
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Cause, Gap, HotLine, Measured, microseconds
+from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Refusal, Transform, parse_kernel
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
 from accelopt_core.transforms.registry import STEPS
@@ -104,13 +105,11 @@ class Analysis:
         return without_repeats(self.sites)
 
 
-def analyzed(
-    candidate: Candidate, result: Measured, entry_points: tuple[str, ...], transforms: Sequence[Transform]
-) -> Analysis:
+def analyzed(candidate: Candidate, result: Measured, around: Surroundings, transforms: Sequence[Transform]) -> Analysis:
     """Raises NotAKernel."""
     refusals: list[Refusal] = []
     context = AnalysisContext(result.bottleneck, result.profile.fields, told=refusals.append)
-    module = parse_kernel(candidate.source, entry_points)
+    module = parse_kernel(candidate.source, around.entry_points, around)
     sites = every_rewrite(module, context, transforms)
     return Analysis(module, sites, tuple(dict.fromkeys(refusals)))
 
@@ -118,7 +117,7 @@ def analyzed(
 def explained(
     candidate: Candidate,
     result: Measured,
-    entry_points: tuple[str, ...],
+    around: Surroundings,
     predict: Predict,
     history: Sequence[Attempt] = (),
     limit_s: float = LIMIT_S,
@@ -130,7 +129,7 @@ def explained(
     `history`: the attempts of the run that the kernel comes from.
     """
     try:
-        found = analyzed(candidate, result, entry_points, transforms)
+        found = analyzed(candidate, result, around, transforms)
     except NotAKernel as error:
         note = f"the catalogue cannot read this kernel: {error}"
         gaps = tuple(replace(_located(gap, result, {}), unread=(note,)) for gap in _worth_telling(result))

@@ -18,6 +18,7 @@ from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_r
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
+from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.registry import LOCAL
@@ -92,11 +93,11 @@ class Search:
         transforms: tuple[Transform, ...],
         look_ahead: LookAhead,
         tie: float = LEAST_GAIN,
-        dtypes: Callable[[], tuple[str, ...]] = tuple,
+        arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
     ) -> None:
-        """`tie`: from which difference on, of the latency, predictions are in the right order. `dtypes`: of the
-        kernel's arguments, as `AnalysisContext` has them."""
-        self._dtypes = dtypes
+        """`tie`: from which difference on, of the latency, predictions are in the right order. `arguments`: of the
+        kernel, as `AnalysisContext` has them."""
+        self._arguments = arguments
         self._predict = predict
         self._transforms = tuple(each for each in transforms if each is not NORMALIZE)
         self._begins_normal = NORMALIZE in transforms
@@ -267,7 +268,7 @@ class Search:
     def _normal_forms(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
         if source not in self._normal:
             try:
-                known = AnalysisContext(dtypes=self._dtypes())
+                known = AnalysisContext(arguments=self._arguments())
                 found = legal_rewrites(_parsed(source, context), known, (NORMALIZE,))
             except NotAKernel:  # a model's kernel, among those measured
                 found = ()
@@ -300,7 +301,7 @@ class Search:
 
 
 def _parsed(source: str, context: RoundContext) -> KernelModule:
-    return parse_kernel(source, context.task.around.entry_points)
+    return parse_kernel(source, context.task.around.entry_points, context.task.around)
 
 
 class _Allowance:

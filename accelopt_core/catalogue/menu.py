@@ -125,7 +125,7 @@ class CatalogueMenu:
         if tool not in names:
             raise MalformedAnswer(f"no tool is called {tool!r}; there are: {', '.join(names)}")
         try:
-            made = carried_out(context.parent.source, [SiteName(tool, key)], context.task.around.entry_points)
+            made = carried_out(context.parent.source, [SiteName(tool, key)], context.task.around)
         except TransformError as error:
             sites = ", ".join(offer.site for offer in offered.values() if offer.tool == tool) or "none on the menu"
             raise MalformedAnswer(
@@ -160,7 +160,7 @@ class CatalogueMenu:
     def carried_out(self, context: RoundContext, plan: Plan) -> str | None:
         """None for a plan that a model described. Raises ToolFailed."""
         try:
-            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around.entry_points)
+            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around)
         except NotRewrites:
             return None
         except (KeyError, TransformError) as error:
@@ -168,8 +168,8 @@ class CatalogueMenu:
 
     def _analyzed(self, source: str, context: RoundContext) -> Analysis:
         if source not in self._found:
-            names = context.task.around.entry_points
-            self._found[source] = analyzed(context.parent, context.parent_result, names, self._transforms)
+            around = context.task.around
+            self._found[source] = analyzed(context.parent, context.parent_result, around, self._transforms)
         return self._found[source]
 
     def _priced(self, source: str, steps: tuple[Rewrite, ...]) -> Prices:

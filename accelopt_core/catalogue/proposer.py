@@ -28,6 +28,7 @@ from accelopt_core.proposer import (
     RoundContext,
     UnusableReply,
 )
+from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import LESS_WORK, STEPS
 from ka_extensions.divergence_guard import Decision
@@ -43,13 +44,13 @@ def catalogue_proposer(
     transforms: tuple[Transform, ...] = STEPS,
     look_ahead: LookAhead | None = None,
     tie: float = LEAST_GAIN,
-    dtypes: Callable[[], tuple[str, ...]] = tuple,
+    arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
 ) -> Proposer:
-    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`). `dtypes`:
-    of the kernel's arguments, as `AnalysisContext` has them."""
+    """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`).
+    `arguments`: of the kernel, as `AnalysisContext` has them."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, dtypes),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments),
         CatalogueExecutor(),
         CatalogueSummarizer(today),
         CatalogueReflector(),
@@ -84,11 +85,11 @@ class CataloguePlanner:
         transforms: tuple[Transform, ...],
         look_ahead: LookAhead,
         tie: float,
-        dtypes: Callable[[], tuple[str, ...]],
+        arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]],
     ) -> None:
         self._look_ahead = look_ahead
         self._tie = tie
-        self._search = Search(predict, transforms, look_ahead, tie, dtypes)
+        self._search = Search(predict, transforms, look_ahead, tie, arguments)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
@@ -243,7 +244,7 @@ class CatalogueExecutor:
         if feedback:
             raise CannotRepair(f"the catalogue has no second version of {plan.technique}: {feedback[-1].message}")
         try:
-            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around.entry_points)
+            return carried_out(context.parent.source, rewrites_in(plan.details), context.task.around)
         except (NotRewrites, KeyError) as error:
             raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
         except TransformError as error:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Protocol
 
 from accelopt_core.candidate import source_hash
+from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import (
     AnalysisContext,
     IllegalSite,
@@ -114,10 +115,11 @@ def without_repeats(steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
     return tuple(found.values())
 
 
-def carried_out(source: str, names: Sequence[SiteName], entry_points: tuple[str, ...]) -> str:
+def carried_out(source: str, names: Sequence[SiteName], around: Surroundings) -> str:
     """The kernel after the steps, one after the other. Raises KeyError for an unknown transform, and TransformError."""
     for name in names:
-        source = transform_named(name.transform).apply(parse_kernel(source, entry_points), name.key).code
+        module = parse_kernel(source, around.entry_points, around)
+        source = transform_named(name.transform).apply(module, name.key).code
     return source
 
 

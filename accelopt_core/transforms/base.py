@@ -11,7 +11,8 @@ from typing import Protocol
 import libcst as cst
 
 from accelopt_core.evaluation import Bottleneck, Cause
-from accelopt_core.task import ENTRY_POINTS
+from accelopt_core.task import ALONE, ENTRY_POINTS, Surroundings
+from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 
 
 class TransformError(Exception):
@@ -86,10 +87,19 @@ class AnalysisContext:
     bottleneck: Bottleneck | None = None
     fields: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Profile fields of the kernel, in the Neuron profiler's names and units; empty when unknown."""
-    dtypes: tuple[str, ...] = ()
-    """Of the kernel's arguments in their order, where all presets agree: `float32`; empty for what is no tensor."""
+    arguments: tuple[tuple[ArgumentSpec, ...], ...] = ()
+    """Of the kernel at each of its task's presets; empty when unknown."""
     told: Callable[[Refusal], None] = _unheard
     """Hears of every refusal, in no particular order."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the arguments in their order, where all presets agree: `float32`; empty for what is no tensor."""
+        found = []
+        for alike in zip(*self.arguments):
+            names = {each.dtype if isinstance(each, TensorArgument) else "" for each in alike}
+            found.append(names.pop() if len(names) == 1 else "")
+        return tuple(found)
 
     def refuse(self, transform: str, key: str, line: int, error: IllegalSite, lines: Iterable[int] = ()) -> None:
         if not isinstance(error, NotOfItsKind):
@@ -106,10 +116,15 @@ class KernelModule:
     """What the kernel may be called, in order of preference."""
     parsed_from: str | None = None
     """The text of a tree that was parsed; None for one put together, in which one node may stand twice."""
+    around: Surroundings = ALONE
+    """The files that it imports."""
 
     @cached_property
     def text(self) -> str:
         return self.parsed_from if self.parsed_from is not None else self.tree.code
+
+    def changed(self, tree: cst.Module) -> KernelModule:
+        return KernelModule(tree, self.entry_points, None, self.around)
 
 
 class Transform(Protocol):
@@ -139,10 +154,12 @@ class Transform(Protocol):
         ...
 
 
-def parse_kernel(source: str, entry_points: tuple[str, ...] = ENTRY_POINTS) -> KernelModule:
+def parse_kernel(
+    source: str, entry_points: tuple[str, ...] = ENTRY_POINTS, around: Surroundings = ALONE
+) -> KernelModule:
     """Raises NotAKernel when the text is not Python."""
     try:
-        return KernelModule(cst.parse_module(source), entry_points, source)
+        return KernelModule(cst.parse_module(source), entry_points, source, around)
     except (cst.ParserSyntaxError, RecursionError, ValueError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotAKernel(f"the kernel's text cannot be parsed: {text}") from error

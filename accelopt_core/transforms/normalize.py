@@ -2,8 +2,8 @@
 
 Functions of the file are written out where they are called, loops count up from 0, every name is bound once, every
 tile is made where it is used and for one purpose. A second form, which asserts that every tile is a whole one, has no
-bounds that cut the last one off. By itself neither gains much: it is a first step, taken when a transform that follows
-it gains.
+bounds that cut the last one off; a third, which asserts it too, has branches as they are taken at the task's shapes. By
+itself none gains much: it is a first step, taken when a transform that follows it gains.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtyp
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
 from accelopt_core.transforms.normalize_names import with_names_bound_once
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
+from accelopt_core.transforms.normalize_taken import as_taken, read_taken, taken_at
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
 
 KEY, WHOLE = "kernel", "whole"
@@ -43,6 +44,7 @@ class Normalize:
         dtypes = dtypes_to_state(code, context.dtypes)
         plain = normalized(module, dtypes)
         whole = with_every_tile_whole(plain)
+        taken = taken_at(plain, context.arguments, normalized)
         stated = [f"{name}={dtype}" for name, dtype in dtypes.items()]
         forms = []
         if plain.text != module.text:
@@ -50,6 +52,10 @@ class Normalize:
         if whole is not plain and whole.text != module.text:
             asserts = "it asserts that every tile is whole; "
             forms.append(([KEY, WHOLE], "write the kernel in normal form, for whole tiles only", asserts))
+        if taken is not None and as_taken(plain, taken, normalized).text not in (module.text, plain.text, whole.text):
+            asserts = "it asserts how each branch is taken; "
+            what = "write the kernel in normal form, with branches as they are taken at the shapes of the task"
+            forms.append(([KEY, *taken.words], what, asserts))
         return tuple(
             Site(
                 self.name,
@@ -63,16 +69,24 @@ class Normalize:
         )
 
     def apply(self, module: KernelModule, key: str) -> cst.Module:
-        kernel, *stated = key.split(" ")
-        whole = stated[:1] == [WHOLE]
-        dtypes = dict(map(_pair, stated[whole:]))
-        if kernel != KEY or not all(name.isidentifier() and dtype.isidentifier() for name, dtype in dtypes.items()):
+        kernel, *words = key.split(" ")
+        whole = words[:1] == [WHOLE]
+        form = [word for word in words if ":" in word]
+        dtypes = dict(map(_pair, words[whole + len(form) :]))
+        try:
+            taken = read_taken(form)
+        except (ValueError, KeyError):
+            kernel = ""
+        named = all(name.isidentifier() and dtype.isidentifier() for name, dtype in dtypes.items())
+        if kernel != KEY or not named or words[whole : whole + len(form)] != form or (whole and form):
             raise SiteGone(f"{key}: the normal form's site is {KEY}, with what its arguments are: {KEY} x=float32")
         made = normalized(module, dtypes)
         if whole:
             plain, made = made, with_every_tile_whole(made)
             if made is plain:
                 raise IllegalSite("no bound cuts a tile off")
+        if form:
+            made = as_taken(made, taken, normalized)
         if made.text == module.text:
             raise IllegalSite("the kernel is in normal form")
         return made.tree
@@ -92,7 +106,7 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
     Normalizing that again changes nothing.
     """
     if dtypes:
-        module = KernelModule(with_dtypes_stated(KernelCode(module), dtypes), module.entry_points)
+        module = module.changed(with_dtypes_stated(KernelCode(module), dtypes))
     for _ in range(_MOST_PASSES):
         made = _once(module)
         if made.text == module.text:
@@ -107,21 +121,21 @@ def with_every_tile_whole(module: KernelModule) -> KernelModule:
     made = with_whole_tiles(code)
     if made is code.module:
         return module
-    made = with_sizes_simplified(KernelCode(KernelModule(made, module.entry_points)))
-    return normalized(KernelModule(made, module.entry_points))
+    made = with_sizes_simplified(KernelCode(module.changed(made)))
+    return normalized(module.changed(made))
 
 
 def _once(module: KernelModule) -> KernelModule:
     function = find_kernel(module.tree, module.entry_points)
-    written = with_calls_written_out(module.tree, function)
-    if written is not function:
-        module = KernelModule(_with_function(module.tree, function, written), module.entry_points)
+    written = with_calls_written_out(module, function)
+    if written is not module.tree:
+        module = module.changed(written)
     steps = (in_one_spelling, _with_names_bound_once, with_tiles_made_where_used, with_instructions_spelled_alike)
     for step in steps:
         code = read_kernel(module)
         made = step(code)
         if made is not code.module:
-            module = KernelModule(made, module.entry_points)
+            module = module.changed(made)
     return module
 
 

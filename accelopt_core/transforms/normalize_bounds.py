@@ -11,7 +11,7 @@ What has the same size in every iteration can be moved and merged. Shapes that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
@@ -20,8 +20,25 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.syntax import descendants, name_nodes
 
 
-def with_whole_tiles(code: KernelCode) -> cst.Module:
-    """The module; the very one of `code` when no bound cuts a tile off."""
+def cuts(code: KernelCode) -> list[tuple[cst.Call, int]]:
+    """Every bound that may cut a tile off, in order, and which of its arguments it is where it does not."""
+    indices = _of_loops(code)
+    found = []
+    for statement in code.statements():
+        if statement.body is not None or statement.kind is Kind.OPAQUE:
+            continue
+        for call in _cuts(code, statement):
+            uncut = _uncut(indices, statement, call)
+            if uncut is not None:
+                found.append((call, [arg.value for arg in call.args].index(uncut[1])))
+    return found
+
+
+def with_whole_tiles(code: KernelCode, only: Sequence[int] | None = None) -> cst.Module:
+    """The module; the very one of `code` when no bound cuts a tile off. `only`: these, by place among the `cuts`."""
+    wanted = [call for call, _ in cuts(code)]
+    if only is not None:
+        wanted = [call for at, call in enumerate(wanted) if at in only]
     indices = _of_loops(code)
     whole: dict[cst.CSTNode, cst.CSTNode] = {}
     stated: dict[cst.CSTNode, dict[str, cst.BaseStatement]] = {}
@@ -31,7 +48,7 @@ def with_whole_tiles(code: KernelCode) -> cst.Module:
             continue
         for call in _cuts(code, statement):
             found = _uncut(indices, statement, call)
-            if found is not None:
+            if found is not None and call in wanted:
                 loop, kept, condition = found
                 alone = call is _defined(statement)
                 whole[call] = kept if alone else kept.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

@@ -1,4 +1,4 @@
-"""Functions of the kernel's own file, written out where they are called.
+"""Functions of the kernel's own file, and of files beside it, written out where they are called.
 
     def load(src):                                       tile = nl.ndarray(x.shape, ...)
         tile = nl.ndarray(src.shape, ...)       ->       nisa.dma_copy(dst=tile, src=x)
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from accelopt_core.transforms.base import KernelModule
+from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.substitution import substituted
 from accelopt_core.transforms.syntax import bound_names, descendants, name_nodes
@@ -56,13 +58,39 @@ class _Helper:
     """Parameters that it binds again."""
     free: frozenset[str]
     """Names it takes from the module."""
+    calls: frozenset[str]
+    """What it calls, as it says it."""
 
 
-def with_calls_written_out(module: cst.Module, kernel: cst.FunctionDef) -> cst.FunctionDef:
-    """The kernel's function with one call after the other replaced; itself when there is none to replace."""
-    helpers = _helpers(module, kernel)
-    if not helpers:
-        return kernel
+def with_calls_written_out(module: KernelModule, kernel: cst.FunctionDef) -> cst.Module:
+    """The module with one call of the kernel's after the other replaced; the very one when there is none to replace."""
+    neighbours = Neighbours(module.tree, module.around)
+    helpers = _helpers(module.tree, kernel, neighbours)
+    written = _written_out(kernel, helpers) if helpers else kernel
+    if written is kernel:
+        return module.tree
+    result = module.tree.deep_replace(kernel, written)
+    assert isinstance(result, cst.Module)
+    used = {node.value for node in name_nodes(written)}
+    lines = [line for name, line in neighbours.imports.items() if name in used]
+    return _with_imports(result, written, lines)
+
+
+def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str]) -> cst.Module:
+    """After the last that the file has above the kernel."""
+    body = list(module.body)
+    at = next(n for n, each in enumerate(body) if each is kernel)
+    place = max((n + 1 for n, each in enumerate(body[:at]) if _is_import(each)), default=0)
+    made = [cst.parse_statement(line) for line in lines]
+    return module.with_changes(body=[*body[:place], *made, *body[place:]]) if made else module
+
+
+def _is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, (cst.Import, cst.ImportFrom))
+
+
+def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:
     while _size(kernel) <= MOST_STATEMENTS:
         taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
         edit = _WriteOut(helpers, _bound(kernel), taken)
@@ -92,24 +120,52 @@ def _bound(function: cst.FunctionDef) -> frozenset[str]:
     return frozenset(found)
 
 
-def _helpers(module: cst.Module, kernel: cst.FunctionDef) -> dict[str, _Helper]:
+def _helpers(module: cst.Module, kernel: cst.FunctionDef, neighbours: Neighbours) -> dict[str, _Helper]:
+    """By what the kernel's file calls them, those of neighbours as far as any of them is called."""
     functions = [node for node in module.body if isinstance(node, cst.FunctionDef) and node is not kernel]
     names = [function.name.value for function in functions]
     read = {f.name.value: h for f in functions if names.count(f.name.value) == 1 and (h := _read(f)) is not None}
+    asked = set(read)
+    waiting = sorted(_called_in(kernel).union(*(helper.calls for helper in read.values())) - asked)
+    while waiting:
+        name = waiting.pop(0)
+        asked.add(name)
+        function = neighbours.function(name, _free_in)
+        helper = _read(function) if function is not None else None
+        if helper is not None:
+            read[name] = helper
+            waiting += sorted(helper.calls - asked - set(waiting))
     return {name: helper for name, helper in read.items() if not _reaches(name, helper, read)}
+
+
+def _free_in(function: cst.FunctionDef) -> frozenset[str]:
+    helper = _read(function)
+    return helper.free if helper is not None else frozenset()
+
+
+def _called_in(node: cst.CSTNode) -> frozenset[str]:
+    return frozenset(_dotted(each.func) for each in descendants(node) if isinstance(each, cst.Call)) - {""}
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    """`helpers.tile_of`; empty for what is called otherwise."""
+    if isinstance(node, cst.Attribute):
+        before = _dotted(node.value)
+        return f"{before}.{node.attr.value}" if before else ""
+    return node.value if isinstance(node, cst.Name) else ""
 
 
 def _reaches(name: str, helper: _Helper, read: Mapping[str, _Helper]) -> bool:
     """Does it call itself, by whatever way?"""
     seen: set[str] = set()
-    waiting = list(helper.free)
+    waiting = list(helper.calls | helper.free)
     while waiting:
         each = waiting.pop()
         if each == name:
             return True
         if each in read and each not in seen:
             seen.add(each)
-            waiting.extend(read[each].free)
+            waiting.extend(read[each].calls | read[each].free)
     return False
 
 
@@ -139,7 +195,8 @@ def _read(function: cst.FunctionDef) -> _Helper | None:
     loads |= {node.value for node in name_nodes(result)} if result is not None else set()
     defaults = {n.value for p in parameters if p.default is not None for n in name_nodes(p.default)}
     free = frozenset(loads - bound - named) | frozenset(defaults)
-    return _Helper(function, parameters, tuple(body), result, bound - named, bound & named, free)
+    calls = _called_in(function)
+    return _Helper(function, parameters, tuple(body), result, bound - named, bound & named, free, calls)
 
 
 def _is_jit(decorator: cst.BaseExpression) -> bool:
@@ -160,6 +217,17 @@ class _WriteOut(cst.CSTTransformer):
     def __init__(self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str]) -> None:
         self._helpers, self._bound, self._taken = helpers, bound, taken
         self.done = False
+        self._in_texts = 0
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> bool:  # libcst's name
+        self._in_texts += 1
+        return True
+
+    def leave_FormattedString(  # libcst's name
+        self, original_node: cst.FormattedString, updated_node: cst.FormattedString
+    ) -> cst.BaseExpression:
+        self._in_texts -= 1
+        return updated_node
 
     def leave_SimpleStatementLine(  # libcst's name
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -203,10 +271,12 @@ class _WriteOut(cst.CSTTransformer):
         if found is None or not original_node.deep_equals(updated_node):
             return updated_node
         helper, given = found
-        if helper.body or helper.result is None:
+        if helper.body or helper.result is None or self._in_texts:
             return updated_node
         uses = [node.value for node in name_nodes(helper.result)]
         for name, value in given.items():
+            if not _may_stand_in_texts(helper, name, value):
+                return updated_node
             if not _is_plain(value) and (uses.count(name) != 1 or _calls(value)):
                 return updated_node
         self.done = True
@@ -215,11 +285,11 @@ class _WriteOut(cst.CSTTransformer):
         return _in_parentheses(written)
 
     def _called(self, call: cst.BaseExpression | None) -> tuple[_Helper, dict[str, cst.BaseExpression]] | None:
-        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name):
+        called = _dotted(call.func) if isinstance(call, cst.Call) else ""
+        helper = self._helpers.get(called)
+        if helper is None or called.partition(".")[0] in self._bound or helper.free & self._bound:
             return None
-        helper = self._helpers.get(call.func.value)
-        if helper is None or call.func.value in self._bound or helper.free & self._bound:
-            return None
+        assert isinstance(call, cst.Call)
         given: dict[str, cst.BaseExpression] = {}
         names = [param.name.value for param in helper.parameters]
         positional = len(helper.function.params.posonly_params) + len(helper.function.params.params)
@@ -246,12 +316,13 @@ class _WriteOut(cst.CSTTransformer):
         for param in helper.parameters:
             name = param.name.value
             value = given[name]
-            if name in helper.rebound or not (_is_plain(value) or self._is_operand(helper, name, value)):
+            kept = _is_plain(value) or self._is_operand(helper, name, value) or _is_asserted(helper, name, value)
+            if name in helper.rebound or not kept or not _may_stand_in_texts(helper, name, value):
                 fresh = cst.Name(self._fresh(name))
                 before.append(cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(fresh)], _in_parentheses(value))]))
                 renamed[name] = fresh
             else:
-                renamed[name] = value
+                renamed[name] = value if self._is_operand(helper, name, value) else _in_parentheses(value)
         statements: list[cst.CSTNode] = [substituted(statement, renamed) for statement in helper.body]
         made: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
         for statement in (*before, *statements):
@@ -296,6 +367,25 @@ class _WriteOut(cst.CSTTransformer):
                     handed += 1
         in_result = helper.result is not None and any(node.value == name for node in name_nodes(helper.result))
         return handed == uses and not in_result
+
+
+def _may_stand_in_texts(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
+    """What a text with values in braces shows can be no text itself: older Pythons do not read quotes within quotes."""
+    if isinstance(value, (cst.Name, cst.Attribute, cst.Integer)):
+        return True
+    parts = [*helper.body, *([helper.result] if helper.result is not None else [])]
+    texts = [node for part in parts for node in descendants(part) if isinstance(node, cst.FormattedString)]
+    return not any(node.value == name for text in texts for node in name_nodes(text))
+
+
+def _is_asserted(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
+    """All that the function does with it is to assert it."""
+    uses = [node for statement in helper.body for node in name_nodes(statement) if node.value == name]
+    for statement in helper.body:
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if isinstance(small, cst.Assert) and uses == [small.test]:
+            return not _calls(value) and "\n" not in cst.Module([]).code_for_node(value)
+    return False
 
 
 @dataclass

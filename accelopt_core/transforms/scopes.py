@@ -69,6 +69,18 @@ class Scopes:
         """Of a name in a function, as `qualified` has it: `builtins.min`, unless the file binds `min`."""
         return self._origin(name, self._scope_of[function])
 
+    def of_file(self, name: str) -> str:
+        """Of a name at the top level, as `qualified` has it."""
+        return self._origin(name, self._global)
+
+    def imported(self) -> dict[str, str]:
+        """At the top level, and by nothing else bound there: where each name comes from."""
+        return {name: origin for name in self._global.imports if (origin := self.of_file(name))}
+
+    def binds(self, name: str) -> bool:
+        """At the top level, by anything but an import."""
+        return name in self._global.bound
+
     def captured(self, function: cst.FunctionDef) -> frozenset[str]:
         """Names of the function that scopes inside it use, or that it declares global or nonlocal."""
         own = self._scope_of[function]

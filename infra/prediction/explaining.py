@@ -27,8 +27,8 @@ def explanation_of(
     history: tuple[Attempt, ...] = (),
     limit_s: float = LIMIT_S,
 ) -> Explanation:
-    names, within = task.around.entry_points, ties.shipped().within
-    return explained(candidate, result, names, predictor, history, limit_s, tie=within)
+    within = ties.shipped().within
+    return explained(candidate, result, task.around, predictor, history, limit_s, tie=within)
 
 
 def explain_end(

@@ -77,17 +77,9 @@ class Predictor:
                 self._known.pop(key, None)
         return {source: future.result() for source, future in asked.items() if future.done() and not future.cancelled()}
 
-    def dtypes(self) -> tuple[str, ...]:
-        """Of the kernel's arguments in their order, where all presets agree; empty for what is no tensor.
-
-        Raises as a prediction does.
-        """
-        presets = [decode_arguments(each) for each in self._raw()]
-        found = []
-        for alike in zip(*presets):
-            names = {each.dtype if isinstance(each, TensorArgument) else "" for each in alike}
-            found.append(names.pop() if len(names) == 1 else "")
-        return tuple(found)
+    def arguments(self) -> tuple[tuple[ArgumentSpec, ...], ...]:
+        """Of the kernel at each preset. Raises as a prediction does."""
+        return tuple(decode_arguments(each) for each in self._raw())
 
     def close(self) -> None:
         self._closed = True

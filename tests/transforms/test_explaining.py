@@ -24,7 +24,7 @@ from accelopt_core.evaluation import Bottleneck, Cause, Gap, Measured
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
-from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
+from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Surroundings, Task
 from accelopt_core.transforms.base import AnalysisContext, parse_kernel
 from accelopt_core.transforms.registry import STEPS, transform_named
 from infra.judging.simulator_toolchain import SimulatorToolchain
@@ -143,8 +143,8 @@ def unpriced(sources: Sequence[str], limit_s: float = 0.0) -> dict[str, float | 
 
 
 def told(task: Task, source: str, result: Measured | None = None) -> Explanation:
-    names = task.around.entry_points
-    return explained(Candidate("input", source), result or measured(task, source), names, unpriced, limit_s=0)
+    candidate = Candidate("input", source)
+    return explained(candidate, result or measured(task, source), task.around, unpriced, limit_s=0)
 
 
 def check_every_gap_has_its_line(task: Task, source: str) -> Explanation:
@@ -230,7 +230,7 @@ def test_refusals_on_the_lines_of_the_gap_come_before_others_and_the_list_is_bou
 
 def test_what_cannot_be_read_at_all_says_so_for_every_gap() -> None:
     result = measured(TASK, BUFFERS_FIRST)
-    explanation = explained(Candidate("input", BUFFERS_FIRST), result, ("other",), unpriced)
+    explanation = explained(Candidate("input", BUFFERS_FIRST), result, Surroundings("other"), unpriced)
     assert "cannot read this kernel: no function called other" in explanation.note
     assert explanation.gaps and all(reasons(gap) == (explanation.note,) for gap in explanation.gaps)
 
@@ -255,15 +255,14 @@ def priced() -> tuple[Measured, Explanation, Explanation]:
     candidate = Candidate("r001t1", BUFFERS_FIRST, "input")
     predictor = Predictor(TASK, "trn2", workers=1)
     try:
-        names = TASK.around.entry_points
-        fresh = explained(candidate, result, names, predictor)
+        fresh = explained(candidate, result, TASK.around, predictor)
         plan = Plan("p1", "wide", "retile", Bottleneck.MEMORY_BOUND, 1.0, "", as_details([SiteName("retile", "W=1")]))
         module, rotate = parse_kernel(BUFFERS_FIRST), transform_named("rotate-buffers")
         history = [Attempt(1, 1, "input", plan, candidate, result, Outcome.IMPROVED, "")]
         for number, site in enumerate(rotate.analyze(module, AnalysisContext()), 2):
             tried = Candidate(f"r00{number}t1", rotate.apply(module, site.key).code, "r001t1")
             history.append(Attempt(number, 1, "r001t1", plan, tried, result, Outcome.NO_IMPROVEMENT, ""))
-        return result, fresh, explained(candidate, result, names, predictor, history)
+        return result, fresh, explained(candidate, result, TASK.around, predictor, history)
     finally:
         predictor.close()
 

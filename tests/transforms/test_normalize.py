@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accelopt_core.toolchain import ConstantArgument, TensorArgument
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, SiteGone, parse_kernel
 from accelopt_core.transforms.drop_copy import DropCopy
 from accelopt_core.transforms.kernel_code import KernelCode, Kind
@@ -377,12 +378,21 @@ nisa.dma_copy(dst=out, src=more)
 )
 
 
+GIVEN = (TensorArgument((64, 32), "float32"), ConstantArgument(1.0))
+
+
 def test_dtypes_of_arguments_are_stated_and_then_known():
-    (site,) = NORMALIZE.analyze(parse_kernel(STATED), AnalysisContext(dtypes=("float32", "")))
+    (site,) = NORMALIZE.analyze(parse_kernel(STATED), AnalysisContext(arguments=(GIVEN,)))
     assert site.key == "kernel x=float32"
     made = NORMALIZE.apply(parse_kernel(STATED), site.key).code
     assert "    assert x.dtype == nl.float32\n" in made
-    assert NORMALIZE.analyze(parse_kernel(made), AnalysisContext(dtypes=("float32", ""))) == ()
+    assert (
+        NORMALIZE.analyze(
+            parse_kernel(made),
+            AnalysisContext(arguments=(GIVEN,)),
+        )
+        == ()
+    )
     assert set(sites(DropCopy(), made)) == {"copy"} and sites(DropCopy(), STATED) == {}
     dropped = applied(DropCopy(), made, "copy")
     np.testing.assert_array_equal(run(dropped, X, 1.0), run(STATED, X, 1.0))
