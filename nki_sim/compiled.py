@@ -89,7 +89,7 @@ def _decorated() -> Any:
         try:
             from numba import config, njit
 
-            if config.DISABLE_JIT:
+            if getattr(config, "DISABLE_JIT", False):
                 raise RuntimeError("NUMBA_DISABLE_JIT is set")
             found: dict[str, Any] = {}
             for text in (compiled_waits, compiled_walk):
