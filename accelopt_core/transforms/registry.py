@@ -26,6 +26,7 @@ from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
 from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
 from accelopt_core.transforms.split_columns import SplitColumns
+from accelopt_core.transforms.split_rows import SplitRows
 from accelopt_core.transforms.staged_stores import StagedStores
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
@@ -56,6 +57,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     BlockTiles(),
     WidenDmaRows(),
     SplitColumns(),
+    SplitRows(),
     MergeIterations(),
     GroupTransposes(),
     GroupLoads(),
