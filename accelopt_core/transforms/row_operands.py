@@ -116,22 +116,22 @@ class RowReader:
             raise IllegalSite(
                 f"line {at.line}: {self._code.module.code_for_node(call)} is no view of a tile by its name"
             )
-        whole = self._reader.access(base, at)
-        if not whole.is_buffer or not whole.on_chip:
-            raise IllegalSite(f"line {at.line}: how {base.value} lies in memory does not show")
+        whole = self._buffer(base, at)
         pairs, offset = self._pairs(call, at)
         if len(pairs) < 2:
             raise IllegalSite(f"line {at.line}: {base.value} has no rows behind its partitions here")
         (pitch, partitions), (stride, count), *others = pairs
-        for each in (offset, *(part for pair in pairs for part in pair)):
+        for each in (offset, *(step for step, _ in pairs)):
             if not self._reader.full.expanded(each, at).adds_up:
                 raise IllegalSite(f"line {at.line}: {each} may be less than nothing")
         extent = number(0)
         for step, length in others:
             extent += step * (length - ONE)
-        held = whole.pitch(0)
-        needs = [] if pitch == held else [f"{pitch} == {held}"]
-        needs.append(f"{offset + (count - ONE) * stride + extent} < {held}")
+        needs = []
+        if whole.on_chip:
+            held = whole.pitch(0)
+            needs += [] if pitch == held else [f"{pitch} == {held}"]
+            needs.append(f"{offset + (count - ONE) * stride + extent} < {held}")
 
         def taken(first: Polynomial, length: Polynomial) -> str:
             inner = [(pitch, partitions), (stride, length), *others]
@@ -139,8 +139,27 @@ class RowReader:
             return f"{whole.name}.ap(pattern=[{pattern}], offset={offset + first * stride})"
 
         return Rows(
-            whole.name, True, len(pairs), partitions, count, offset, stride, extent, (), None, tuple(needs), taken
+            whole.name,
+            whole.on_chip,
+            len(pairs),
+            partitions,
+            count,
+            offset,
+            stride,
+            extent,
+            (),
+            None,
+            tuple(needs),
+            taken,
         )
+
+    def _buffer(self, base: cst.Name, at: Statement) -> Access:
+        """A whole tile, or a whole argument, by its name. Raises IllegalSite."""
+        named = self._whole(base, at)
+        whole = self._reader.access(named, at)
+        if not whole.is_buffer or (not whole.on_chip and named is base and base.value in self._code.parameters):
+            raise IllegalSite(f"line {at.line}: how {base.value} lies in memory does not show")
+        return whole
 
     def _pairs(self, call: cst.Call, at: Statement) -> tuple[list[tuple[Polynomial, Polynomial]], Polynomial]:
         pattern = pattern_of(call)

@@ -111,12 +111,11 @@ class SplitRows:
                 key = f"{name}x{parts}"
                 try:
                     _check(code, run, parts)
-                    groups = _groups(run, False)
+                    together, each = _groups(code, run, False), _groups(code, run, True)
                 except IllegalSite as error:
                     context.refuse(self.name, key, first.line, error, run.lines)
                     continue
-                conditional = any(group.conditions for group in groups)
-                for apart in (False, True)[: 1 + conditional]:
+                for apart in (False, True)[: 1 + (len(together) < len(each))]:
                     how = ", each instruction by itself" if apart else ""
                     found.append(
                         Site(
@@ -139,7 +138,7 @@ class SplitRows:
         if run is None or not parts.isdecimal() or int(parts) < 2 or how not in ("", APART):
             raise SiteGone(f"{key}: the kernel has no such work, row by row")
         _check(code, run, int(parts))
-        return _Rewriting(code, run, int(parts)).module(_groups(run, how == APART))
+        return _Rewriting(code, run, int(parts)).module(_groups(code, run, how == APART))
 
 
 # --- what can be done row by row --------------------------------------------------------------------
@@ -258,7 +257,7 @@ def _check(code: KernelCode, run: _Run, parts: int) -> None:
     """What holds whatever takes turns with what. Raises IllegalSite."""
     if not all(map(code.is_pythons_own, ("min", "range"))):
         raise IllegalSite("the kernel gives min or range another meaning")
-    for group in _groups(run, True):
+    for group in _groups(code, run, True):
         for operand in () if group.stays_whole else group.operands:
             rows = operand.rows.count.value
             if rows is not None and rows < parts:
@@ -268,9 +267,11 @@ def _check(code: KernelCode, run: _Run, parts: int) -> None:
         for root in _roots(code, operand):
             written.setdefault(root, []).append(operand)
     changed = {root for root, users in written.items() if any(user.is_written for user in users)}
+    after = run.units[len(_first(run)) :]
+    in_parts = {root for unit in after for o in unit.operands if o.is_written for root in _roots(code, o)}
     for unit in run.units:
         for node in unit.whole:
-            needed = code.roots_of(content_names(node)) & changed
+            needed = code.roots_of(content_names(node)) & in_parts
             if needed:
                 raise IllegalSite(f"line {unit.statement.line} needs every row of {', '.join(sorted(needed))}")
     for root in sorted(changed):
@@ -290,9 +291,10 @@ def _roots(code: KernelCode, operand: _Operand) -> frozenset[str]:
     return code.roots_of(frozenset({operand.rows.name}))
 
 
-def _groups(run: _Run, apart: bool) -> list[_Group]:
+def _groups(code: KernelCode, run: _Run, apart: bool) -> list[_Group]:
     """What comes first by itself, then all others; `apart`: a new group where the text does not show that parts may
-    take turns. Raises IllegalSite."""
+    take turns, or that rows are as many. Raises IllegalSite."""
+    reader = RowReader(code)
     first = _first(run)
     images = {operand.rows.name for operand in run.operands if operand.rows.dimensions > 2}
     groups = []
@@ -308,13 +310,17 @@ def _groups(run: _Run, apart: bool) -> list[_Group]:
                 raise IllegalSite(
                     f"line {pair[1].at.line}: {pair[1].rows.name} is written, and touched at other rows, in a loop"
                 )
-        if current is None or (apart and shared):
+        if current is None or (apart and (shared or not _counts_alike(reader, current.operands, unit.operands))):
             current = _Group([unit], own)
             groups.append(current)
         else:
             current.units.append(unit)
             current.conditions += [*shared, *own]
     return groups
+
+
+def _counts_alike(reader: RowReader, operands: Sequence[_Operand], others: Sequence[_Operand]) -> bool:
+    return any(reader.same(a.rows.count, b.rows.count, b.at) for a in operands for b in others)
 
 
 def _first(run: _Run) -> list[_Unit]:
