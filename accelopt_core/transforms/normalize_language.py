@@ -301,6 +301,8 @@ class _Lowered:
         bindings = [binding for name in loaded_names(expression) for binding in self._code.bindings(name)]
         if not roots <= self._code.parameters or any(binding.kind is Kind.OPAQUE for binding in bindings):
             raise _Stays
+        if loaded_names(expression) & self._shapes.of_loops:
+            raise _Stays  # `for tile in tiles`
         if any(isinstance(each, cst.Call) for each in descendants(expression)):
             raise _Stays
         return self._text(expression)

@@ -167,7 +167,9 @@ def _runs_of(code: KernelCode, block: Block) -> Iterator[_Run]:
     run = _Run(block)
     for statement in block.statements:
         if statement.kind in (Kind.ALLOCATE, Kind.DEFINE) and run.units:
-            if all(len(code.bindings(name)) + (name in code.parameters) == 1 for name in statement.binds):
+            once = all(len(code.bindings(name)) + (name in code.parameters) == 1 for name in statement.binds)
+            counted = frozenset(each.variable for unit in run.units for each in unit.statement.walk())
+            if once and not statement.uses & counted:
                 run.before.append(statement)
                 continue
         unit = _unit(reader, statement)

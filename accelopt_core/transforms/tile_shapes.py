@@ -10,7 +10,7 @@ from accelopt_core.transforms.index_algebra import Polynomial
 from accelopt_core.transforms.isa_effects import VIEW_METHODS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.operand_access import AccessReader
-from accelopt_core.transforms.syntax import loaded_names
+from accelopt_core.transforms.syntax import bound_names, loaded_names
 
 Shape = tuple[Polynomial, ...]
 
@@ -21,6 +21,10 @@ class Shapes:
     def __init__(self, code: KernelCode) -> None:
         self._code = code
         self._reader = AccessReader(code)
+        self.of_loops = frozenset[str]().union(
+            *(bound_names(s.node.target) for s in code.loops() if s.count is None and isinstance(s.node, cst.For))
+        )
+        """Bound by loops over something else than a range: tiles, perhaps."""
 
     def of(self, expression: cst.BaseExpression, at: Statement) -> Shape | None:
         """As `at`, the statement that contains the expression, would find it; None where it does not show."""
@@ -71,8 +75,9 @@ class Shapes:
 
     def is_settled(self, expression: cst.BaseExpression) -> bool:
         """Every name in it is bound at most once."""
-        return all(
-            len(self._code.bindings(name)) + (name in self._code.parameters) <= 1 for name in loaded_names(expression)
+        names = loaded_names(expression)
+        return not names & self.of_loops and all(
+            len(self._code.bindings(name)) + (name in self._code.parameters) <= 1 for name in names
         )
 
     def _holds_at(self, binding: Statement, at: Statement) -> bool:

@@ -139,6 +139,14 @@ STAYS = {
     "which axis does not show": (
         "axis = 2\ny = nl.sum(tile, axis=axis)\nnisa.dma_copy(dst=out[0:C, 0:H, 0], src=y)", "", "", "", "y = nl.sum(",
     ),
+    "a loop over tiles": (
+        "for each in [tile, tile]:\n    y = nl.multiply(tile, each)\n    nisa.dma_copy(dst=out, src=y)",
+        "", "", "", "y = nl.multiply(tile, each)",
+    ),
+    "a loop over tiles and their numbers": (
+        "for k, each in enumerate([tile, tile]):\n    y = nl.multiply(tile, each)\n    nisa.dma_copy(dst=out, src=y)",
+        "", "", "", "y = nl.multiply(tile, each)",
+    ),
     "what is carried from iteration to iteration": (
         "total = nl.copy(tile)\nfor k in range(3):\n    total = nl.add(total, tile)\n"
         "nisa.dma_copy(dst=out, src=total)", "", "", "", "total = nl.add(total, tile)",

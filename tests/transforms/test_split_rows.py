@@ -155,6 +155,14 @@ def test_a_part_that_needs_the_next_one_is_refused_at_trace_time_and_done_apart(
     assert proved_on(apart, TWICE, X).equivalence.finding is Finding.HELD
 
 
+def test_what_a_loop_leaves_behind_is_not_asked_for_before_it():
+    scaled = "last = i * 2.0\n    nisa.tensor_scalar(dst=most, data=most, op0=nl.multiply, operand0=last)\n    "
+    source = MOST.replace("nisa.dma_copy(dst=out", scaled + "nisa.dma_copy(dst=out")
+    assert source != MOST and sites(SPLIT, source)
+    for key in sites(SPLIT, source):
+        np.testing.assert_array_equal(run(applied(SPLIT, source, key), X), run(source, X))
+
+
 SHIFTED = kernel(
     LOAD
     + """
