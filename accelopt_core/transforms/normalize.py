@@ -20,10 +20,12 @@ from accelopt_core.transforms.normalize_bounds import with_sizes_simplified, wit
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
 from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtypes_stated
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
+from accelopt_core.transforms.normalize_language import with_language_as_instructions
 from accelopt_core.transforms.normalize_names import with_names_bound_once
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
 from accelopt_core.transforms.normalize_taken import as_taken, read_taken, taken_at
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
+from accelopt_core.transforms.normalize_views import with_views_written_out
 
 KEY, WHOLE = "kernel", "whole"
 _MOST_PASSES = 8
@@ -130,7 +132,14 @@ def _once(module: KernelModule) -> KernelModule:
     written = with_calls_written_out(module, function)
     if written is not module.tree:
         module = module.changed(written)
-    steps = (in_one_spelling, _with_names_bound_once, with_tiles_made_where_used, with_instructions_spelled_alike)
+    steps = (
+        in_one_spelling,
+        _with_names_bound_once,
+        with_language_as_instructions,
+        with_views_written_out,
+        with_tiles_made_where_used,
+        with_instructions_spelled_alike,
+    )
     for step in steps:
         code = read_kernel(module)
         made = step(code)

@@ -230,10 +230,18 @@ class AccessReader:
             stop += size
         if step == ONE:
             return self._checked(Dim(start_, stop - start_), at)
-        steps = (stop - start_ - ONE).over(step)
-        if steps is None:
+        return self._checked(Dim(start_, self._elements(stop - start_, step, part, at), step), at)
+
+    def _elements(self, length: Polynomial, step: Polynomial, part: cst.Slice, at: Statement) -> Polynomial:
+        """Every `step`-th of so many."""
+        steps = (length - ONE).over(step)
+        if steps is not None:
+            return steps + ONE
+        if step.value is None or step.value < 1:
             raise IllegalSite(f"line {at.line}: how many elements {self._code.module.code_for_node(part)} has")
-        return self._checked(Dim(start_, steps + ONE, step), at)
+        if length.value is not None:
+            return number(-(-length.value // step.value))
+        return self.number(cst.parse_expression(f"({length + step - ONE}) // {step}"), at)
 
     def _checked(self, dim: Dim, at: Statement) -> Dim:
         if self._variable in dim.length.factors | dim.step.factors:

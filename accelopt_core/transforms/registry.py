@@ -27,6 +27,7 @@ from accelopt_core.transforms.rotate_buffers import RotateBuffers
 from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
 from accelopt_core.transforms.share_array import ShareArray
 from accelopt_core.transforms.split_columns import SplitColumns
+from accelopt_core.transforms.split_rows import SplitRows
 from accelopt_core.transforms.staged_stores import StagedStores
 from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
@@ -58,6 +59,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     WidenDmaRows(),
     SplitColumns(),
     ShareArray(),
+    SplitRows(),
     MergeIterations(),
     GroupTransposes(),
     GroupLoads(),

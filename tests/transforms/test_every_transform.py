@@ -51,6 +51,7 @@ from tests.transforms import test_rotate_buffers as rotate
 from tests.transforms import test_scale_after_product as scale
 from tests.transforms import test_share_array as share
 from tests.transforms import test_split_columns as split
+from tests.transforms import test_split_rows as rows
 from tests.transforms import test_staged_stores as staged
 from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
@@ -195,6 +196,22 @@ def all_at_once(silu: str) -> str:
     """Half a row in one tile, and the next half in the same."""
     assert "TILE_N = 512\n" in silu
     return with_one_buffer(silu).replace("TILE_N = 512\n", "TILE_N = 3584\n")
+
+
+def in_images(silu: str) -> str:
+    """Whole rows in one tile, as rows of 128, and the next ones in the same."""
+    before, loops, _ = silu.partition("    for m in ")
+    assert loops
+    image = "nl.ndarray((TILE_M, N // 128, 128), dtype=x.dtype, buffer=nl.sbuf)"
+    place = "m * TILE_M : (m + 1) * TILE_M, 0:N"
+    return f"""{before}    tile = {image}
+    out = {image}
+    for m in range(M // TILE_M):
+        nisa.dma_copy(dst=tile, src=x[{place}])
+        nisa.activation(dst=out, op=nl.silu, data=tile)
+        nisa.dma_copy(dst=result[{place}], src=out)
+    return result
+"""
 
 
 def subtracted_first(bmm_softmax: str) -> str:
@@ -351,6 +368,11 @@ CONTRACTS = {
         share.test_products_of_a_group_follow_one_another_on_their_own_rows,
         share.REFUSALS, share.test_refuses,
         share.test_every_site_of_a_random_kernel_keeps_the_result, "bmm", turned_before_the_loop,
+    ),
+    "split-rows": Contract(
+        rows.test_the_same_rows_in_parts,
+        rows.REFUSALS, rows.test_refuses,
+        rows.test_every_site_of_a_random_kernel_keeps_the_result, "silu", in_images,
     ),
     "group-loads": Contract(
         loads.test_one_transfer_for_several_tiles_and_products_in_their_order,

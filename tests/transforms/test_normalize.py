@@ -98,12 +98,12 @@ for m in range(4):
 for m in range(4):
     nisa.dma_copy(dst=out[m * 16 : m * 16 + 16, 0:32], src=tile)
 """,
-    "another name stands for it": """
+    "a list holds a part of it": """
 tile = nl.ndarray((16, 32), dtype=x.dtype, buffer=nl.sbuf)
-view = tile[0:16, 0:32]
+views = [tile[0:16, 0:32]]
 for m in range(4):
     nisa.dma_copy(dst=tile, src=x[m * 16 : m * 16 + 16, 0:32])
-    nisa.dma_copy(dst=out[m * 16 : m * 16 + 16, 0:32], src=view)
+    nisa.dma_copy(dst=out[m * 16 : m * 16 + 16, 0:32], src=views[0])
 """,
     "products add up in it": """
 total = nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum)
