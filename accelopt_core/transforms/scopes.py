@@ -69,6 +69,11 @@ class Scopes:
         """Of a name in a function, as `qualified` has it: `builtins.min`, unless the file binds `min`."""
         return self._origin(name, self._scope_of[function])
 
+    @property
+    def imported(self) -> frozenset[str]:
+        """Names that an import anywhere in the file binds."""
+        return frozenset(name for scope in self._inside for name in scope.imports)
+
     def captured(self, function: cst.FunctionDef) -> frozenset[str]:
         """Names of the function that scopes inside it use, or that it declares global or nonlocal."""
         own = self._scope_of[function]
