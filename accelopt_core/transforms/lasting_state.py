@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.transforms.isa_effects import VIEW_METHODS
+from accelopt_core.transforms.isa_effects import PURE_FUNCTIONS, VIEW_METHODS
 from accelopt_core.transforms.scopes import bound_by
 from accelopt_core.transforms.syntax import children, descendants, loaded_names
 
@@ -22,6 +22,14 @@ _CHANGING_METHODS = frozenset(
     }
 )
 """Of Python's containers."""
+
+_LOOKING_ON = frozenset(
+    {
+        *("all", "any", "callable", "dict", "enumerate", "hasattr", "isinstance", "issubclass", "list", "print"),
+        *("repr", "reversed", "set", "sorted", "str", "type", "zip"),
+    }
+)
+"""Of Python's functions, those that change nothing they are given."""
 
 _NUMBERS = frozenset({"int", "min", "round", "sum"})
 _CONTAINERS = (cst.List, cst.Dict, cst.Set, cst.ListComp, cst.DictComp, cst.SetComp)
@@ -84,15 +92,37 @@ class Reach:
         functions = {n.name.value for n in self._own if isinstance(n, (cst.FunctionDef, cst.ClassDef))}
         functions |= {name for name, given in values.items() if any(isinstance(v, cst.Lambda) for v in given)}
         functions |= self._defined.keys() - {self._function.name.value}
+
+        def is_known(call: cst.Call) -> bool:
+            name = qualified(call.func).removeprefix("builtins.")
+            return (
+                name.startswith("nki.")
+                or name in PURE_FUNCTIONS
+                or name in _LOOKING_ON
+                or _method(call) in VIEW_METHODS
+            )
+
+        def may_hold(name: str) -> bool:
+            given = values.get(name, ())
+            return any(isinstance(v, _CONTAINERS) or isinstance(v, cst.Call) and not is_known(v) for v in given)
+
         for call in calls:
-            if isinstance(call.func, cst.Name) and call.func.value in functions:
+            if not is_known(call):
                 handed = {arg.value.value for arg in call.args if isinstance(arg.value, cst.Name)}
-                changing |= {n for n in handed if any(isinstance(v, _CONTAINERS) for v in values.get(n, ()))}
+                changing |= set(filter(may_hold, handed))
+        lazy = {
+            name
+            for name, given in values.items()
+            if any(
+                isinstance(v, cst.Call) and isinstance(v.func, cst.Name) and v.func.value in functions for v in given
+            )
+        }
         return Unsteady(
             changing - tiles - self._imported,
             growing - self._imported,
             _negative_names(self._module, values),
             frozenset(functions),
+            frozenset(lazy),
             any(isinstance(node, cst.NamedExpr) for node in self._own) or any(map(_makes_negative, calls)),
         )
 
@@ -110,6 +140,8 @@ class Unsteady:
     functions: frozenset[str] = frozenset()
     """Of the file's own, or nested: what they do to what they are given does not show."""
 
+    lazy: frozenset[str] = frozenset()
+    """What such functions have returned: a generator runs when a loop goes over it."""
     otherwise: bool = False
     """The kernel binds names on the way, or has calls such as int(-32)."""
 
@@ -139,8 +171,11 @@ class Unsteady:
         """Of the file's functions."""
         if not self.functions:
             return True
-        calls = (each.func for each in descendants(node) if isinstance(each, cst.Call))
-        return not any(isinstance(func, cst.Name) and func.value in self.functions for func in calls)
+        nodes = list(descendants(node))
+        calls = (each.func for each in nodes if isinstance(each, cst.Call))
+        return not any(isinstance(each, cst.Name) and each.value in self.functions for each in calls) and not any(
+            isinstance(each, cst.Name) and each.value in self.lazy for each in nodes
+        )
 
     def _may_be_negative(self, node: cst.CSTNode) -> bool:
         return bool(loaded_names(node) & self.negative) or _is_made_negative(node)
