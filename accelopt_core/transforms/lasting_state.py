@@ -76,16 +76,17 @@ class Reach:
     def unsteady(self, qualified: Callable[[cst.CSTNode], str]) -> Unsteady:
         """What in the kernel itself changes under its name."""
         values: dict[str, list[cst.BaseExpression]] = {}
-        for node in self._own:
-            for target in node.targets if isinstance(node, cst.Assign) else ():
+        for assignment in (node for node in self._own if isinstance(node, cst.Assign)):
+            for target in assignment.targets:
                 for name in bound_by(target):
-                    values.setdefault(name, []).append(node.value)  # type: ignore[union-attr]
+                    values.setdefault(name, []).append(assignment.value)
         tiles = _parameters(self._function) - values.keys() | {
             name
             for name, given in values.items()
             if all(isinstance(v, cst.Call) and qualified(v.func).startswith("nki.") for v in given)
         }
         calls = [node for node in self._own if isinstance(node, cst.Call)]
+        makes_negative = any(map(_makes_negative, calls))
         growing = frozenset(_receiver(call) for call in calls if _method(call) == "append")
         others = (n for n in self._own if not (isinstance(n, cst.Call) and _method(n) == "append"))
         changing = frozenset[str]().union(*map(_changed_in_place, others))
@@ -107,7 +108,7 @@ class Reach:
             return any(isinstance(v, _CONTAINERS) or isinstance(v, cst.Call) and not is_known(v) for v in given)
 
         for call in calls:
-            if not is_known(call):
+            if not is_known(call) and _method(call) != "append":
                 handed = {arg.value.value for arg in call.args if isinstance(arg.value, cst.Name)}
                 changing |= set(filter(may_hold, handed))
         lazy = {
@@ -120,10 +121,10 @@ class Reach:
         return Unsteady(
             changing - tiles - self._imported,
             growing - self._imported,
-            _negative_names(self._module, values),
+            _negative_names(self._module, values, makes_negative),
             frozenset(functions),
             frozenset(lazy),
-            any(isinstance(node, cst.NamedExpr) for node in self._own) or any(map(_makes_negative, calls)),
+            makes_negative or any(isinstance(node, cst.NamedExpr) for node in self._own),
         )
 
 
@@ -238,8 +239,8 @@ def _receiver(call: cst.Call) -> str:
 # --- numbers below zero -----------------------------------------------------------------------------
 
 
-def _negative_names(module: cst.Module, values: dict[str, list[cst.BaseExpression]]) -> frozenset[str]:
-    """Of the file and of the kernel."""
+def _negative_names(module: cst.Module, values: dict[str, list[cst.BaseExpression]], has_calls: bool) -> frozenset[str]:
+    """Of the file and of the kernel. `has_calls`: the kernel has some such as int(-32)."""
     given = dict(values)
     for line in module.body:
         for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
@@ -258,7 +259,8 @@ def _negative_names(module: cst.Module, values: dict[str, list[cst.BaseExpressio
                 known[name] = numbers[0]
                 changed = True
             below = any(n is not None and n < 0 for n in numbers) or any(
-                n is None and (loaded_names(v) & negative or _is_made_negative(v)) for n, v in zip(numbers, each)
+                n is None and (negative and loaded_names(v) & negative or has_calls and _is_made_negative(v))
+                for n, v in zip(numbers, each)
             )
             if below and name not in negative:
                 negative.add(name)
