@@ -21,7 +21,7 @@ from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform
 from accelopt_core.transforms.operand_access import HBM, arguments_of
-from accelopt_core.transforms.plain_names import bound_once, made_beside, made_once
+from accelopt_core.transforms.plain_names import bound_once, check_fixed, made_beside, made_once
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 BROADCAST = "nki.language.broadcast_to"
@@ -107,13 +107,13 @@ def _plan(code: KernelCode, name: str, statement: Statement) -> _Broadcast:
         raise IllegalSite(f"{name} is used by a nested function or declared global")
     text = code.module.code_for_node
     rows = text(shape.elements[0].value)
-    allocation, load, fill, isa = _source(code, row.value, rows, statement)
+    allocation, load, fill, isa, stated = _source(code, row.value, rows, statement)
     dtype = code.argument(allocation, "dtype", 1)
     if dtype is None or not isinstance(call.func, cst.Attribute):
         raise IllegalSite(f"the dtype of {row.value} does not show")
     nl = text(call.func.value)
     made = f"{name} = {nl}.ndarray({text(shape)}, dtype={text(dtype)}, buffer={nl}.sbuf)"
-    lines = (made, f"{isa}.dma_copy(dst={name}, src={fill})")
+    lines = (*stated, made, f"{isa}.dma_copy(dst={name}, src={fill})")
     return _Broadcast(allocation, load, lines, None, _is_only_reader(code, row.value, allocation, load, statement))
 
 
@@ -130,12 +130,12 @@ def _product(code: KernelCode, name: str, product: Statement) -> _Broadcast:
     if [writer for writer in code.writers(name) if writer is not product] or name in code.captured:
         raise IllegalSite(f"{name} is written elsewhere, too, or used by a nested function")
     rows = code.module.code_for_node(shape.elements[0].value)
-    allocation, load, fill, isa = _source(code, row.value, rows, product)
+    allocation, load, fill, isa, stated = _source(code, row.value, rows, product)
     if declared_dtype(code, tile) != declared_dtype(code, allocation) or not declared_dtype(code, tile):
         raise IllegalSite(f"{name} and {row.value} are not declared with the same dtype")
     if not isinstance(code.argument(tile, "buffer", 2), cst.Attribute):
         raise IllegalSite(f"where {name} lies does not show")
-    lines = (f"{isa}.dma_copy(dst={name}, src={fill})",)
+    lines = (*stated, f"{isa}.dma_copy(dst={name}, src={fill})")
     return _Broadcast(allocation, load, lines, tile, _is_only_reader(code, row.value, allocation, load, product))
 
 
@@ -163,13 +163,16 @@ def _in_sbuf(code: KernelCode, tile: Statement) -> cst.CSTNode:
     return replace_nodes(tile.node, {buffer: buffer.with_changes(attr=cst.Name("sbuf"))})
 
 
-def _source(code: KernelCode, row: str, rows: str, statement: Statement) -> tuple[Statement, Statement, str, str]:
-    """The row's allocation, its load, where to load it from for so many partitions, and the name of nki.isa."""
+def _source(
+    code: KernelCode, row: str, rows: str, statement: Statement
+) -> tuple[Statement, Statement, str, str, tuple[str, ...]]:
+    """The row's allocation, its load, where to load it from for so many partitions, the name of nki.isa, and what to
+    state first."""
     allocation = made_once(code, row)
     load = _load(code, row, statement)
     source = code.argument(load, "src", 1)
     assert source is not None and load.call is not None
-    source = _in_memory(code, row, allocation, load, source)
+    source, stated = _in_memory(code, row, allocation, load, source)
     if not isinstance(source, (cst.Name, cst.Subscript, cst.Call)) or not code.regions_of(source) <= HBM:
         raise IllegalSite(f"{row} is not loaded from HBM (line {load.line})")
     for root in code.roots_of(content_names(source)):
@@ -179,24 +182,34 @@ def _source(code: KernelCode, row: str, rows: str, statement: Statement) -> tupl
     if not isinstance(load.call.func, cst.Attribute):
         raise IllegalSite(f"line {load.line}: the name of nki.isa is not at hand")
     text = code.module.code_for_node
-    return allocation, load, f"{text(source)}.broadcast(0, {rows})", text(load.call.func.value)
+    return allocation, load, f"{text(source)}.broadcast(0, {rows})", text(load.call.func.value), stated
 
 
 def _in_memory(
     code: KernelCode, row: str, allocation: Statement, load: Statement, source: cst.BaseExpression
-) -> cst.BaseExpression:
-    """Where a part of a tile lies that is itself loaded whole, from a buffer in HBM by its name; else the source."""
+) -> tuple[cst.BaseExpression, tuple[str, ...]]:
+    """Where a part of a tile lies that is itself loaded whole, from a buffer in HBM by its name; else the source.
+
+    With what is to be stated: a transfer may give the elements of a buffer another shape.
+    """
     part = source.value if isinstance(source, cst.Subscript) else source
     bindings = code.bindings(part.value) if isinstance(part, cst.Name) else []
     if not isinstance(part, cst.Name) or [b.kind for b in bindings] != [Kind.ALLOCATE] or bindings[0].region != "sbuf":
-        return source
+        return source, ()
     made = made_once(code, part.value)
     first = _load(code, part.value, load)
     memory = code.argument(first, "src", 1)
     same_dtype = declared_dtype(code, made) == declared_dtype(code, allocation) != ""
     if not isinstance(memory, cst.Name) or not same_dtype:
         raise IllegalSite(f"{row} is part of {part.value}, which is not a buffer of HBM loaded whole in the same dtype")
-    return source.with_changes(value=memory) if isinstance(source, cst.Subscript) else memory
+    if not isinstance(source, cst.Subscript):
+        return memory, ()
+    shape = code.argument(made, "shape", 0)
+    if not isinstance(shape, cst.Tuple):
+        raise IllegalSite(f"the shape of {part.value} does not show")
+    check_fixed(code, [shape], part.value, load)
+    alike = f"assert tuple({memory.value}.shape) == {code.module.code_for_node(shape)}"
+    return source.with_changes(value=memory), (f'{alike}, "{memory.value} must have the shape of {part.value}"',)
 
 
 def _is_only_reader(code: KernelCode, row: str, allocation: Statement, load: Statement, statement: Statement) -> bool:

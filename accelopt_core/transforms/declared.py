@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
+from accelopt_core.transforms.syntax import loaded_names
 
 
 def declared_shape(code: KernelCode, allocation: Statement) -> str:
@@ -22,7 +23,7 @@ def _declared(code: KernelCode, allocation: Statement, attribute: str, position:
     while allocation not in seen:
         seen.add(allocation)
         value = _followed(code, code.argument(allocation, attribute, position))
-        if value is None:
+        if value is None or any(len(code.bindings(name)) > 1 for name in loaded_names(value)):
             return ""
         named = code.qualified(value)
         if named:

@@ -18,7 +18,7 @@ from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, arguments_of
-from accelopt_core.transforms.plain_names import made_beside
+from accelopt_core.transforms.plain_names import check_same_meaning, made_beside
 from accelopt_core.transforms.syntax import content_names
 
 _OVERWRITE = frozenset(
@@ -103,6 +103,8 @@ def _overwriting(code: KernelCode, tile: str, memset: Statement) -> Statement:
     for user in users[1:]:
         for value, _ in _operands(code, user, tile):
             access = reader.access(value, user)
+            for at, each in ((first, filled), (user, access)):
+                check_same_meaning(code, _names(reader, each, at), first, user)
             if access.name != tile or not _is_within(reader, access, user, filled, first):
                 raise IllegalSite(f"line {user.line} may use elements of {tile} that line {first.line} does not write")
     return first
@@ -112,6 +114,12 @@ def _operands(code: KernelCode, user: Statement, tile: str) -> list[tuple[cst.Ba
     """Those that are the tile or part of it, and whether they are written."""
     written = WRITTEN_ARGUMENTS[user.operation]
     return [(value, name in written) for name, value in arguments_of(user).items() if tile in content_names(value)]
+
+
+def _names(reader: AccessReader, access: Access, at: Statement) -> frozenset[str]:
+    """That say which part it is."""
+    parts = (reader.full.expanded(p, at) for dim in access.dims for p in (dim.start, dim.length, dim.step))
+    return frozenset[str]().union(*map(reader.full.names, parts))
 
 
 def _is_within(reader: AccessReader, inner: Access, at: Statement, outer: Access, first: Statement) -> bool:

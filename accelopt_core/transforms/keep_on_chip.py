@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import IllegalSite, Site
+from accelopt_core.transforms.base import IllegalSite, NotPlain, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform
@@ -111,6 +111,11 @@ def _plan(code: KernelCode, name: str, allocation: Statement) -> _Layout:
     heights = [reader.full.expanded(each.access.dims[each.rows].length, each.statement) for each in found]
     if any(each.rows != first.rows for each in found) or any(height != heights[0] for height in heights):
         raise IllegalSite(f"transfers of {name} do not have the same of its rows on the partitions")
+    for each in found:
+        rows = reader.full.expanded(each.access.dims[each.rows].length, each.statement)
+        for named in sorted(reader.full.names(rows)):
+            if len(code.bindings(named)) > 1:
+                raise NotPlain(f"{named}, which tells how many rows of {name} are moved, is bound more than once")
     height, size = first.access.dims[first.rows].length, first.access.sizes[first.rows]
     whole = reader.same(height, size, first.statement)
     for each in found:

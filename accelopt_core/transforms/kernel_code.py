@@ -23,7 +23,8 @@ from accelopt_core.transforms.isa_effects import (
     VIEW_METHODS,
     WRITTEN_ARGUMENTS,
 )
-from accelopt_core.transforms.scopes import Scopes
+from accelopt_core.transforms.lasting_state import Reach, holders_in
+from accelopt_core.transforms.scopes import Scopes, bound_by
 from accelopt_core.transforms.syntax import (
     bound_names,
     content_names,
@@ -126,6 +127,11 @@ class KernelCode:
         self.parameters = frozenset(
             param.name.value for param in (*self.function.params.posonly_params, *self.function.params.params)
         )
+        self._imported = self._scopes.imported_anywhere
+        reach = Reach(self.module, self.function, self._imported)
+        if reach.outliving():
+            raise NotAKernel(f"it, or a function that it calls, changes {reach.outliving()}, which is not its own")
+        self._unsteady = reach.unsteady(self.qualified)
         self.body = self._block(self.function.body, None)
         self._statements = tuple(each for statement in self.body.statements for each in statement.walk())
         self._keep_sums_in_order()
@@ -151,6 +157,8 @@ class KernelCode:
             own = {statement.variable} if statement.kind is Kind.LOOP else statement.binds
             if name in own and statement.kind is not Kind.BRANCH:
                 found.append(statement)
+        if found and name in self.parameters:  # what was passed in is another value of the same name
+            return [Statement(self.function, Kind.OPAQUE, self.line_of(self.function), self.body), *found]
         return found
 
     def writers(self, buffer: str) -> list[Statement]:
@@ -246,9 +254,19 @@ class KernelCode:
         if isinstance(node, cst.SimpleStatementLine):
             if len(node.body) == 1:
                 return self._small(node, node.body[0], line, block)
-        elif isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock) and node.orelse is None:
+        elif (
+            isinstance(node, cst.For)
+            and isinstance(node.body, cst.IndentedBlock)
+            and node.orelse is None
+            and self._unsteady.calls_none_of(node.iter)
+        ):
             return self._loop(node, line, block)
-        elif isinstance(node, cst.If) and isinstance(node.body, cst.IndentedBlock) and node.orelse is None:
+        elif (
+            isinstance(node, cst.If)
+            and isinstance(node.body, cst.IndentedBlock)
+            and node.orelse is None
+            and self._changes_nothing(node.test)
+        ):
             branch = Statement(node, Kind.BRANCH, line, block)
             branch.body = self._block(node.body, branch)
             return self._sum_up(branch, loaded_names(node.test), content_names(node.test), frozenset())
@@ -267,6 +285,7 @@ class KernelCode:
                 and len(node.iter.args) == 1
                 and node.iter.args[0].keyword is None
                 and not node.iter.args[0].star
+                and self._unsteady.is_free_of(node.iter)
             ):
                 loop.count = node.iter.args[0].value
         return self._sum_up(loop, loaded_names(node.iter), content_names(node.iter), binds)
@@ -290,6 +309,8 @@ class KernelCode:
         self, node: cst.SimpleStatementLine, small: cst.BaseSmallStatement, line: int, block: Block
     ) -> Statement:
         made = Statement(node, Kind.CHECK, line, block, uses=loaded_names(small), contents=content_names(small))
+        if not isinstance(small, (cst.Assign, cst.Expr, cst.Return)) and not self._changes_nothing(small):
+            return self._opaque(node, line, block)
         if isinstance(small, (cst.Assert, cst.Pass)):
             return made
         if isinstance(small, (cst.Return, cst.Break, cst.Continue)):
@@ -378,7 +399,9 @@ class KernelCode:
         return "sbuf"
 
     def _is_pure(self, expression: cst.BaseExpression) -> bool:
-        """Indices, shapes, views and numbers: calls of known functions and view methods only."""
+        """Indices, shapes, views and numbers: calls of known functions and view methods only, of what stays."""
+        if not self._unsteady.is_free_of(expression):
+            return False
         for node in descendants(expression):
             if isinstance(node, (cst.Lambda, cst.BaseComp, cst.NamedExpr, cst.Await, cst.Yield)):
                 return False
@@ -389,12 +412,18 @@ class KernelCode:
                     return False
         return True
 
+    def _changes_nothing(self, node: cst.CSTNode) -> bool:
+        """Binds no name on the way, and calls no function of the file's."""
+        binds = any(isinstance(each, cst.NamedExpr) for each in descendants(node))
+        return not binds and self._unsteady.calls_none_of(node)
+
     @staticmethod
     def _opaque(node: cst.BaseStatement, line: int, block: Block) -> Statement:
         inside = list(descendants(node))
-        targets = [n.target for n in inside if isinstance(n, (cst.AssignTarget, cst.For, cst.AugAssign, cst.AnnAssign))]
         names = loaded_names(node)
-        stored = frozenset().union(*(bound_names(target) for target in targets))
+        stored = frozenset().union(
+            *(bound_by(each) for each in inside if not isinstance(each, (cst.CompFor, cst.Param)))
+        )
         return Statement(
             node,
             Kind.OPAQUE,
@@ -418,6 +447,12 @@ class KernelCode:
                 links.extend((name, statement.contents) for name in statement.binds)
             elif statement.kind is Kind.APPEND:
                 links.extend((name, statement.contents) for name in statement.written)
+            elif statement.kind is Kind.LOOP and isinstance(statement.node, cst.For):
+                source = content_names(statement.node.iter)
+                links.extend((name, source) for name in bound_names(statement.node.target))
+            if statement.kind is Kind.OPAQUE:
+                holders = holders_in(statement.node) - self.buffers - self.parameters - self._imported
+                links.extend((name, statement.contents) for name in holders)
         changed = True
         while changed:
             changed = False

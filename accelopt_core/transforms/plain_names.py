@@ -60,6 +60,17 @@ def check_fixed(code: KernelCode, expressions: list[cst.BaseExpression], what: s
             raise NotPlain(f"{name}, which {what} is made with, may have changed by line {at.line}")
 
 
+def check_same_meaning(code: KernelCode, names: frozenset[str], one: Statement, other: Statement) -> None:
+    """Each name stands for the same value at both. Raises NotPlain."""
+    for name in sorted(names):
+        bindings = code.bindings(name)
+        if len(bindings) < 2:
+            continue
+        around, others = ([loop for loop in at.block.loops() if loop in bindings] for at in (one, other))
+        if around != others or len(around) != 1 or any(around[0] in each.block.loops() for each in bindings):
+            raise NotPlain(f"{name} may stand for something else on line {other.line} than on line {one.line}")
+
+
 def begins_anew(code: KernelCode, buffer: str, inside: list[Statement]) -> bool:
     """Whether the first of these statements that touches a tile on chip overwrites it: it could have one of its own."""
     if {statement.region for statement in code.bindings(buffer)} - ON_CHIP or not code.bindings(buffer):

@@ -81,6 +81,11 @@ class Scopes:
         """At the top level, by anything but an import."""
         return name in self._global.bound
 
+    @property
+    def imported_anywhere(self) -> frozenset[str]:
+        """Names that an import anywhere in the file binds."""
+        return frozenset(name for scope in self._inside for name in scope.imports)
+
     def captured(self, function: cst.FunctionDef) -> frozenset[str]:
         """Names of the function that scopes inside it use, or that it declares global or nonlocal."""
         own = self._scope_of[function]

@@ -153,6 +153,8 @@ def _can_come_first(code: KernelCode, run: _Run | None, statement: Statement) ->
     """Before the whole run: it needs nothing that is made within."""
     if run is None:
         return True
+    if any(len(code.bindings(name)) > 1 for name in statement.binds):
+        return False  # what comes earlier may mean another value of the name
     made = frozenset[str]().union(*(s.binds for s in run.statements if s.kind is not Kind.INSTRUCTION))
     return statement.kind is Kind.ALLOCATE or not code.roots_of(statement.uses) & made
 

@@ -199,6 +199,8 @@ class PartReader:
             counters.add(loop.variable)
             if loop.count is None or loop.leaves or loop.variable not in start.factors:
                 continue
+            if any(loop in other.block.loops() for other in self._code.bindings(loop.variable)):
+                continue  # bound again, it counts nothing
             step, rest = start.split(loop.variable)
             places = self._reader.full.polynomial(loop.count, loop)
             changing = self._reader.full.names(rest) & (loop.binds - counters)

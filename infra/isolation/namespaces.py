@@ -148,7 +148,7 @@ def _own_files(mounts: Mounts) -> None:
         placed.append(path)
     for path in (*(Path(p) for p in _DEVICES), *mounts.devices):
         if path.exists():
-            _show(path, root, writable=True)
+            _show(path, root, writable=False)  # of its mode and times alone: what is written to it, the device takes
     scratch = Path(root + str(mounts.work))
     scratch.mkdir(parents=True, exist_ok=True)
     if mounts.mount_point is not None:

@@ -128,9 +128,11 @@ def watched(
                 look_s = min(2 * look_s, _LONGEST_LOOK_S)
         finally:
             kill_group(process.pid)
-            process.wait()
-            if _adopting:
-                _end_descendants(before)
+            try:
+                process.wait()
+            finally:
+                if _adopting:
+                    _end_descendants(before)
         size = output.seek(0, os.SEEK_END)
         output.seek(max(0, size - OUTPUT_LIMIT))
         return Finished(status, output.read().decode("utf-8", "replace"), over_disk)

@@ -293,12 +293,15 @@ class SimulatorToolchain:
         if self._may_fork and self._forking.acquire(blocking=False):
             try:
                 self._server = server = self._server or TraceServer(_start_python, TREE, self.machine.name)
-                return sandbox.watched(
+                finished = sandbox.watched(
                     lambda given, output: server.start(given, output, work, (program, failure, report)),
                     cwd=work,
                     limits=limits,
                     stdin=stdin,
                 )
+                if finished.timed_out or os.fstat(report).st_size:
+                    return finished
+                raise ServerGone("it gave no namespaces")  # said before a candidate is read in: none was
             except BaseException as error:  # an answer may be on its way that belongs to no later candidate
                 self._close_server()
                 if not isinstance(error, ServerGone):

@@ -28,6 +28,9 @@ NUMBER = struct.Struct("=q")
 """How pids and wait statuses cross the socket."""
 FILES = 6
 
+_LOADING_S = 60.0
+"""Until the first answer; who answers later is not waited for."""
+
 
 class ServerGone(Exception):
     """The process that forks workers does not answer."""
@@ -48,7 +51,7 @@ class TraceServer:
         folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
         try:
             socket.send_fds(self._socket, [b"."], [given.fileno(), output.fileno(), *files, folder])
-            pid = self._number(None)
+            pid = self._number(_LOADING_S)
         except OSError as error:
             raise ServerGone(str(error)) from error
         finally:
@@ -116,6 +119,8 @@ def main(tree: str, machine: str, parent: str, fd: str) -> int:
         if pid == 0:
             link.close()
             _end_as(partial(_traced, files, me))
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # here too: whoever is told the pid may end its group at once
         for file in files:
             os.close(file)
         link.sendall(NUMBER.pack(pid))
@@ -145,7 +150,7 @@ def _traced(files: list[int], parent: int) -> int:
 
 def _taken_over(files: list[int], parent: int) -> dict[str, object]:
     """The job, once this process has its own group, folder and files."""
-    os.setsid()
+    os.setpgid(0, 0)
     given, output, program, failure, report, folder = files
     os.fchdir(folder)
     os.environ["TMPDIR"] = os.getcwd()
@@ -156,7 +161,7 @@ def _taken_over(files: list[int], parent: int) -> dict[str, object]:
         os.close(file)
     with open(0, closefd=False) as stdin:
         job = json.load(stdin)
-    return {**job, "program_fd": program, "failure_fd": failure, "report_fd": report, "parent": parent}
+    return {**job, "program_fd": program, "failure_fd": failure, "report_fd": report, "parent": parent, "forked": True}
 
 
 if __name__ == "__main__":

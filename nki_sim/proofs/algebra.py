@@ -8,8 +8,8 @@ tanh and their like are made of. The lane modulo q is only carried where a value
 Every other function is opaque: a keyed hash of its argument. Order is opaque too, but it is an order: a hash decides
 which of two elements is larger, so that a maximum of maxima is the maximum, max(-x) is -min(x), and |x| is the larger
 of x and -x; constants, and integers up to 2^16, keep their own order. What is drawn or computed is further from zero
-than all of them, or with `BOUNDS` drawn anew nearer: whoever compares it with a constant tells the two apart. Not known
-of it: that adding or scaling keeps it.
+than all of them, or with `BOUNDS` drawn anew nearer, or with `among` in any of the gaps between those: whoever compares
+it with a constant tells them apart. Not known of it: that adding or scaling keeps it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _SMALL = 1 << 16
 """Integers up to this are compared as such."""
 _FAR = 1 << 61
 """Ranks above those of a number's bits, and of a hash."""
+_PLACES = 1 << 24
+"""Ranks for values between a number of float32 and the next."""
+_LARGEST_BITS = 0x7F800000
 _INTEGER = 1 << 24
 """Integers up to this are not changed by a conversion to an integer type."""
 _SLOTS = 1 << 22
@@ -59,13 +62,18 @@ class Algebra:
     element = np.dtype(np.uint64)
     always_both = False
 
-    def __init__(self, seed: int, changed: frozenset[str] = frozenset()) -> None:
-        """`changed`: these functions are drawn anew, all else is as `seed` draws it."""
+    def __init__(self, seed: int, changed: frozenset[str] = frozenset(), among: tuple[int, ...] = ()) -> None:
+        """`changed`: these functions are drawn anew, all else is as `seed` draws it. `among`: `sizes` of constants
+        among which values lie, as many in one gap as in another.
+        """
         random = np.random.default_rng([seed, 0])
         prime = SAFE_PRIMES[int(random.integers(len(SAFE_PRIMES)))]
         self.field, self.exponents = Field(prime), Field(prime // 2)
         self.seed = seed
         self._changed = changed
+        self._among = np.array(sorted({0, *among, _LARGEST_BITS}), np.int64) if among else None
+        self.sizes: set[int] = set()
+        """Of all constants but 0 so far, as the bits of float32."""
         self._powers = _powers(pow(int(random.integers(2, prime - 2)), 2, prime), self.field)
         self._lowest = self.random(random, ())
         self._keys: dict[str, np.uint64] = {}
@@ -94,6 +102,8 @@ class Algebra:
             raise NotProvable(f"line {self.line} has the constant NaN, which is no number")
         if abs(value) >= BEYOND:
             return self._lowest if value < 0 else self.negative(self._lowest)
+        if value:
+            self.sizes.add(int(np.abs(np.float32(value)).view(np.int32)))
         exact = fraction(value)
         p = np.asarray(self.field.of(exact.numerator, exact.denominator))
         if exact.denominator != 1:
@@ -218,12 +228,17 @@ class Algebra:
         self.orders_constants = self.orders_constants or bool((known & (size > 0)).any())
         drawn = (hashed >> np.uint64(3)).view(np.int64) + 1
         near = BOUNDS in self._changed
-        far = np.where(known, number if not near else number + _FAR, drawn if near else drawn + _FAR)
+        if self._among is not None:
+            gap = (drawn >> 24) % (len(self._among) - 1)
+            least, width = self._among[gap], np.diff(self._among)[gap]
+            far = np.where(known, number, least + drawn % width) * _PLACES + np.where(known, 0, drawn % _PLACES | 1)
+        else:
+            far = np.where(known, number if not near else number + _FAR, drawn if near else drawn + _FAR)
         up = np.where(known, numbers > 0, (hashed & np.uint64(1)).astype(np.bool_)) == (centred > 0)
         found = np.where(size == 0, 0, np.where(up, far, -far))
-        least = np.iinfo(np.int64).max
-        found[x.p == self._lowest.p] = -least
-        found[x.p == self.field.negative(self._lowest.p)] = least
+        most = np.iinfo(np.int64).max
+        found[x.p == self._lowest.p] = -most
+        found[x.p == self.field.negative(self._lowest.p)] = most
         return found
 
     def _numbers(self, size: Array) -> tuple[Array, Array]:
@@ -255,9 +270,24 @@ class Algebra:
     def compared(self, comparison: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
         """1 where it holds, else 0."""
         if comparison in (np.equal, np.not_equal):
-            return self.truth(comparison(x.p, y.p))
+            return self.truth(self._equal(x, y) == (comparison is np.equal))
         x, y = self._alike(x, y)
         return self.truth(comparison(self.rank(x), self.rank(y)))
+
+    def _equal(self, x: Value, y: Value) -> Array:
+        """Among constants, one value in four is taken for the one that it is held against."""
+        x, y = self._alike(x, y)
+        same: Array = x.p == y.p
+        sizes = [np.abs(self.field.centred(each.p)) for each in (x, y)]
+        (one, _), (other, _) = map(self._numbers, sizes)
+        open_ = (one != other) & ~same
+        if open_.any():
+            self.orders_constants = True
+            hashed = self._hash(ORDER, np.where(one, sizes[1], sizes[0]).view(np.uint64))
+            self._remember(ORDER, hashed)
+            if self._among is not None:
+                same = same | open_ & ((hashed >> np.uint64(7)) % np.uint64(4) == 0)
+        return same
 
     def truth(self, holds: Array) -> Value:
         lane = holds.astype(np.uint64)

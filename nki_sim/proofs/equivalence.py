@@ -55,21 +55,21 @@ class Original:
         """
         self._program = program
         self._known = known
-        self._found: dict[frozenset[str], Behaviour] = {}
+        self._found: dict[tuple[frozenset[str], tuple[int, ...]], Behaviour] = {}
         self.inputs = inputs
         self.seed = seed
 
-    def behaviour(self, changed: frozenset[str] = frozenset()) -> Behaviour:
-        """With these functions drawn anew. Raises NotProvable."""
-        found = self._found.get(changed)
+    def behaviour(self, changed: frozenset[str] = frozenset(), among: tuple[int, ...] = ()) -> Behaviour:
+        """With these functions drawn anew, or values among these constants. Raises NotProvable."""
+        found = self._found.get((changed, among))
         if found is None:
-            keep = self._known if self._known is not None and not changed else None
-            found = self._run(changed) if keep is None else keep(lambda: self._run(changed))
-            self._found[changed] = found
+            keep = self._known if self._known is not None and not changed and not among else None
+            found = self._run(changed, among) if keep is None else keep(lambda: self._run(changed, among))
+            self._found[changed, among] = found
         return found
 
-    def _run(self, changed: frozenset[str]) -> Behaviour:
-        algebra = Algebra(self.seed, changed)
+    def _run(self, changed: frozenset[str], among: tuple[int, ...]) -> Behaviour:
+        algebra = Algebra(self.seed, changed, among)
         found = FieldRun(self._program(), self.inputs, memory=_ELSEWHERE).execute(algebra)
         return Behaviour(tuple(value.p for value in found.outputs), algebra.arguments)
 
@@ -123,7 +123,7 @@ def _equal(run: FieldRun, found: Execution, algebra: Algebra, original: Original
                 f"how often its loops run, or what they touch, may hang on the comparison of {line}: one case was seen"
             )
             return Proof(Finding.NOT_PROVABLE, said)
-        where = _bounded(run, original) if algebra.orders_constants else None
+        where = _bounded(run, original, algebra) if algebra.orders_constants else None
         if where is not None:
             return Proof(Finding.NOT_PROVABLE, where)
         return Proof(Finding.HELD, _held(found, algebra.arguments, arguments))
@@ -151,15 +151,16 @@ def _is_steered(program: Program) -> bool:
     )
 
 
-def _bounded(run: FieldRun, original: Original) -> str | None:
-    """Where the outputs differ once all values lie below the constants that they are compared with."""
-    near = frozenset((BOUNDS,))
-    algebra = Algebra(original.seed, near)
-    outputs = [value.p for value in run.execute(algebra).outputs]
-    for number, differ in enumerate(differences(outputs, original.behaviour(near).outputs)):
-        if differ.any():
-            line = _line(ORDER, algebra.arguments, {})
-            return f"output {number} at {place(differ)} is another for values below the constants of {line}"
+def _bounded(run: FieldRun, original: Original, above: Algebra) -> str | None:
+    """Where the outputs differ once all values lie below the constants that they are compared with, or between them."""
+    among = tuple(sorted(above.sizes)) or (1,)
+    for said, changed, sizes in (("below", frozenset((BOUNDS,)), ()), ("between", frozenset[str](), among)):
+        algebra = Algebra(original.seed, changed, sizes)
+        outputs = [value.p for value in run.execute(algebra).outputs]
+        for number, differ in enumerate(differences(outputs, original.behaviour(changed, sizes).outputs)):
+            if differ.any():
+                line = _line(ORDER, algebra.arguments, {})
+                return f"output {number} at {place(differ)} is another for values {said} the constants of {line}"
     return None
 
 

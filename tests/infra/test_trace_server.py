@@ -7,11 +7,14 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from accelopt_core.judging import orphans
 from accelopt_core.toolchain import ArgumentSpec, CompileError, StepTimeout, TensorArgument
-from infra.isolation import sandbox
+from infra.isolation import namespaces, sandbox
+from infra.judging import trace_worker
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.judging.trace_server import Forked
 from nki_sim.program_file import dumps
@@ -119,6 +122,53 @@ def children_of(pid: int) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_it_changes_nothing_about_the_devices_that_it_sees(toolchain: SimulatorToolchain) -> None:
+    """A judge that is root, as in a container, owns them."""
+    source = "import os\nsaid = []\nfor name in ('/dev/null', '/dev/urandom'):\n"
+    source += "    for change in (lambda: os.chmod(name, 0o600), lambda: os.utime(name, (1, 1))):\n"
+    source += "        try:\n            change()\n            said.append('changed')\n"
+    source += "        except OSError: pass\n    open(name, 'wb').write(b'x')\nraise ValueError(said)\n"
+    before = [os.stat(name).st_mode for name in ("/dev/null", "/dev/urandom")]
+    for _ in range(2):  # in a process of its own, and forked
+        with pytest.raises(CompileError, match=r"ValueError: \[\]"):
+            toolchain.compile(source, ARGUMENTS, 60)
+        assert [os.stat(name).st_mode for name in ("/dev/null", "/dev/urandom")] == before
+
+
+def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "fork_isolated", lambda mounts: (-1, "refused"))
+    monkeypatch.setattr(orphans, "end_with_parent", lambda parent: None)
+    monkeypatch.setattr(trace_worker, "_trace", lambda job, refused: pytest.fail("it is traced here"))
+    job = {"tree": str(ROOT), "work": str(tmp_path), "namespaces": True, "parent": os.getppid()}
+    assert trace_worker.carry_out({**job, "forked": True}) == 1
+
+
+def test_what_the_server_does_not_read_in_has_a_process_of_its_own(
+    toolchain: SimulatorToolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, ways = sandbox.watched, []
+
+    def refused_if_forked(start: Any, **named: Any) -> sandbox.Finished:
+        ways.append("alone" if "run" in start.__qualname__ else "forked")
+        return watched(start, **named) if ways[-1] == "alone" else sandbox.Finished(1, "")
+
+    monkeypatch.setattr(sandbox, "watched", refused_if_forked)
+    assert toolchain.compile(SILU, ARGUMENTS, 60).measurement.latency_us > 0
+    assert ways == ["forked", "alone"] and toolchain._server is None
+
+
+def test_its_group_can_be_ended_as_soon_as_its_pid_is_known(toolchain: SimulatorToolchain, tmp_path: Path) -> None:
+    toolchain.compile(SILU, ARGUMENTS, 60)
+    assert toolchain._server is not None
+    with open(tmp_path / "given", "w+b") as given, open(tmp_path / "said", "w+b") as said:
+        for _ in range(5):
+            forked = toolchain._server.start(given, said, tmp_path, (0, 1, 2))
+            sandbox.kill_group(forked.pid)
+            assert forked.wait(10) == -signal.SIGKILL
 
 
 def test_after_an_interruption_no_answer_is_taken_for_another_ones(

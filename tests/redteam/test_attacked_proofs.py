@@ -34,6 +34,21 @@ def kept_where(comparison: str, number: str, size: str = SIZE) -> str:
     return with_lines(tile("big", "float32"), size, compare, KEEP)
 
 
+def in_a_band(low: str, high: str, size: str = SIZE) -> str:
+    """The sum is doubled there."""
+    both = [
+        f"nisa.tensor_scalar(dst={d}, data=big, op0=nl.greater, operand0={n})" for d, n in (("g", low), ("h", high))
+    ]
+    between = "nisa.tensor_tensor(dst=g, data1=g, data2=h, op=nl.subtract)"
+    more = "nisa.scalar_tensor_tensor(dst=c, data=g, op0=nl.add, operand0=1.0, op1=nl.multiply, operand1=c)"
+    return with_lines(*(tile(name, "float32") for name in ("big", "g", "h")), size, *both, between, more)
+
+
+def one_more_where(number: str) -> str:
+    equal = f"nisa.tensor_scalar(dst=big, data=c, op0=nl.equal, operand0={number})"
+    return with_lines(tile("big", "float32"), equal, "nisa.tensor_tensor(dst=c, data1=c, data2=big, op=nl.add)")
+
+
 UNEQUAL = {
     "nothing below a billionth": kept_where("greater", "1e-9"),
     "nothing below what float32 barely has": kept_where("greater", "1e-37"),
@@ -43,6 +58,15 @@ UNEQUAL = {
     "nothing beyond ten billion": kept_where("less", "1e10"),
     "at least a billionth": with_lines("nisa.tensor_scalar(dst=c, data=c, op0=nl.abs_max, operand0=1e-9)"),
     "at most ten thousand": with_lines("nisa.tensor_scalar(dst=c, data=c, op0=nl.minimum, operand0=10000.0)"),
+    "twice between two numbers": in_a_band("1000.0", "10000.0"),
+    "twice between two numbers that are close": in_a_band("1000.0", "1000.5"),
+    "twice between two numbers below zero": in_a_band("-10000.0", "-1000.0", "nisa.tensor_copy(dst=big, src=c)"),
+    "twice between two small numbers": in_a_band("1e-20", "1e-19"),
+    "one more where it is a number": one_more_where("1234.5"),
+    "one more where it is nothing": one_more_where("0.0"),
+    "whole numbers between": with_lines(
+        tile("q", "int32"), "nisa.tensor_copy(dst=q, src=c)", "nisa.tensor_copy(dst=c, src=q)"
+    ),
     "a millionth more": with_lines("nisa.tensor_scalar(dst=c, data=c, op0=nl.multiply, operand0=1.000001)"),
     "a number of its own at one place": with_lines("nisa.memset(dst=c[0:1, 5:6], value=1e-30)"),
     "eight bits between": with_lines(
@@ -68,6 +92,13 @@ EQUAL = {
         tile("l", "float32"), "nisa.tensor_scalar(dst=l, data=c, op0=nl.minimum, operand0=0.3)",
         "nisa.tensor_scalar(dst=c, data=c, op0=nl.maximum, operand0=0.3, op1=nl.subtract, operand1=0.3)",
         "nisa.tensor_tensor(dst=c, data1=c, data2=l, op=nl.add)",
+    ),
+    "both sides of two constants": with_lines(
+        tile("l", "float32"),
+        "nisa.tensor_scalar(dst=l, data=c, op0=nl.minimum, operand0=0.3, op1=nl.maximum, operand1=-0.3)",
+        "nisa.tensor_tensor(dst=l, data1=c, data2=l, op=nl.subtract)", tile("m", "float32"),
+        "nisa.tensor_scalar(dst=m, data=c, op0=nl.maximum, operand0=-0.3, op1=nl.minimum, operand1=0.3)",
+        "nisa.tensor_tensor(dst=c, data1=l, data2=m, op=nl.add)",
     ),
     "where an index is below a bound": with_lines(
         tile("w", "int32"), "nisa.iota(dst=w, pattern=[[1, STEP]])", tile("big", "float32"),
