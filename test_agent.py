@@ -93,7 +93,7 @@ def run_suite(root: Path, arguments: Sequence[str]) -> int:
         os.environ.pop(name, None)
     os.chdir(root)
     workers = str(min(MOST_WORKERS, os.cpu_count() or 1))
-    how = arguments or ("-n", workers, "--dist", "loadfile", "--hypothesis-profile=ci")
+    how = arguments or ("-n", workers, "--dist", "loadfile", "--no-loadscope-reorder", "--hypothesis-profile=ci")
     return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
 
 

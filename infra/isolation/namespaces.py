@@ -148,7 +148,8 @@ def _own_files(mounts: Mounts) -> None:
         placed.append(path)
     for path in (*(Path(p) for p in _DEVICES), *mounts.devices):
         if path.exists():
-            _show(path, root, writable=False)  # of its mode and times alone: what is written to it, the device takes
+            # Its mode and times stay what they are; what is written to it, a device takes all the same.
+            _show(path, root, writable=not path.is_char_device())
     scratch = Path(root + str(mounts.work))
     scratch.mkdir(parents=True, exist_ok=True)
     if mounts.mount_point is not None:
