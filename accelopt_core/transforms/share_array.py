@@ -40,6 +40,7 @@ ROWS = 128
 """Of the array, and partitions of SBUF."""
 PARTS = (2, 4)
 """Row tiles are 64 or 32 rows high."""
+_LINE = cst.SimpleStatementLine
 _COPIED = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.CHECK, Kind.LOOP})
 
 
@@ -146,13 +147,13 @@ def _plan(code: KernelCode, loop: Statement, parts: int) -> _Sharing:
     if trips.isdecimal() and int(trips) % parts:
         raise NotOfItsKind(f"{trips} iterations do not come out even")
     reader = AccessReader(code)
-    names: list[str] = []
+    names: dict[str, str] = {}
     for product in products:
-        names += _operand_tiles(code, reader, loop, product, ROWS // parts)
+        names.update(_operand_tiles(code, reader, loop, product, ROWS // parts))
     for statement in (inner for outer in loop.body.statements for inner in outer.walk()):
         if statement.kind not in _COPIED or statement.leaves:
             raise IllegalSite(f"line {statement.line} cannot be done for two iterations in turn")
-    tiles = tuple(_tile(code, reader, loop, name) for name in dict.fromkeys(names))
+    tiles = tuple(_tile(code, reader, loop, name, held) for name, held in names.items())
     _check_names(code, loop)
     return _Sharing(loop, products, tiles, _order(code, loop))
 
@@ -183,8 +184,8 @@ def _can_go_in_step(code: KernelCode, loop: Statement) -> bool:
 
 def _operand_tiles(
     code: KernelCode, reader: AccessReader, loop: Statement, product: Statement, most_rows: int
-) -> tuple[str, str]:
-    """The names of what a product multiplies. Raises IllegalSite."""
+) -> dict[str, str]:
+    """The names of what a product multiplies, each with that of the list that holds it, if any. Raises IllegalSite."""
     where = f"line {product.line}"
     given = arguments_of(product)
     if set(given) - {"dst", "stationary", "moving", "accumulate"} or not {"dst", "stationary", "moving"} <= set(given):
@@ -192,17 +193,61 @@ def _operand_tiles(
     dst = base_name(given["dst"])
     if not dst or made_once(code, dst).block is not loop.body:
         raise IllegalSite(f"what {where} fills is not made in the loop over {loop.variable} alone")
-    names = []
+    names = {}
     for keyword in ("stationary", "moving"):
-        access = reader.access(given[keyword], product)
-        rows = reader.full.expanded(access.dims[0].length, product).value
+        element = _element(code, given[keyword])
+        if element is None:
+            raise IllegalSite(f"{where}: {keyword} is neither a tile nor one of a list that grows by one tile a time")
+        rows = reader.full.expanded(reader.access(element.in_tile, product).dims[0].length, product).value
         if rows is not None and rows > most_rows:
             raise NotOfItsKind(f"{where} multiplies {rows} rows")
-        names.append(access.name)
-    return names[0], names[1]
+        names[element.tile] = element.held
+    return names
 
 
-def _tile(code: KernelCode, reader: AccessReader, loop: Statement, name: str) -> _Tile:
+@dataclass(frozen=True)
+class _Element:
+    """What an operand names: a tile, or one of those that a list holds."""
+
+    tile: str
+    """As it is called where it is made."""
+    held: str
+    """The list; empty where the tile is named itself."""
+    text: str
+    """The whole tile, as the operand names it."""
+    in_tile: cst.BaseExpression
+    """The operand, of the tile by its own name."""
+
+
+def _element(code: KernelCode, operand: cst.BaseExpression) -> _Element | None:
+    base = operand.value if isinstance(operand, cst.Subscript) else operand
+    if isinstance(base, cst.Name) and not _held_by(code, base.value):
+        return _Element(base.value, "", base.value, operand)
+    whole = operand if isinstance(base, cst.Name) else base
+    held = base_name(whole)
+    tile = _held_by(code, held)
+    if not tile or not isinstance(whole, cst.Subscript) or len(whole.slice) != 1:
+        return None
+    if not isinstance(whole.slice[0].slice, cst.Index):
+        return None
+    in_tile = cst.Name(tile) if whole is operand else operand.with_changes(value=cst.Name(tile))
+    return _Element(tile, held, code.module.code_for_node(whole), in_tile)
+
+
+def _held_by(code: KernelCode, name: str) -> str:
+    """The tile that every element of a list was when it was appended; empty where the name is no such list."""
+    bindings = code.bindings(name)
+    if len(bindings) != 1 or bindings[0].kind is not Kind.DEFINE or not isinstance(bindings[0].node, _LINE):
+        return ""
+    (small,) = bindings[0].node.body
+    if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.List) or small.value.elements:
+        return ""
+    appends = [s for s in code.statements() if s.kind is Kind.APPEND and name in s.written]
+    given = [s.call.args[0].value for s in appends if s.call is not None]
+    return given[0].value if len(given) == 1 and isinstance(given[0], cst.Name) else ""
+
+
+def _tile(code: KernelCode, reader: AccessReader, loop: Statement, name: str, held: str) -> _Tile:
     """Raises IllegalSite where nobody can tell what the tile holds."""
     made = made_once(code, name)
     if made.region != "sbuf":
@@ -210,20 +255,22 @@ def _tile(code: KernelCode, reader: AccessReader, loop: Statement, name: str) ->
     is_inside = made.block is loop.body
     if not is_inside and loop in made.block.loops():
         raise IllegalSite(f"{name} is made in another loop within that over {loop.variable}")
-    if any(other != name and name in roots for other, roots in code.roots.items()):
+    if any(other not in (name, held) and name in roots for other, roots in code.roots.items()):
         raise IllegalSite(f"{name} has another name too")
     sizes = reader.sizes(name)
     if sizes is None or loop.variable in sizes[0].factors:
         raise IllegalSite(f"{name} does not show its shape")
     operands: dict[Statement, tuple[_Operand, ...]] = {}
     for statement in code.statements():
-        if statement.body is not None or statement is made or name not in statement.uses:
+        if statement.body is not None or statement is made or not statement.uses & {name, held}:
+            continue
+        if statement.kind is Kind.APPEND and statement.written == {held} and statement.block is made.block:
             continue
         within = loop in statement.block.loops()
         if is_inside and not within:
             raise IllegalSite(f"{name} is used on line {statement.line}, after the loop over {loop.variable}")
-        operands[statement] = _operands_in(code, reader, statement, name)
-        if is_inside or name not in statement.written:
+        operands[statement] = _operands_in(code, reader, statement, name, held)
+        if is_inside or not statement.written & {name, held}:
             continue
         if within:
             raise IllegalSite(
@@ -237,18 +284,21 @@ def _tile(code: KernelCode, reader: AccessReader, loop: Statement, name: str) ->
     return _Tile(name, made, sizes[0], operands, is_inside)
 
 
-def _operands_in(code: KernelCode, reader: AccessReader, statement: Statement, name: str) -> tuple[_Operand, ...]:
+def _operands_in(
+    code: KernelCode, reader: AccessReader, statement: Statement, name: str, held: str
+) -> tuple[_Operand, ...]:
     """Of the tile, in one instruction; it stands nowhere else in that. Raises IllegalSite."""
     if statement.kind is not Kind.INSTRUCTION:
         raise IllegalSite(f"line {statement.line} uses {name} other than as an operand")
     found = []
     for value in arguments_of(statement).values():
-        if base_name(value) == name:
-            access = reader.access(value, statement)
+        element = _element(code, value)
+        if element is not None and element.tile == name:
+            access = reader.access(element.in_tile, statement)
             if access.dims[0].dropped or access.dims[0].step != ONE:
                 raise IllegalSite(f"line {statement.line} takes single partitions of {name}")
-            found.append(_Operand(value, access))
-    if len(found) != sum(node.value == name for node in name_nodes(statement.node)):
+            found.append(_Operand(value, replace(access, name=element.text)))
+    if len(found) != sum(node.value in (name, held) for node in name_nodes(statement.node)):
         raise IllegalSite(f"line {statement.line} uses {name} other than as an operand")
     return tuple(found)
 

@@ -112,6 +112,20 @@ def test_iterations_that_store_in_one_place_go_in_step():
     assert shared.index("n_1 = 2 * n_pair + 1") < shared.index("nc_matmul") < shared.index("nc_matmul(dst=acc_1")
 
 
+def test_tiles_of_a_list_are_copied_where_they_are_made():
+    built = "    lefts = []\n    for k in range(2):\n        left = nl.ndarray((K, M), dtype=x.dtype, buffer=nl.sbuf)\n"
+    built += "        nisa.dma_copy(dst=left, src=x[0:K, 0:M])\n        lefts.append(left)\n"
+    built += "        nisa.tensor_scalar(dst=left, data=left, op0=nl.multiply, operand0=2.0)\n"
+    before, after = KERNEL.split("    # the left one\n")[0], KERNEL[KERNEL.index("    # each") :]
+    for operand in ("lefts[n % 2]", "lefts[n % 2][:, 0:M]"):
+        source = before + built + after.replace("stationary=left", f"stationary={operand}")
+        shared = applied(SHARE, source, "n#1x2")
+
+        np.testing.assert_array_equal(run(shared, X, Y), run(source, X, Y))
+        assert count(shared, "tensor_copy", X, Y) == count(source, "tensor_copy", X, Y) + 4
+        assert "lefts[n % 2][0 : K, 0 : M]" in shared
+
+
 def test_comments_stay_and_no_name_is_taken_twice():
     source = KERNEL.replace("    # the left", "    got_1 = 1\n    # the left")
     shared = applied(SHARE, source, "n#0x2")
@@ -151,6 +165,12 @@ def test_the_array_has_no_tiles_of_other_sizes():
         applied(SHARE, KERNEL, "n#0x8")
 
 
+def in_a_list(then: str) -> str:
+    """The left tile is taken from a list, to which something else is done before the loop."""
+    listed = f"    lefts = []\n    lefts.append(left)\n    {then}\n    # each"
+    return KERNEL.replace("    # each", listed).replace("stationary=left", "stationary=lefts[0]")
+
+
 ACC = "        acc = nl.ndarray((M, 512), dtype=nl.float32, buffer=nl.psum)\n"
 REFUSALS = {
     "summed over the iterations": (
@@ -182,11 +202,11 @@ REFUSALS = {
     "a nested function uses it": (
         KERNEL.replace("    # each", "    def peek():\n        return right\n    # each"), "nested function"
     ),
-    "tiles of a list": (
-        KERNEL.replace("    # each", "    lefts = []\n    lefts.append(left)\n    # each").replace(
-            "stationary=left", "stationary=lefts[0]"
-        ),
-        "is not a tile",
+    "tiles of a list that holds others too": (in_a_list("lefts.append(left)"), "is not a tile"),
+    "the list is asked for its length": (in_a_list("much = len(lefts)"), "has another name too"),
+    "filled by way of the list": (in_a_list("nisa.memset(dst=lefts[0], value=1.0)"), "does more than fill left"),
+    "some tiles of a list": (
+        in_a_list("").replace("stationary=lefts[0]", "stationary=lefts[0:1][0]"), "neither a tile nor one of a list"
     ),
     "from PSUM": (
         KERNEL.replace(
@@ -218,7 +238,7 @@ def test_refuses(case):
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Operands made before the loop or in it, worked on before the product, iterations that read what others store."""
     rows, tiles = data.draw(st.sampled_from([8, 32, 64])), data.draw(st.sampled_from([2, 4]))
-    before, inside = [], []
+    before, inside, operands = [], [], {"a": "a", "b": "b"}
     for name, source, width in (("a", "x", 32), ("b", "y", 64)):
         made = f"{name} = nl.ndarray((K, {width}), dtype=nl.float32, buffer=nl.sbuf)"
         hoisted = data.draw(st.booleans(), label=f"{name} before the loop")
@@ -226,9 +246,13 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
         lines = [made, f"nisa.dma_copy(dst={name}, src={source}[0:K, {at} * {width} : {at} * {width} + {width}])"]
         if data.draw(st.booleans(), label=f"work on {name}"):
             lines.append(f"nisa.tensor_scalar(dst={name}, data={name}, op0=nl.multiply, operand0=0.5)")
+        if hoisted and data.draw(st.booleans(), label=f"{name} in a list"):
+            lines += [f"{name}s = []", f"{name}s.append({name})"]
+            operands[name] = data.draw(st.sampled_from([f"{name}s[n * 0]", f"{name}s[0][:, 0:{width}]"]))
         (before if hoisted else inside).extend(lines)
     inside += ["acc = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)"]
-    inside += ["nisa.nc_matmul(dst=acc, stationary=a, moving=b)"] * data.draw(st.integers(1, 2), label="products")
+    product = f"nisa.nc_matmul(dst=acc, stationary={operands['a']}, moving={operands['b']})"
+    inside += [product] * data.draw(st.integers(1, 2), label="products")
     inside += ["got = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)", "nisa.tensor_copy(dst=got, src=acc)"]
     if data.draw(st.booleans(), label="reads what another iteration stores"):
         inside += ["old = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.sbuf)"]
