@@ -247,8 +247,8 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
         if data.draw(st.booleans(), label=f"work on {name}"):
             lines.append(f"nisa.tensor_scalar(dst={name}, data={name}, op0=nl.multiply, operand0=0.5)")
         if hoisted and data.draw(st.booleans(), label=f"{name} in a list"):
-            lines += [f"{name}s = []", f"{name}s.append({name})"]
-            operands[name] = data.draw(st.sampled_from([f"{name}s[n * 0]", f"{name}s[0][:, 0:{width}]"]))
+            lines += [f"held_{name} = []", f"held_{name}.append({name})"]
+            operands[name] = data.draw(st.sampled_from([f"held_{name}[n * 0]", f"held_{name}[0][:, 0:{width}]"]))
         (before if hoisted else inside).extend(lines)
     inside += ["acc = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.psum)"]
     product = f"nisa.nc_matmul(dst=acc, stationary={operands['a']}, moving={operands['b']})"
