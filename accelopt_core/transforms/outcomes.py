@@ -350,7 +350,7 @@ def _computed(function: Callable[..., object] | None, *values: _Value) -> _Value
         return _UNKNOWN
     try:
         made = function(*values)
-    except Exception:  # the kernel's own mistake: it is told when it is compiled
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # compiling tells it
         return _UNKNOWN
     return _UNKNOWN if isinstance(made, int) and abs(made) > _LARGEST else made
 
