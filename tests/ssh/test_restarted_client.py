@@ -21,6 +21,7 @@ from infra.journal import utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
+from tests.processes import alive
 from tests.ssh.server import Sshd, processes_mentioning, wait_until
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
@@ -142,7 +143,7 @@ def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, lo
     else:
         os.kill(supervisor, signal.SIGKILL)
         if loss == "its files are gone":
-            assert wait_until(lambda: not Path(f"/proc/{supervisor}").exists())
+            assert wait_until(lambda: not alive(supervisor))
             job.rename(job.with_name("elsewhere"))
     scene.go.touch()
     assert scene.start_again() == CompileFailed("", 3)
