@@ -91,18 +91,23 @@ def draws_at_a_gate(request: EvaluationRequest) -> tuple[Draw, ...]:
     return _own(seeds) + _others(request, seeds if request.final else request.task.seeds[:1])
 
 
-def draws_at_full_shape(request: EvaluationRequest) -> tuple[Draw, ...]:
+def draws_at_full_shape(request: EvaluationRequest, settled: bool = False) -> tuple[Draw, ...]:
     """One published and one secret seed, and changed inputs of a secret one; every seed for the final winner.
 
-    A task of one shape has no gate: each distribution is drawn here.
+    A task of one shape has no gate: each distribution is drawn here. `settled`: what is timed was proved equal to the
+    input kernel where the gates are. Then one published seed does until the last check, for both kinds of inputs: the
+    references, which take longer than the kernel, are computed once in a session.
     """
     task = request.task
     seeds = task.seeds + request.extra_seeds
     if len(task.presets) == 1:
         return _own(seeds) + _others(request, seeds[-1:])
     names = [name for name in AT_FULL_SHAPE if name in task.distributions]
-    changed = (Draw(seeds[-1], names[0], tuple(names[1:])),) if names else ()
-    return (_own(seeds) if request.final else _own(task.seeds[:1] + request.extra_seeds[:1])) + changed
+    if settled and not request.final and task.seeds:
+        own, changed = task.seeds[:1], task.seeds[0]
+    else:
+        own, changed = (seeds if request.final else task.seeds[:1] + request.extra_seeds[:1]), seeds[-1]
+    return _own(own) + ((Draw(changed, names[0], tuple(names[1:])),) if names else ())
 
 
 def _own(seeds: tuple[int, ...]) -> tuple[Draw, ...]:

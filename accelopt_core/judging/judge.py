@@ -38,7 +38,7 @@ from accelopt_core.judging.correctness import (
     draws_at_full_shape,
 )
 from accelopt_core.judging.plausibility import contradiction
-from accelopt_core.judging.proving import proved
+from accelopt_core.judging.proving import is_proved_equal, proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.static_checks import Finding, dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
@@ -95,7 +95,7 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
-            draws = draws_at_full_shape(request)
+            draws = draws_at_full_shape(request, toolchain.simulated and is_proved_equal(proofs))
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             twice = request.final or len(task.presets) == 1
             verified = _verified(request, toolchain, full, cache, draws, twice)
