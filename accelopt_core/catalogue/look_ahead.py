@@ -185,7 +185,7 @@ class Search:
         return []
 
     def together(self, idea: Idea, others: Sequence[Idea], context: RoundContext) -> Idea:
-        """A local idea, and with it those others that do the same elsewhere, as far as each gains beside those before it.
+        """A local idea, and with it others that do the same elsewhere, as far as each gains beside those before it.
 
         At least half of what it gains alone: what one move makes up for, another need not.
         """
