@@ -21,7 +21,6 @@ from accelopt_core.proposer import RoundContext
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
-from accelopt_core.transforms.registry import LOCAL
 
 
 @dataclass(frozen=True)
@@ -186,29 +185,56 @@ class Search:
         return []
 
     def together(self, idea: Idea, others: Sequence[Idea], context: RoundContext) -> Idea:
-        """The idea, and with it those others that do the same elsewhere, as far as each gains beside those before it.
+        """A local idea, and with it others that do the same elsewhere, as far as each gains beside those before it.
 
         At least half of what it gains alone: what one move makes up for, another need not.
         """
         *before, last = idea.path
-        if last.transform not in LOCAL:
-            return idea
         alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and _does_as(o, last)]
         node = _Node(idea.root, idea.root_us, idea.path, idea.source, idea.after_us)
         for other in sorted(alike, key=lambda each: each.after_us)[: 2 * self._look_ahead.most_together]:
             if _left_s(context) <= 0:
                 break
             wanted = other.path[-1]
-            legal = {step.site.key: step for step in self._of_kind(node.source, context, wanted.transform)}
-            step = legal.get(wanted.key)
-            us = self.price_us(step.source) if step is not None else None
+            after = self._further(node, wanted, context)
             gains_us = wanted.predicted_gain_us or 0.0
-            if step is None or us is None or node.us - us < max(gains_us / 2, LEAST_SUMMAND * node.us):
+            if after is None or node.us - after.us < max(gains_us / 2, LEAST_SUMMAND * node.us):
                 continue
-            node = _after(node, step, us)
+            node = after
             if len(node.path) - len(before) == self._look_ahead.most_together:
                 break
         return _idea(node)
+
+    def preceded(self, idea: Idea, others: Sequence[Idea], context: RoundContext) -> Idea:
+        """The idea, and in front of it those others, each a tie by itself, that it gains more with.
+
+        For a step that regroups iterations, which shuts most others out: `others` are what leaves less work, and are
+        taken in front as long as the whole gains. What no longer has its place after them goes alone.
+        """
+        *before, last = idea.path
+        found = idea
+        alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and o.source != idea.source]
+        front: _Node | None = None
+        for other in sorted(alike, key=lambda each: each.after_us)[: self._look_ahead.longest_sum]:
+            if _left_s(context) <= 0:
+                break
+            first = (
+                _Node(other.root, other.root_us, other.path, other.source, other.after_us)
+                if front is None
+                else self._further(front, other.path[-1], context)
+            )
+            whole = self._further(first, last, context) if first is not None else None
+            if first is None or whole is None or whole.us > found.after_us - LEAST_SUMMAND * idea.after_us:
+                continue
+            front, found = first, _idea(whole)
+        return found
+
+    def _further(self, node: _Node, site: Site, context: RoundContext) -> _Node | None:
+        """After one more step, where that is still legal; priced."""
+        legal = {step.site.key: step for step in self._of_kind(node.source, context, site.transform)}
+        step = legal.get(site.key)
+        us = self.price_us(step.source) if step is not None else None
+        return None if step is None or us is None else _after(node, step, us)
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""

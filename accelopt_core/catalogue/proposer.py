@@ -30,7 +30,7 @@ from accelopt_core.proposer import (
 )
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
-from accelopt_core.transforms.registry import LESS_WORK, STEPS
+from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.reflexion import Reflexion
 
@@ -134,7 +134,14 @@ class CataloguePlanner:
         first = order[0]
         refuted = {each.idea.source for each in weighed if each.weight < 1}
         others = [idea for idea in (*(each.idea for each in order[1:]), *steps) if idea.source not in refuted]
-        together = self._search.together(first.idea, others, context)
+        technique = first.idea.path[-1].transform
+        if technique in LOCAL:
+            together = self._search.together(first.idea, others, context)
+        elif technique not in LESS_WORK:
+            less = [idea for idea in others if idea.path[-1].transform in LESS_WORK]
+            together = self._search.preceded(first.idea, less, context)
+        else:
+            together = first.idea
         if not tried(context, together.root, source_hash(together.source), together.title):
             order[0] = replace(first, idea=together)
         return _plan(context, order, bottleneck, seen)

@@ -12,6 +12,7 @@ from accelopt_core.evaluation import Evaluation, Finding, Incorrect, Measured, P
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import ShapePreset
 from infra.judging import simulator_toolchain, wire
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.records import to_document
@@ -97,6 +98,35 @@ def test_what_depends_on_memory_that_nothing_wrote_is_wrong_although_it_passes_i
 
     assert isinstance(result, Incorrect), explain(result)
     assert "on memory that nothing wrote: line" in explain(result)
+
+
+FULL_DRAWS = {
+    # a kernel, whether it is the last check, and what is drawn at the full shape
+    "proved": (BY_HAND, False, "1 seeds, 2 input distributions"),
+    "not the formula": (SLIGHTLY_MORE, False, "2 seeds, 2 input distributions"),
+    "proved, the last check": (BY_HAND, True, "3 seeds, 2 input distributions"),
+}
+
+
+@pytest.mark.parametrize(("activation", "final", "drawn"), FULL_DRAWS.values(), ids=FULL_DRAWS.keys())
+def test_a_proof_saves_seeds_at_the_full_shape_until_the_last_check(
+    target: LocalTarget, activation: str, final: bool, drawn: str
+) -> None:
+    task = load_seed("silu").task()
+    gate = task.presets[0]
+    twice = ShapePreset("full", tuple((n, 2 * v if n == "M" else v) for n, v in gate.values))
+    request = EvaluationRequest(
+        replace(task, presets=(gate, twice), seeds=(0, 1)),
+        Candidate("c", SILU.replace(ACTIVATION, activation), "input"),
+        extra_seeds=(77,),
+        final=final,
+        original=Candidate("input", SILU),
+    )
+    said: list[str] = []
+    result = target.evaluate(request, lambda step, detail: said.append(detail))
+
+    assert isinstance(result, Measured), explain(result)
+    assert result.checks[-1].startswith(f"{twice.name} ({twice.describe()}): {drawn}"), result.checks
 
 
 def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None:

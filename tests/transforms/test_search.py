@@ -14,6 +14,7 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue import look_ahead as search
+from accelopt_core.catalogue import proposer as planner
 from accelopt_core.catalogue.look_ahead import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bounds, Cause, Measured, Profile
@@ -31,11 +32,11 @@ START = "PATH = ''\n\n\ndef kernel(x):\n    return x\n"
 class Walk:
     """A graph made for the test: each node is a word, and a step adds a letter that `edges` allows there."""
 
-    name = "walk"
     addresses: frozenset[Cause] = frozenset()
 
-    def __init__(self, edges: dict[str, str]) -> None:
+    def __init__(self, edges: dict[str, str], name: str = "walk") -> None:
         self.edges = edges
+        self.name = name
 
     def describe(self) -> str:
         return "Go one letter further."
@@ -75,7 +76,15 @@ def measured(latency_us: float) -> Measured:
 class Game:
     """A planner on such a graph, with prices by word; what it asks for is written down."""
 
-    def __init__(self, edges: dict[str, str], prices: dict[str, float | None], tie: float = 0.01, **limits) -> None:
+    def __init__(
+        self,
+        edges: dict[str, str],
+        prices: dict[str, float | None],
+        tie: float = 0.01,
+        tidy: dict[str, str] | None = None,
+        **limits,
+    ) -> None:
+        """`tidy`: edges of a second transform."""
         self.asked: list[str] = []
         self.prices = prices
 
@@ -83,8 +92,8 @@ class Game:
             self.asked.append(word(source))
             return prices[word(source)]
 
-        walk = Walk(edges)
-        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, (walk,), LookAhead(**limits), tie)
+        walks = (Walk(edges), Walk(tidy or {}, "tidy"))
+        self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, walks, LookAhead(**limits), tie)
 
     def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
         """Measured kernels in the order of the run; the fastest is the best and the parent."""
@@ -336,7 +345,7 @@ EVERYWHERE = {"": "abc", "a": "bc", "ab": "c", "ac": "b", "b": "ac", "c": "ab"}
 
 
 def test_sites_of_one_local_kind_that_gain_beside_each_other_are_one_plan(monkeypatch):
-    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    monkeypatch.setattr(planner, "LOCAL", frozenset({"walk"}))
     prices = {"": 100.0, "a": 90.0, "b": 92.0, "c": 99.9, "ab": 83.0, "ac": 89.0, "abc": 79.0}
     game = Game(EVERYWHERE, prices)
     plan = game.plan("")
@@ -345,16 +354,37 @@ def test_sites_of_one_local_kind_that_gain_beside_each_other_are_one_plan(monkey
 
 
 def test_a_site_that_gains_less_than_half_beside_another_is_left_for_later(monkeypatch):
-    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    monkeypatch.setattr(planner, "LOCAL", frozenset({"walk"}))
     game = Game(EVERYWHERE, {"": 100.0, "a": 90.0, "b": 90.5, "c": 120.0, "ab": 87.0})
     assert game.plan("").title == "go a"
 
 
 def test_when_several_together_were_tried_each_goes_alone(monkeypatch):
-    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    monkeypatch.setattr(planner, "LOCAL", frozenset({"walk"}))
     game = Game(EVERYWHERE, {"": 100.0, "a": 90.0, "b": 92.0, "c": 120.0, "ab": 83.0})
     failed = attempted(1, "incorrect", technique="walk", title="go a, then go b", source=node("ab"))
     assert game.plan("", history=(failed,)).title == "go a"
+
+
+TIDIED = {"": "tu", "t": "u"}
+REGROUPED = {"": "R", "t": "R", "tu": "R"}
+
+
+def test_small_gains_of_less_work_go_in_front_of_what_would_shut_them_out(monkeypatch):
+    """After R nothing else is legal. t is a tie by itself; u gains nothing in front of R, and stays out."""
+    monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
+    prices = {"": 100.0, "t": 99.2, "u": 99.5, "tu": 99.1, "R": 95.0, "tR": 93.9, "tuR": 93.9}
+    plan = Game(REGROUPED, prices, 0.02, TIDIED).plan("")
+    assert plan.title == "go t, then go R" and plan.expected_gain_us == pytest.approx(6.1)
+    prices |= {"tuR": 93.0}
+    assert Game(REGROUPED, prices, 0.02, TIDIED).plan("").title == "go t, then go u, then go R"
+
+
+def test_what_gains_nothing_in_front_or_takes_the_place_of_the_greater_step_stays_out(monkeypatch):
+    monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
+    prices = {"": 100.0, "t": 99.2, "u": 99.5, "R": 95.0, "tR": 95.0}
+    assert Game(REGROUPED, prices, 0.02, TIDIED).plan("").title == "go R"
+    assert Game({"": "R"}, prices, 0.02, TIDIED).plan("").title == "go R"
 
 
 def test_what_changes_loops_goes_alone():
@@ -362,7 +392,7 @@ def test_what_changes_loops_goes_alone():
 
 
 def test_no_more_are_taken_together_than_allowed(monkeypatch):
-    monkeypatch.setattr(search, "LOCAL", frozenset({"walk"}))
+    monkeypatch.setattr(planner, "LOCAL", frozenset({"walk"}))
     prices = {"": 100.0, "a": 90.0, "b": 91.0, "c": 92.0, "ab": 81.0, "ac": 82.0, "abc": 73.0}
     assert Game(EVERYWHERE, prices, most_together=2).plan("").title == "go a, then go b"
     assert Game(EVERYWHERE, prices).plan("").title == "go a, then go b, then go c"
