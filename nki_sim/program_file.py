@@ -78,6 +78,11 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 def dumps(program: Program) -> bytes:
     """The file's bytes; equal programs give equal bytes."""
+    with collector_resting():
+        return _dumps(program)
+
+
+def _dumps(program: Program) -> bytes:
     arrays: list[tuple[str, np.ndarray]] = [
         (name, np.ascontiguousarray(getattr(program, name), kind)) for name, kind in _ARRAYS.items()
     ]

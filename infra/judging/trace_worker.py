@@ -86,7 +86,7 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
         return made
 
     if job["module"]:
-        _make_room(source, job)
+        _lay_out(source, job)
     for text in job["texts"]:
         try:
             traced += programs(text)
@@ -162,7 +162,7 @@ def _module_alone(source: Path, text: str) -> Any:
     return module
 
 
-def _make_room(source: Path, job: dict[str, Any]) -> None:
+def _lay_out(source: Path, job: dict[str, Any]) -> None:
     """For the kernel's file in this process's own folder, with its neighbours there and found by Python."""
     work = Path(job["work"])
     for path, text in {**{work / path: text for path, text in job["neighbours"]}, source: ""}.items():

@@ -32,7 +32,7 @@ WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
 AT_ONCE = 8
 """Kernels handed to a worker together, at most: rewrites of one kernel share a process."""
-ROWS_AT_ONCE = 30_000
+ROWS_AT_ONCE = 80_000
 """Instructions of such kernels together; for more, starting a process is nothing beside tracing them."""
 LONGEST_S = 120.0
 """A kernel that the simulator needs longer for, at its shapes together, has no price."""
