@@ -49,12 +49,15 @@ def _indices(operands: Sequence[Operand]) -> bool:
 
 def _generator(mode: Any, *tensors: NkiTensor) -> _dge_mode:
     """Who makes the descriptors: software for what gathers or scatters, whom the compiler would choose too."""
-    if isinstance(mode, int):
-        mode = next((each for each in _dge_mode if each.value == mode), mode)
+    if not isinstance(mode, _dge_mode):
+        mode = next((each for each in _dge_mode if isinstance(mode, int) and each.value == mode), mode)
     if not isinstance(mode, _dge_mode):
         raise NkiValidationError(f"dge_mode must be one of nisa.dge_mode, not {mode!r}")
-    vector = any(tensor.indirection is not None and tensor.indirection.kind == "vector" for tensor in tensors)
-    return _dge_mode.swdge if vector and mode is _dge_mode.unknown else mode
+    if mode is _dge_mode.unknown:
+        for tensor in tensors:
+            if tensor.indirection is not None and tensor.indirection.kind == "vector":
+                return _dge_mode.swdge
+    return mode
 
 
 def _check_generator(template: Template, mode: _dge_mode, queue: Engine = Engine.unknown) -> None:
