@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -124,7 +125,7 @@ def source_hash(source: str) -> str:
         tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:16]
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
             body = node.body
             if (
@@ -135,6 +136,18 @@ def source_hash(source: str) -> str:
             ):
                 node.body = body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module and all that has statements inside, without what is in expressions: most nodes are there."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inside = getattr(node, name, None)
+            if isinstance(inside, list):
+                waiting += inside
 
 
 PARSING = threading.RLock()

@@ -49,7 +49,7 @@ WORTH = 1.1
 NEAR_BOUND = 85.0
 """... as it does at this percentage of its bound, where little is left to win."""
 GRACE_S = 300.0
-"""A run looks at its budget between two steps: one plan may take three minutes, and the winner is checked after it."""
+"""A run looks at its budget between two steps: one plan may take minutes, and the winner is checked after it."""
 
 
 REASONS = 2

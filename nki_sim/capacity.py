@@ -59,17 +59,14 @@ def peak(program: Program, region: MemoryRegion) -> Peak:
     """Where `region` is fullest, in program order."""
     limit = usable_bytes(program.machine, region)
     first, last = program.first_use, program.last_use
-    mine = [a for a in program.allocations if a.region is region and last[a.id] >= 0]
-    if not mine:
+    mine = (last >= 0) & _lies_in(program, region)
+    if not mine.any():
         return Peak(region, 0.0, limit, 0, ())
-    change = np.zeros(len(program) + 1, np.int64)
-    for allocation in mine:
-        size = weight(allocation)
-        change[first[allocation.id]] += size
-        change[last[allocation.id] + 1] -= size
+    sizes = program.sites.each(weight)[mine]
+    change = np.bincount(first[mine], sizes, len(program) + 1) - np.bincount(last[mine] + 1, sizes, len(program) + 1)
     live = np.cumsum(change)
     row = int(np.argmax(live))
-    held = [a for a in mine if first[a.id] <= row <= last[a.id]]
+    held = [program.allocations[number] for number in np.flatnonzero(mine & (first <= row) & (row <= last)).tolist()]
     return Peak(
         region,
         float(live[row]) / ISA.quadrants,
@@ -79,6 +76,11 @@ def peak(program: Program, region: MemoryRegion) -> Peak:
     )
 
 
+def _lies_in(program: Program, region: MemoryRegion) -> np.ndarray:
+    """bool [allocations]"""
+    return program.sites.each(lambda allocation: allocation.region is region).astype(np.bool_)
+
+
 def check_capacity(program: Program, may_spill: bool = True) -> None:
     """Raises CapacityExceeded for what the compiler refuses, with what is live there.
 
@@ -86,8 +88,8 @@ def check_capacity(program: Program, may_spill: bool = True) -> None:
     Raises NkiValidationError for manual addresses that are mixed with automatic ones or out of range.
     """
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
-        placed = [a for a in program.allocations if a.region is region and a.address is not None]
-        if placed:
+        if any(a.region is region and a.address is not None for a in program.sites.examples):
+            placed = [a for a in program.allocations if a.region is region and a.address is not None]
             _check_addresses(program, region, placed)
         elif region is MemoryRegion.psum or not may_spill:
             at = peak(program, region)
@@ -101,26 +103,27 @@ def check_capacity(program: Program, may_spill: bool = True) -> None:
 def _check_tiles(program: Program) -> None:
     """Every SBUF tile for itself, and the tiles of every instruction together."""
     limit = usable_bytes(program.machine, MemoryRegion.sbuf)
-    used = program.last_use
-    weights = np.zeros(len(program.allocations), np.int64)
-    for allocation in program.allocations:
-        if allocation.region is MemoryRegion.sbuf and used[allocation.id] >= 0:
-            weights[allocation.id] = weight(allocation)
-            if allocation.partition_bytes > limit:
-                raise _at(
-                    program,
-                    allocation.line,
-                    f"{allocation.describe()} takes {allocation.partition_bytes:,} bytes of each partition, "
-                    f"{limit:,} are usable (NCC_INLA001): use smaller tiles",
-                )
-    if weights.sum() <= ISA.quadrants * limit:
+    mine = (program.last_use >= 0) & _lies_in(program, MemoryRegion.sbuf)
+    too_large = mine & (program.sites.each(lambda allocation: allocation.partition_bytes) > limit)
+    if too_large.any():
+        allocation = program.allocations[int(np.argmax(too_large))]
+        raise _at(
+            program,
+            allocation.line,
+            f"{allocation.describe()} takes {allocation.partition_bytes:,} bytes of each partition, "
+            f"{limit:,} are usable (NCC_INLA001): use smaller tiles",
+        )
+    weights = np.where(mine, program.sites.each(weight), 0)
+    most = max((len(template.operands) for template in program.templates), default=0)
+    if min(weights.sum(), most * weights.max(initial=0)) <= ISA.quadrants * limit:
         return
-    pairs = np.unique(np.stack((program.operand_rows, program.operand_data[:, 0]), axis=1), axis=0)
-    together = np.bincount(pairs[:, 0], weights[pairs[:, 1]], minlength=len(program))
+    once = np.unique(program.operand_rows * len(weights) + program.operand_data[:, 0])
+    rows, buffers = np.divmod(once, len(weights))
+    together = np.bincount(rows, weights[buffers], minlength=len(program))
     row = int(np.argmax(together))
     if together[row] > ISA.quadrants * limit:
         template = program.templates[program.template_ids[row]]
-        tiles = [program.allocations[buffer] for buffer in pairs[pairs[:, 0] == row, 1].tolist() if weights[buffer]]
+        tiles = [program.allocations[buffer] for buffer in buffers[rows == row].tolist() if weights[buffer]]
         raise _at(
             program,
             template.line,

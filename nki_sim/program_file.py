@@ -10,8 +10,9 @@ counted before it is looked at, and every instruction keeps its opcode's contrac
 from __future__ import annotations
 
 import json
+import marshal
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from math import prod
 from typing import Any
@@ -77,6 +78,11 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 def dumps(program: Program) -> bytes:
     """The file's bytes; equal programs give equal bytes."""
+    with collector_resting():
+        return _dumps(program)
+
+
+def _dumps(program: Program) -> bytes:
     arrays: list[tuple[str, np.ndarray]] = [
         (name, np.ascontiguousarray(getattr(program, name), kind)) for name, kind in _ARRAYS.items()
     ]
@@ -92,7 +98,7 @@ def dumps(program: Program) -> bytes:
         "source_file": program.source_file,
         "returns_tuple": program.returns_tuple,
         "templates": [_template_to_json(template) for template in program.templates],
-        "allocations": [_allocation_to_json(allocation) for allocation in program.allocations],
+        "allocations": _allocations_to_json(program.allocations),
         "inputs": [_ref_to_json(ref) for ref in program.inputs],
         "outputs": [_ref_to_json(ref) for ref in program.outputs],
         "loops": [_loop_to_json(loop) for loop in program.loops],
@@ -134,10 +140,7 @@ def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
     count = len(arrays["template_ids"])
     if count > MOST_ROWS or len(arrays["operand_data"]) > MOST_OPERANDS:
         raise ProgramFormatError(f"{count:,} instructions, more than {MOST_ROWS:,}, or too many operands of them")
-    allocations = tuple(_allocation(i, entry, hbm_bytes) for i, entry in enumerate(reader.list("allocations")))
-    off_chip = sum(a.nbytes for a in allocations if not a.region.on_chip)
-    if off_chip > hbm_bytes:
-        raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {hbm_bytes}")
+    allocations = _allocations(reader.list("allocations"), hbm_bytes)
     program = Program(
         kernel_name=reader.text("kernel_name"),
         machine=named,
@@ -350,9 +353,49 @@ def _member(kind: type[Enum], name: str, what: str) -> Any:
     return kind[name]
 
 
-def _allocation_to_json(a: Allocation) -> list[Any]:
-    address = None if a.address is None else [int(n) for n in a.address]
-    return [a.region.name, list(a.shape), str(a.dtype), a.name, a.line, a.allocated_at, address]
+_AT = Allocation._fields.index("allocated_at")
+"""Where it stands; in the file one place earlier, since the number of a buffer is its place in the list."""
+
+
+def _allocations_to_json(allocations: Sequence[Allocation]) -> list[list[Any]]:
+    """Loops make buffers by the hundred thousand that differ in when they are made alone."""
+    alike: dict[tuple[Any, ...], list[Any]] = {}
+    found = []
+    for a in allocations:
+        known = alike.get(key := (*a[1:_AT], a.address))
+        if known is None:
+            address = None if a.address is None else [int(n) for n in a.address]
+            known = alike[key] = [a.region.name, list(a.shape), str(a.dtype), a.name, a.line, 0, address]
+        entry = known.copy()
+        entry[_AT - 1] = a.allocated_at
+        found.append(entry)
+    return found
+
+
+def _allocations(entries: list[Any], hbm_bytes: int) -> tuple[Allocation, ...]:
+    """All of them; what is alike but for when it is made is checked once."""
+    alike: dict[bytes, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
+    found: list[Allocation] = []
+    off_chip, place, length = 0, _AT - 1, len(Allocation._fields) - 1
+    for number, entry in enumerate(entries):
+        if type(entry) is not list or len(entry) != length or type(entry[place]) is not int:
+            raise ProgramFormatError(f"buffer {number}: expected {length} fields, of their kinds")
+        at = entry[place]
+        if not -_INT_LIMIT <= at <= _INT_LIMIT:
+            raise ProgramFormatError(f"buffer {number}: unexpected value {at}")
+        entry[place] = 0
+        key = marshal.dumps(entry, 2)  # unlike a comparison, it tells 1 from True
+        known = alike.get(key)
+        if known is None:
+            made = _allocation(number, entry, hbm_bytes)
+            held = 0 if made.region.on_chip else made.nbytes
+            known = alike[key] = made[1:_AT], made[_AT + 1 :], held
+        before, after, held = known
+        off_chip += held
+        found.append(tuple.__new__(Allocation, (number, *before, at, *after)))
+    if off_chip > hbm_bytes:
+        raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {hbm_bytes}")
+    return tuple(found)
 
 
 def _allocation(number: int, entry: Any, hbm_bytes: int) -> Allocation:

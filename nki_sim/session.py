@@ -250,7 +250,7 @@ class Tracer:
         counts = np.diff(starts)[ids] if len(ids) else np.zeros(0, np.int64)
         first = np.repeat(np.cumsum(counts) - counts, counts)
         which = np.repeat(starts[ids], counts) + np.arange(len(buffers)) - first
-        return set(np.unique(buffers[writes[which]]).tolist()) if len(ids) else set()
+        return set(np.flatnonzero(np.bincount(buffers[writes[which]])).tolist()) if len(ids) else set()
 
     def program(
         self,

@@ -75,10 +75,10 @@ class _Rows:
         """Each is in its buffer, of the memory and the partition size that the template is for."""
         which, buffers, offsets = self._which, self._buffers, self._offsets
         operands = [operand for _, operand, _ in self._operands]
-        allocations = self._program.allocations
-        memory = np.array([_REGIONS.index(a.region) for a in allocations], np.int64)
-        nbytes = np.array([a.nbytes for a in allocations], np.int64)
-        row_bytes = np.array([a.partition_bytes if a.region.on_chip else 0 for a in allocations], np.int64)
+        sites = self._program.sites
+        memory = sites.each(lambda a: _REGIONS.index(a.region))
+        nbytes = sites.each(lambda a: a.nbytes)
+        row_bytes = sites.each(lambda a: a.partition_bytes if a.region.on_chip else 0)
         region = np.array([_REGIONS.index(o.region) for o in operands], np.int64)
         item = np.array([o.dtype.itemsize for o in operands], np.int64)
         wanted = np.array([o.partition_elements * o.dtype.itemsize for o in operands], np.int64)

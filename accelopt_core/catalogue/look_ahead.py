@@ -29,9 +29,9 @@ class LookAhead:
 
     most_kernels: int = 60
     """Two steps away, priced for one plan; what was priced once is remembered."""
-    limit_s: float = 180.0
-    """For one plan: several times what those kernels take, so that what is found does not depend on how busy this
-    machine is."""
+    most_work: int = 20_000_000
+    """For one plan, in instructions of the kernels that are priced; that a kernel is looked at counts as some of them
+    (LOOKING, STARTING). Not in seconds: what is found depends neither on how fast a machine is nor on how busy."""
     roots: int = 3
     """Measured kernels to start from, the fastest first."""
     explore_within: float = 1.5
@@ -43,6 +43,11 @@ class LookAhead:
     most_together: int = 8
     """Sites of one transform that one plan takes."""
 
+
+LOOKING = 30_000
+"""Instructions that could be priced in the time it takes to find the steps from one kernel, about."""
+STARTING = 8_000
+"""The same of a process that compiles a kernel."""
 
 LEAST_SUMMAND = 0.002
 """Of the latency: a step that gains less is not worth its lines, also as one of several."""
@@ -306,9 +311,10 @@ class Search:
         if any(site.transform != NORMALIZE.name for site in node.path):
             steps = steps[: clock.left]
             clock.left -= len(steps)
-        if not steps or clock.left_s <= 0:
+        steps = steps[: clock.affordable(node.source, len(steps))]
+        if not steps or _left_s(context) <= 0:
             return []
-        prices = self._predict([step.source for step in steps], clock.left_s)
+        prices = self._predict([step.source for step in steps], _left_s(context))
         clock.priced += len(prices)
         made = []
         for step in steps:
@@ -331,10 +337,13 @@ def _parsed(source: str, context: RoundContext) -> KernelModule:
 
 
 class _Allowance:
-    """What is left of the time and of the number of kernels that one plan may price."""
+    """What is left of the work and of the number of kernels that one plan may price."""
 
     def __init__(self, look_ahead: LookAhead, context: RoundContext) -> None:
-        self._until = min(time.monotonic() + look_ahead.limit_s, context.until)
+        self._context = context
+        self._work = look_ahead.most_work
+        self._looked_at: set[str] = set()
+        self._each = STARTING + _instructions(context.parent_result)
         self.left = look_ahead.most_kernels
         self.priced = 0
         self.gone_through: set[str] = set()
@@ -342,11 +351,26 @@ class _Allowance:
 
     @property
     def is_over(self) -> bool:
-        return self.left_s <= 0 or not self.left
+        return self._work < self._each or not self.left or _left_s(self._context) <= 0
 
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self._until - time.monotonic())
+    def affordable(self, source: str, kernels: int) -> int:
+        """How many of the steps from a kernel are priced. What is known already counts too: what is found does not
+        depend on what earlier rounds asked for."""
+        if source not in self._looked_at:
+            self._looked_at.add(source)
+            self._work -= LOOKING
+        kernels = max(0, min(kernels, self._work // self._each))
+        self._work -= kernels * self._each
+        return kernels
+
+
+def _instructions(result: Measured) -> int:
+    """Of a measured kernel, transfers among them; 0 where its profile does not tell."""
+    return int(sum(n for name, n in result.profile.fields.items() if name in _COUNTS))
+
+
+_ENGINES = ("tensor", "vector", "scalar", "gpsimd")
+_COUNTS = frozenset({"dma_transfer_count", *(f"{engine}_engine_instruction_count" for engine in _ENGINES)})
 
 
 def tried(context: RoundContext, root: Candidate, content_hash: str, title: str) -> bool:

@@ -241,7 +241,7 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
                 raise IllegalSite(f"{name} (line {binding.line}) is defined in another block of the loop")
             outer[name] = binding
             uses |= binding.uses
-            waiting.extend(binding.uses)
+            waiting.extend(sorted(binding.uses))
             continue
         added = [_member(binding, block, name)]
         if binding.kind is Kind.ALLOCATE:
@@ -253,7 +253,7 @@ def _group(code: KernelCode, allocation: Statement, loop: Statement) -> _Group:
             _check_movable(statement)
             members.add(statement)
             uses |= statement.uses
-            waiting.extend(statement.uses | statement.binds)
+            waiting.extend(sorted(statement.uses | statement.binds))
     ordered = tuple(statement for statement in block.statements if statement in members)
     for statement in ordered:
         foreign = code.changed_by(statement) - buffers if statement.body is None else frozenset()

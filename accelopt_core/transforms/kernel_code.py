@@ -152,13 +152,19 @@ class KernelCode:
 
     def bindings(self, name: str) -> list[Statement]:
         """Statements that bind the name, loops by their variable included."""
-        found = []
-        for statement in self.statements():
-            own = {statement.variable} if statement.kind is Kind.LOOP else statement.binds
-            if name in own and statement.kind is not Kind.BRANCH:
-                found.append(statement)
+        found = self._binders.get(name, [])
         if found and name in self.parameters:  # what was passed in is another value of the same name
             return [Statement(self.function, Kind.OPAQUE, self.line_of(self.function), self.body), *found]
+        return [*found]
+
+    @cached_property
+    def _binders(self) -> Mapping[str, list[Statement]]:
+        """By name, in the order of the source."""
+        found: dict[str, list[Statement]] = {}
+        for statement in self.statements():
+            if statement.kind is not Kind.BRANCH:
+                for name in {statement.variable} if statement.kind is Kind.LOOP else statement.binds:
+                    found.setdefault(name, []).append(statement)
         return found
 
     def writers(self, buffer: str) -> list[Statement]:

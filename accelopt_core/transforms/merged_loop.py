@@ -406,16 +406,17 @@ class MergedLoop:
         """Statements that stay: of the loop's own tiles, the part of the iteration that `variable` counts."""
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         here = Polynomial({(variable,): 1})
+        used = frozenset[str]().union(*(statement.uses for statement in run)) - frozenset(self._tiles)
+        own = [s for s in self.statements if s in run or (s.kind is Kind.ALLOCATE and s.binds & used)]
+        inside = {each for statement in own for each in statement.walk()}
         for statement, arg, _ in self._arguments():
-            if content_names(arg.value) & frozenset(self._tiles):
+            if statement in inside and content_names(arg.value) & frozenset(self._tiles):
                 access = self._laid_out(self._access(arg.value, statement), count)
                 dims = []
                 for dim in access.dims:
                     step, rest = dim.start.split(self.loop.variable)
                     dims.append(replace(dim, start=step * here + rest))
                 changes[arg.value] = cst.parse_expression(replace(access, dims=tuple(dims)).text)
-        used = frozenset[str]().union(*(statement.uses for statement in run)) - frozenset(self._tiles)
-        own = [s for s in self.statements if s in run or (s.kind is Kind.ALLOCATE and s.binds & used)]
         return [_statement(replace_nodes(s.node, changes)) for s in (*self._numbers_for(own), *own)]
 
     def _numbers_for(self, statements: list[Statement]) -> list[Statement]:

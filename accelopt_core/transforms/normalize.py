@@ -9,6 +9,7 @@ itself none gains much: it is a first step, taken when a transform that follows 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 import libcst as cst
@@ -44,9 +45,9 @@ class Normalize:
     def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
         code = read_kernel(module)
         dtypes = dtypes_to_state(code, context.dtypes)
-        plain = normalized(module, dtypes)
+        plain = _stated_and_normalized(module, tuple(dtypes.items()))
         whole = with_every_tile_whole(plain)
-        taken = taken_at(plain, context.arguments, normalized)
+        taken = taken_at(plain, context.arguments, _normalized)
         stated = [f"{name}={dtype}" for name, dtype in dtypes.items()]
         forms = []
         if plain.text != module.text:
@@ -54,7 +55,7 @@ class Normalize:
         if whole is not plain and whole.text != module.text:
             asserts = "it asserts that every tile is whole; "
             forms.append(([KEY, WHOLE], "write the kernel in normal form, for whole tiles only", asserts))
-        if taken is not None and as_taken(plain, taken, normalized).text not in (module.text, plain.text, whole.text):
+        if taken is not None and _taken(plain, taken.words).text not in (module.text, plain.text, whole.text):
             asserts = "it asserts how each branch is taken; "
             what = "write the kernel in normal form, with branches as they are taken at the shapes of the task"
             forms.append(([KEY, *taken.words], what, asserts))
@@ -76,19 +77,19 @@ class Normalize:
         form = [word for word in words if ":" in word]
         dtypes = dict(map(_pair, words[whole + len(form) :]))
         try:
-            taken = read_taken(form)
+            read_taken(form)
         except (ValueError, KeyError):
             kernel = ""
         named = all(name.isidentifier() and dtype.isidentifier() for name, dtype in dtypes.items())
         if kernel != KEY or not named or words[whole : whole + len(form)] != form or (whole and form):
             raise SiteGone(f"{key}: the normal form's site is {KEY}, with what its arguments are: {KEY} x=float32")
-        made = normalized(module, dtypes)
+        made = _stated_and_normalized(module, tuple(dtypes.items()))
         if whole:
             plain, made = made, with_every_tile_whole(made)
             if made is plain:
                 raise IllegalSite("no bound cuts a tile off")
         if form:
-            made = as_taken(made, taken, normalized)
+            made = _taken(made, tuple(form))
         if made.text == module.text:
             raise IllegalSite("the kernel is in normal form")
         return made.tree
@@ -107,8 +108,21 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
 
     Normalizing that again changes nothing.
     """
+    return _stated_and_normalized(module, tuple(dtypes.items()))
+
+
+# A form is asked for when it is offered, when it is carried out, and as what others begin with; modules never change.
+
+
+@lru_cache(maxsize=8)
+def _stated_and_normalized(module: KernelModule, dtypes: tuple[tuple[str, str], ...]) -> KernelModule:
     if dtypes:
-        module = module.changed(with_dtypes_stated(KernelCode(module), dtypes))
+        return _normalized(module.changed(with_dtypes_stated(KernelCode(module), dict(dtypes))))
+    return _normalized(module)
+
+
+@lru_cache(maxsize=8)
+def _normalized(module: KernelModule) -> KernelModule:
     for _ in range(_MOST_PASSES):
         made = _once(module)
         if made.text == module.text:
@@ -117,6 +131,12 @@ def normalized(module: KernelModule, dtypes: Mapping[str, str] = MappingProxyTyp
     return module
 
 
+@lru_cache(maxsize=8)
+def _taken(plain: KernelModule, words: tuple[str, ...]) -> KernelModule:
+    return as_taken(plain, read_taken(words), _normalized)
+
+
+@lru_cache(maxsize=8)
 def with_every_tile_whole(module: KernelModule) -> KernelModule:
     """Of a kernel in normal form: in it again, without bounds that cut the last tile off. Raises NotAKernel."""
     code = read_kernel(module)

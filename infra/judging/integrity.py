@@ -11,11 +11,23 @@ import importlib
 import pkgutil
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-Snapshot = dict[str, tuple[object, ...]]
-"""Dotted name -> the objects that make it what it is; held, so that no other can take their address."""
+
+@dataclass(frozen=True)
+class _Place:
+    """A module's or a class's names, and what makes those that count what they are; held, so that no other object can
+    take their address."""
+
+    name: str
+    """Dotted, with a dot at its end; empty for the modules themselves."""
+    names: Mapping[str, Any]
+    parts: Mapping[str, tuple[object, ...]]
+
+
+Snapshot = tuple[_Place, ...]
 
 
 def snapshot() -> Snapshot:
@@ -25,35 +37,47 @@ def snapshot() -> Snapshot:
     for module in pkgutil.walk_packages(nki_sim.__path__, "nki_sim."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    return dict(_everything())
+    return tuple(_everything())
 
 
 def changed_since(before: Snapshot) -> list[str]:
     """Names of what was replaced, removed or rewritten."""
-    now = dict(_everything())
-    return sorted(name for name, parts in before.items() if not _same(parts, now.get(name, ())))
+    changed = []
+    for place in before:
+        now = place.names.get
+        for name, parts in place.parts.items():
+            value = now(name)
+            if value is not parts[0] or (len(parts) > 1 and not _same(parts, _of_member(value))):
+                changed.append(place.name + name)
+    return sorted(changed)
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other))
 
 
-def _everything() -> Iterator[tuple[str, tuple[object, ...]]]:
-    for name, module in sorted(sys.modules.items()):
-        if name == "nki_sim" or name.startswith("nki_sim."):
-            yield name, (module,)
-            for attribute, value in sorted(vars(module).items()):
-                yield from _parts(f"{name}.{attribute}", value, name)
+def _everything() -> Iterator[_Place]:
+    modules = {n: m for n, m in sorted(sys.modules.items()) if n == "nki_sim" or n.startswith("nki_sim.")}
+    yield _Place("", sys.modules, {name: (module,) for name, module in modules.items()})
+    for name, module in modules.items():
+        found = {}
+        for attribute, value in vars(module).items():
+            if callable(value) or isinstance(value, types.ModuleType):
+                found[attribute] = _of_member(value)
+            if isinstance(value, type) and value.__module__ == name:
+                yield _of_class(f"{name}.{attribute}.", value)
+        yield _Place(f"{name}.", vars(module), found)
 
 
-def _parts(name: str, value: Any, home: str) -> Iterator[tuple[str, tuple[object, ...]]]:
+def _of_class(name: str, kind: type) -> _Place:
+    own = vars(kind)
+    counts = (property, staticmethod, classmethod)
+    found = {at: _of_member(member) for at, member in own.items() if callable(member) or isinstance(member, counts)}
+    return _Place(name, own, found)
+
+
+def _of_member(value: Any) -> tuple[object, ...]:
+    """The object, and of a function what it runs with."""
     if isinstance(value, types.FunctionType):
-        yield name, (value, value.__code__, value.__defaults__, value.__globals__)
-    elif isinstance(value, type):
-        yield name, (value,)
-        if value.__module__ == home:
-            for attribute, member in sorted(vars(value).items()):
-                if callable(member) or isinstance(member, (property, staticmethod, classmethod)):
-                    yield f"{name}.{attribute}", (member, getattr(member, "__code__", None))
-    elif callable(value) or isinstance(value, types.ModuleType):
-        yield name, (value,)
+        return value, value.__code__, value.__defaults__, value.__globals__
+    return (value,)

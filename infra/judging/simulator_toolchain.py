@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -45,6 +46,7 @@ from infra.isolation.deadline import within
 from infra.isolation.report import is_lacking as lacks_isolation
 from infra.judging.shipment import TREE
 from infra.judging.trace_server import ServerGone, TraceServer
+from infra.judging.trace_worker import LENGTH_BYTES
 from infra.scratch_folder import ScratchFolder
 from nki_sim import profile, program_file
 from nki_sim.calibration import Calibration, calibrated_machine
@@ -160,8 +162,10 @@ class _Compilation:
     """Of one compiling process: how it ended, and what it wrote to the files it was given."""
 
     finished: sandbox.Finished
-    program: bytes
-    failure: bytes
+    programs: bytes
+    """One after the other, each with its length before it."""
+    failures: bytes
+    """A line for each kernel that failed."""
     isolation: str
     """Said when all was imported and before the candidate was read; nothing that comes later can unsay it."""
 
@@ -227,7 +231,25 @@ class SimulatorToolchain:
     def compile(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
     ) -> Simulated:
-        traced = self._compiled(source, arguments, timeout_s, around)
+        (made,) = self.compile_each((source,), (arguments,), timeout_s, around)
+        if isinstance(made, CompileError):
+            raise made
+        return made[0]
+
+    def compile_each(
+        self,
+        sources: Sequence[str],
+        presets: Sequence[Sequence[ArgumentSpec]],
+        timeout_s: float,
+        around: Surroundings = ALONE,
+    ) -> list[tuple[Simulated, ...] | CompileError]:
+        """Each kernel at each of these shapes, all traced in one process; for one that fails at a shape, why.
+
+        One kernel could change what the next one is traced to, so several are only for prices, of kernels that are
+        rewrites of one. `timeout_s` is for all of them. Raises CandidateFault where their process ended before its
+        time or took too long, and no one knows by whose fault.
+        """
+        traced = self._compiled(sources, presets, timeout_s, around)
         self.isolation = traced.isolation
         finished = traced.finished
         if finished.over_disk:
@@ -235,19 +257,50 @@ class SimulatorToolchain:
         if finished.timed_out:
             raise StepTimeout(Step.COMPILE, timeout_s)
         if finished.status != 0:
-            error = _compile_error(traced.failure, finished)
-            if not traced.isolation and not (alone := self._compiled("", (), timeout_s, ALONE)).isolation:
+            error = _compile_error(traced.failures, finished)
+            if not traced.isolation and not (alone := self._compiled((), (), timeout_s, ALONE)).isolation:
                 # The candidate was not even read, and without one it is no better.
                 raise ToolchainMissing(
                     f"the simulator does not start in a process of its own here: "
-                    f"{_compile_error(alone.failure, alone.finished).message}; run `orchestrator.py doctor`"
+                    f"{_compile_error(alone.failures, alone.finished).message}; run `orchestrator.py doctor`"
                 )
             raise error
         with within(timeout_s, lambda: StepTimeout(Step.COMPILE, timeout_s)):
-            return _checked(traced.program, source, self.machine)
+            return self._checked_each(traced, sources, len(presets))
+
+    def _checked_each(
+        self, traced: _Compilation, sources: Sequence[str], shapes: int
+    ) -> list[tuple[Simulated, ...] | CompileError]:
+        parts, failures = iter(_parts(traced.programs)), iter(traced.failures.splitlines())
+        of_each: list[tuple[bytes, ...] | bytes] = []
+        """Programs, or why there are none."""
+        for _ in sources:
+            first = next(parts, b"")
+            programs = (first, *islice(parts, shapes - 1)) if first else ()
+            why = b"" if first else next(failures, b"")
+            if not why and len(programs) < shapes:
+                raise CompileError("the process ended without leaving a program")
+            of_each.append(why or programs)
+        if next(parts, None) is not None:
+            raise CompileError("the traced program is damaged: there is more than was asked for")
+        found: list[tuple[Simulated, ...] | CompileError] = []
+        for source, left in zip(sources, of_each):
+            if isinstance(left, bytes):
+                found.append(_compile_error(left, traced.finished))
+                continue
+            code = lines_with_code(source)
+            try:
+                found.append(tuple(_checked(each, code, self.machine) for each in left))
+            except CompileError as error:
+                found.append(error)
+        return found
 
     def _compiled(
-        self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings
+        self,
+        sources: Sequence[str],
+        presets: Sequence[Sequence[ArgumentSpec]],
+        timeout_s: float,
+        around: Surroundings,
     ) -> _Compilation:
         """What the candidate's process left, whatever it did."""
         self._count += 1
@@ -261,7 +314,7 @@ class SimulatorToolchain:
                 job = {
                     "tree": str(TREE),
                     "work": str(work),
-                    "text": source,
+                    "texts": sources,
                     "module": around.module,
                     "path": around.path,
                     "neighbours": around.neighbours,
@@ -273,13 +326,16 @@ class SimulatorToolchain:
                     "machine": self.machine.name,
                     "entry_points": around.entry_points,
                     "limits": asdict(limits),
-                    "arguments": [asdict(a) for a in arguments],
+                    "arguments": [[asdict(a) for a in arguments] for arguments in presets],
                 }
                 finished = self._traced_in_a_process(work, limits, job, (program, failure, report))
                 isolation = _beginning(report, 4096).decode("utf-8", "replace")
                 self._may_fork = bool(isolation) and not lacks_isolation(isolation)
                 return _Compilation(
-                    finished, _beginning(program, PROGRAM_LIMIT), _beginning(failure, 64 << 10), isolation
+                    finished,
+                    _beginning(program, PROGRAM_LIMIT),
+                    _beginning(failure, (64 << 10) * (1 + len(sources))),
+                    isolation,
                 )
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -476,8 +532,20 @@ def _beginning(file: IO[bytes], limit: int) -> bytes:
     return file.read(limit)
 
 
-def _checked(traced: bytes, source: str, machine: Machine) -> Simulated:
-    """The program in what the candidate's process left, counted and priced. Raises CompileError for anything else."""
+def _parts(traced: bytes) -> list[bytes]:
+    """The programs in what the candidate's process left; a last one may be cut off, and its checks tell."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(traced):
+        start = at + LENGTH_BYTES
+        at = start + int.from_bytes(traced[at:start], "little")
+        parts.append(traced[start:at])
+    return parts
+
+
+def _checked(traced: bytes, code: frozenset[int], machine: Machine) -> Simulated:
+    """The program in what the candidate's process left, counted and priced. `code`: lines of the source that can have
+    issued an instruction. Raises CompileError for anything else."""
     if not traced:
         raise CompileError("the process ended without leaving a program")
     try:
@@ -503,7 +571,6 @@ def _checked(traced: bytes, source: str, machine: Machine) -> Simulated:
             f"the kernel writes to its parameter {overwritten[0]} (counted from 0) and does not return it: parameters "
             "are immutable; store into an nl.ndarray of nl.shared_hbm, or return what is updated in place"
         )
-    code = lines_with_code(source)
     for each in iterate(program):
         for template in each.templates:
             if template.line not in code:

@@ -22,7 +22,10 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from infra.judging.integrity import Snapshot
 
 NUMBER = struct.Struct("=q")
 """How pids and wait statuses cross the socket."""
@@ -106,7 +109,7 @@ def main(tree: str, machine: str, parent: str, fd: str) -> int:
 
     end_with_parent(int(parent))
     nki_sim.install()
-    integrity.snapshot()  # the first one takes longest
+    tracer = integrity.snapshot()  # of no candidate yet, and the same in all that is forked
     gc.freeze()  # what all share is not gone through by each
     link = socket.socket(fileno=int(fd))
     me = os.getpid()
@@ -118,7 +121,7 @@ def main(tree: str, machine: str, parent: str, fd: str) -> int:
         pid = os.fork()
         if pid == 0:
             link.close()
-            _end_as(partial(_traced, files, me))
+            _end_as(partial(_traced, files, me, tracer))
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # here too: whoever is told the pid may end its group at once
         for file in files:
@@ -142,10 +145,10 @@ def _end_as(work: Callable[[], int]) -> NoReturn:
         os._exit(status & 255)
 
 
-def _traced(files: list[int], parent: int) -> int:
+def _traced(files: list[int], parent: int, tracer: Snapshot) -> int:
     from infra.judging import trace_worker
 
-    return trace_worker.carry_out(_taken_over(files, parent))
+    return trace_worker.carry_out(_taken_over(files, parent), tracer)
 
 
 def _taken_over(files: list[int], parent: int) -> dict[str, object]:

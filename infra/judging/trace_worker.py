@@ -1,8 +1,9 @@
-"""The process that runs a candidate's Python: it traces the kernel on shapes and leaves a program.
+"""The process that runs a candidate's Python: it traces kernels on shapes and leaves a program of each.
 
-It sees no input data, no reference and no seed. Started by `simulator_toolchain.py`, or forked by `trace_server.py`,
-with the job on stdin, and with three open files: for the program, for what failed, and for what isolates it, said
-before the candidate is read in.
+Mostly that is one kernel. Rewrites of one kernel whose programs are only priced may come several at a time: starting a
+process takes longer than tracing most of them does. It sees no input data, no reference and no seed. Started by
+`simulator_toolchain.py`, or forked by `trace_server.py`, with the job on stdin, and with three open files: for the
+programs, for what failed, and for what isolates it, said before the candidate is read in.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infra.judging.integrity import Snapshot
 
 
 def main() -> int:
@@ -22,8 +26,11 @@ def main() -> int:
     return carry_out(job)
 
 
-def carry_out(job: dict[str, Any]) -> int:
-    """Isolate this process, or rather a child of it, and trace there. Returns the exit status."""
+def carry_out(job: dict[str, Any], tracer: Snapshot | None = None) -> int:
+    """Isolate this process, or rather a child of it, and trace there. Returns the exit status.
+
+    `tracer`: the simulator as it is here, where the process that this one was forked from has taken it down.
+    """
     # All that `_trace` needs of ours: once isolated, only the simulator's files are left to import from.
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.toolchain import constant  # noqa: F401
@@ -38,10 +45,10 @@ def carry_out(job: dict[str, Any]) -> int:
     if pid > 0:
         os.close(job["report_fd"])
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return _trace(job, refused)
+    return _trace(job, refused, tracer)
 
 
-def _trace(job: dict[str, Any], no_namespaces: str) -> int:
+def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> int:
     import nki_sim
     from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
@@ -52,7 +59,7 @@ def _trace(job: dict[str, Any], no_namespaces: str) -> int:
     from nki_sim.session import TensorSpec
 
     nki_sim.install()
-    tracer = integrity.snapshot()
+    tracer = integrity.snapshot() if tracer is None else tracer
     no_filter = ""
     try:
         system_calls.refuse_system_calls()
@@ -67,35 +74,56 @@ def _trace(job: dict[str, Any], no_namespaces: str) -> int:
             return TensorSpec(tuple(argument["shape"]), as_dtype(argument["dtype"]))
         return as_dtype(argument["element_type"]) if "element_type" in argument else constant(argument["value"])
 
-    arguments = [given(argument) for argument in job["arguments"]]
     source = Path(job["work"], job["path"] or "candidate.py")
-    try:
-        kernel = _load(source, job)
-        program = nki_sim.trace(kernel, *arguments, machine=job["machine"])
-        changed = integrity.changed_since(tracer)
-        if changed:
-            return _failed(job, f"the kernel's file changes the tool that compiles it: {', '.join(changed[:3])}", None)
-        data = memoryview(program_file.dumps(program))
+    presets = [[given(argument) for argument in shapes] for shapes in job["arguments"]]
+    traced: list[bytes] = []
+
+    def programs(text: str) -> list[bytes]:
+        made = []
+        for arguments in presets:
+            program = nki_sim.trace(_load(source, text, job), *arguments, machine=job["machine"])
+            made.append(program_file.dumps(program))
+        return made
+
+    if job["module"]:
+        _lay_out(source, job)
+    for text in job["texts"]:
+        try:
+            traced += programs(text)
+        except NkiError as error:
+            _failed(job, f"{error}{_beside(error, source, job)}", error.line)
+            traced.append(b"")
+        except MemoryError:
+            _failed(job, f"tracing the kernel needs more than {job['limits']['memory_bytes'] >> 20} MiB", None)
+            return 1
+        except Exception as error:  # the candidate may raise anything
+            _failed(job, f"{type(error).__name__}: {error}{_beside(error, source, job)}", _line(error, source))
+            traced.append(b"")
+    if traced != [b""] and (changed := integrity.changed_since(tracer)):
+        _failed(job, f"the kernel's file changes the tool that compiles it: {', '.join(changed[:3])}", None)
+        return 1
+    for each in traced:
+        data = memoryview(len(each).to_bytes(LENGTH_BYTES, "little") + each)
         while data:
             data = data[os.write(job["program_fd"], data) :]
-    except NkiError as error:
-        return _failed(job, f"{error}{_beside(error, source, job)}", error.line)
-    except MemoryError:
-        return _failed(job, f"tracing the kernel needs more than {job['limits']['memory_bytes'] >> 20} MiB", None)
-    except Exception as error:  # the candidate may raise anything
-        return _failed(job, f"{type(error).__name__}: {error}{_beside(error, source, job)}", _line(error, source))
     return 0
 
 
-def _load(source: Path, job: dict[str, Any]) -> Any:
+LENGTH_BYTES = 8
+"""Before each program that is written: how long it is. One of length 0 stands for all programs of a kernel that failed;
+why it did is a line of its own in the other file."""
+
+
+def _load(source: Path, text: str, job: dict[str, Any]) -> Any:
+    """The kernel, of a module made anew: nothing is left of an earlier shape."""
     from nki_sim.session import count_lines_of, count_the_rest_for
 
     count_lines_of(str(source))
-    module = _module_of_package(source, job) if job["module"] else _module_alone(source, job["text"])
+    module = _module_of_package(source, text, job) if job["module"] else _module_alone(source, text)
     for name in job["entry_points"]:
         kernel = getattr(module, name, None)
         if callable(kernel):
-            line = _defined_at(kernel, name, source, job["text"])
+            line = _defined_at(kernel, name, source, text)
             if line is None:
                 raise NameError(f"{name} is imported from another file: optimize it in that one")
             count_the_rest_for(line)
@@ -134,12 +162,10 @@ def _module_alone(source: Path, text: str) -> Any:
     return module
 
 
-def _module_of_package(source: Path, job: dict[str, Any]) -> Any:
-    """Imported among its neighbours, in the files of this process's own folder, by Python's own rules."""
-    import importlib
-
+def _lay_out(source: Path, job: dict[str, Any]) -> None:
+    """For the kernel's file in this process's own folder, with its neighbours there and found by Python."""
     work = Path(job["work"])
-    for path, text in {**{work / path: text for path, text in job["neighbours"]}, source: job["text"]}.items():
+    for path, text in {**{work / path: text for path, text in job["neighbours"]}, source: ""}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     sys.dont_write_bytecode = True
@@ -150,12 +176,24 @@ def _module_of_package(source: Path, job: dict[str, Any]) -> Any:
     if source.parent != work:  # behind Python's own modules, one of whose names a file of the package may have
         own = next((number for number, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
         sys.path.insert(own, str(source.parent))
+
+
+def _module_of_package(source: Path, text: str, job: dict[str, Any]) -> Any:
+    """Imported among its neighbours, by Python's own rules."""
+    import importlib
+    import linecache
+
+    source.write_text(text, encoding="utf-8")
+    linecache.checkcache(str(source))
+    inside = job["work"] + os.sep
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(inside):
+            del sys.modules[name]
     return importlib.import_module(job["module"])
 
 
-def _failed(job: dict[str, Any], message: str, line: int | None) -> int:
-    os.write(job["failure_fd"], json.dumps({"message": message[:4000], "line": line}).encode())
-    return 1
+def _failed(job: dict[str, Any], message: str, line: int | None) -> None:
+    os.write(job["failure_fd"], json.dumps({"message": message[:4000], "line": line}).encode() + b"\n")
 
 
 def _line(error: BaseException, source: Path) -> int | None:

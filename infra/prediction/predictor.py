@@ -13,9 +13,9 @@ import queue
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -30,14 +30,19 @@ from nki_sim.calibration import Calibration
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
+AT_ONCE = 8
+"""Kernels handed to a worker together, at most: rewrites of one kernel share a process."""
+ROWS_AT_ONCE = 80_000
+"""Instructions of such kernels together; for more, starting a process is nothing beside tracing them."""
 LONGEST_S = 120.0
-"""A kernel that the simulator needs longer for, at one shape, has no price."""
+"""A kernel that the simulator needs longer for, at its shapes together, has no price."""
 
 
 class Predictor:
     """Simulated latency in µs of sources at the task's full shape; None for one that does not compile at every shape.
 
-    Every source is compiled in a sandboxed process of its own, once: prices are remembered by content hash.
+    Every source is compiled in a sandboxed process, alone or after others that were asked for with it, once: prices
+    are remembered by content hash.
     """
 
     def __init__(
@@ -53,9 +58,11 @@ class Predictor:
         self._machine = machine
         self._calibration = calibration
         self._timeout_s = min(timeout_s, LONGEST_S)
-        self._known: dict[str, Future[float | None]] = {}
+        self._known: dict[str, _Asked] = {}
+        self._rows = 0
+        """Of the longest program that was timed; 0 before the first was."""
         self._arguments: list[list[dict[str, object]]] | None = None
-        count = max(1, min(workers, os.cpu_count() or 1))
+        self._workers = count = max(1, min(workers, os.cpu_count() or 1))
         self._threads = ThreadPoolExecutor(count, "predict")
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(count):
@@ -69,13 +76,15 @@ class Predictor:
         Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
         """
         self._raw()
-        asked = {source: self._price(source) for source in dict.fromkeys(sources)}
+        keys = {source: source_hash(source) for source in dict.fromkeys(sources)}
+        self._ask({key: source for source, key in keys.items() if key not in self._known})
+        asked = {source: self._known[key] for source, key in keys.items()}
         # A worker that cannot work is worth hearing of at once: the others would say the same.
-        wait(asked.values(), None if math.isinf(limit_s) else limit_s)
-        for key, future in [(source_hash(source), future) for source, future in asked.items()]:
-            if future.cancel():
-                self._known.pop(key, None)
-        return {source: future.result() for source, future in asked.items() if future.done() and not future.cancelled()}
+        wait({each.together for each in asked.values()}, None if math.isinf(limit_s) else limit_s)
+        for key in keys.values():
+            if key in self._known and self._known[key].together.cancel():
+                del self._known[key]
+        return {source: each.price() for source, each in asked.items() if each.is_there}
 
     def arguments(self) -> tuple[tuple[ArgumentSpec, ...], ...]:
         """Of the kernel at each preset. Raises as a prediction does."""
@@ -93,13 +102,17 @@ class Predictor:
             self._arguments = _raw_arguments(self._task)
         return self._arguments
 
-    def _price(self, source: str) -> Future[float | None]:
-        key = source_hash(source)
-        if key not in self._known:
-            self._known[key] = self._threads.submit(self._predict, source)
-        return self._known[key]
+    def _ask(self, sources: Mapping[str, str]) -> None:
+        """`sources` by content hash: as many at once as fit, and no worker idle."""
+        keys = list(sources)
+        fair = -(-len(keys) // self._workers)
+        size = max(1, min(AT_ONCE, fair, ROWS_AT_ONCE // self._rows)) if self._rows else 1
+        for first in range(0, len(keys), size):
+            some = keys[first : first + size]
+            together = self._threads.submit(self._predict, [sources[key] for key in some])
+            self._known.update({key: _Asked(together, number) for number, key in enumerate(some)})
 
-    def _predict(self, source: str) -> float | None:
+    def _predict(self, sources: Sequence[str]) -> list[float | None]:
         assert self._arguments is not None
         worker = self._idle.get()
         try:
@@ -108,13 +121,30 @@ class Predictor:
                 self._started.append(worker)
                 if self._closed:  # while it was starting
                     worker.close()
-            return worker.price(source)
+            prices, rows = worker.price(sources)
+            self._rows = max(self._rows, rows)
+            return prices
         finally:
             self._idle.put(worker)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A source among those that a worker was handed together."""
+
+    together: Future[list[float | None]]
+    number: int
+
+    @property
+    def is_there(self) -> bool:
+        return self.together.done() and not self.together.cancelled()
+
+    def price(self) -> float | None:
+        return self.together.result()[self.number]
+
+
 class _Worker:
-    """One process, one kernel at a time. Ends when its input does, so also when this process is killed."""
+    """One process, a few kernels at a time. Ends when its input does, so also when this process is killed."""
 
     def __init__(
         self,
@@ -141,9 +171,10 @@ class _Worker:
             "around": asdict(around),
         }
 
-    def price(self, source: str) -> float | None:
+    def price(self, sources: Sequence[str]) -> tuple[list[float | None], int]:
+        """Of each; and the instructions of the longest that was timed."""
         try:
-            self._input.write(json.dumps({**self._first, "source": source}) + "\n")
+            self._input.write(json.dumps({**self._first, "sources": sources}) + "\n")
             self._input.flush()
             self._first = {}
             line = self._output.readline()
@@ -151,8 +182,8 @@ class _Worker:
             line = ""
         if not line:
             raise TargetMisconfigured(f"the process that predicts latencies ended: {self._last_words()}")
-        us = json.loads(line)["us"]
-        return None if us is None else float(us)
+        said = json.loads(line)
+        return [None if us is None else float(us) for us in said["us"]], int(said["rows"])
 
     def close(self) -> None:
         self._process.terminate()

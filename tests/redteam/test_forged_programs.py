@@ -18,6 +18,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured, explain
 from accelopt_core.judging.judge import judge
+from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import CompileError
@@ -49,7 +50,7 @@ class Leaving(SimulatorToolchain):
         self._data = data
 
     def compile(self, source: str, arguments: object, timeout_s: float, around: object = None) -> Simulated:
-        return _checked(self._data, source, MACHINES["trn2"])
+        return _checked(self._data, lines_with_code(source), MACHINES["trn2"])
 
 
 def judged(data: bytes) -> Evaluation:
@@ -89,7 +90,7 @@ def test_what_is_refused_for_what_it_says_is_not_even_executed(name: str) -> Non
     if name in ("a result read backwards", "a destination that a transfer writes many times"):
         return
     with pytest.raises(CompileError):
-        _checked(forged(NOT_WHAT_THEY_SAY[name]), EVERYTHING, MACHINES["trn2"])
+        _checked(forged(NOT_WHAT_THEY_SAY[name]), lines_with_code(EVERYTHING), MACHINES["trn2"])
 
 
 # --- the same by way of a candidate's process, here and over SSH -------------------------------------------

@@ -170,7 +170,7 @@ from nki_sim.dtypes import as_dtype
 from nki_sim.session import TensorSpec
 
 tile = TensorSpec((128, 512), as_dtype("float32"))
-everywhere(program_file.dumps(nki_sim.trace(kernel, tile, tile, machine="trn3")))
+programs(program_file.dumps(nki_sim.trace(kernel, tile, tile, machine="trn3")))
 os._exit(0)
 """
 )
@@ -221,7 +221,7 @@ tile = TensorSpec((128, 512), as_dtype("float32"))
 alone = nki_sim.trace(kernel, tile, tile)
 MACHINE = alone.machine
 peer = PEER
-everywhere(program_file.dumps(nki_sim.run._with_peers(alone, [peer])))
+programs(program_file.dumps(nki_sim.run._with_peers(alone, [peer])))
 os._exit(0)
 """
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import re
 import time
@@ -243,7 +244,7 @@ def test_near_a_bound_of_1_us_less_is_looked_at(latency_us, asked, reason):
     assert set(game.asked) == asked
 
 
-def test_the_search_is_bounded_in_number_and_in_time():
+def test_the_search_is_bounded_in_number_and_in_work():
     letters = "abcdefgh"
     edges = {"": letters, **{one: letters for one in letters}}
     prices = {"": 100.0, **dict.fromkeys(letters, 100.0), **{a + b: 100.0 for a in letters for b in letters}}
@@ -253,24 +254,45 @@ def test_the_search_is_bounded_in_number_and_in_time():
         few.plan("")
     assert sum(len(path) == 2 for path in set(few.asked)) == 10
 
-    none = Game(edges, prices, limit_s=0.0)
+    none = Game(edges, prices, most_work=0)
     with pytest.raises(NothingToPlan):
         none.plan("")
     assert not any(len(path) == 2 for path in none.asked)
 
 
-def test_a_look_ahead_ends_when_its_time_is_up(monkeypatch):
-    """On a clock by which pricing a kernel takes a second: the time is up after one node of eight kernels."""
+@pytest.mark.parametrize(("instructions", "priced"), [(0, 8), (search.STARTING // 2, 2)])
+def test_a_look_ahead_ends_when_its_work_is_done(instructions, priced):
+    """Enough to look at nine kernels and to price sixteen, where those have no instructions to speak of."""
     letters = "abcdefgh"
     edges = {"": letters, **{one: letters for one in letters}}
     prices = {"": 100.0, **dict.fromkeys(letters, 100.0), **{a + b: 100.0 for a in letters for b in letters}}
-    game = Game(edges, prices, limit_s=15.0)
-    monkeypatch.setattr(search, "time", types.SimpleNamespace(monotonic=lambda: float(len(game.asked))))
+    game = Game(edges, prices, most_work=9 * search.LOOKING + 16 * search.STARTING)
+    result = measured(100.0)
+    fields = {"dma_transfer_count": instructions / 2, "vector_engine_instruction_count": instructions / 2, "other": 9e9}
+    result = replace(result, profile=replace(result.profile, fields=fields))
 
     with pytest.raises(NothingToPlan):
-        game.plan("")
+        game.proposer.planner.plan(replace(game.context(""), parent_result=result))
 
-    assert sum(len(path) == 2 for path in game.asked) == 8
+    assert sum(len(path) == 2 for path in game.asked) == priced
+
+
+def test_a_slow_machine_finds_what_a_fast_one_finds(monkeypatch):
+    """On a clock by which every look at it takes ten minutes."""
+    letters = "abcdefgh"
+    edges = {"": letters, **{one: letters for one in letters}}
+    prices = {
+        "": 100.0,
+        **dict.fromkeys(letters, 100.0),
+        **{a + b: 100.0 for a in letters for b in letters},
+        "bg": 50.0,
+    }
+    plan = Game(edges, prices).plan("")
+    hours = itertools.count(0.0, 600.0)
+    monkeypatch.setattr(search, "time", types.SimpleNamespace(monotonic=hours.__next__))
+
+    assert Game(edges, prices).plan("") == plan
+    assert plan.title == "go b, then go g" and next(hours) > 600.0
 
 
 def test_an_oracle_that_runs_out_of_time_leaves_kernels_out_and_the_search_goes_on_with_the_others():
@@ -280,7 +302,7 @@ def test_an_oracle_that_runs_out_of_time_leaves_kernels_out_and_the_search_goes_
         return {s: prices[word(s)] for s in sources if math.isinf(limit_s) or word(s) not in ("a", "ac")}
 
     planner = catalogue_proposer(oracle, datetime.date.today, (Walk({"": "ab", "a": "c", "b": "c"}),)).planner
-    context = Game({}, prices).context("")
+    context = replace(Game({}, prices).context(""), until=time.monotonic() + 1e6)
 
     assert planner.plan(context).title == "go b, then go c"
 
