@@ -137,6 +137,8 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
     allocations = [statement for statement in inside if statement.kind is Kind.ALLOCATE]
     if not allocations:
         raise NotOfItsKind(f"the loop over {loop.variable} makes no tiles")
+    if not code.is_pythons_own("min"):
+        raise IllegalSite("the kernel gives min another meaning")
     check_independent(code, loop)
     assert loop.count is not None
     changing = changing_names(loop, inside)
@@ -263,8 +265,6 @@ class _Rewriting:
 
     def __init__(self, code: KernelCode, plan: _Plan, even: bool) -> None:
         self._code, self._plan, self._even = code, plan, even
-        if not even and not code.is_pythons_own("min"):
-            raise IllegalSite("the kernel gives min another meaning")
         self._group = code.fresh_name(f"{plan.loop.variable}_group")
         self._taken = code.fresh_name("taken")
         """How many iterations a group has, where that is not always the same."""
