@@ -7,12 +7,14 @@
         dma_copy(dst=out[i : i + 1, 0:W], src=row)        dma_copy(dst=out[128 * i_group : ..., 0:W], src=row)
 
 An engine takes as long for one partition as for 128. Tiles of a few rows are put below one another in the same way.
+A product that makes a single row, of weights of its own, becomes multiplications on the Vector engine.
 What makes it right: no iteration touches what another one writes, every tile is the iteration's own and always taken
 with all of its rows, and every instruction treats each partition by itself, alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
@@ -29,9 +31,17 @@ from accelopt_core.transforms.base import (
 )
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
-from accelopt_core.transforms.loop_independence import changing_names, check_independent, made_in
+from accelopt_core.transforms.loop_independence import (
+    changing_names,
+    check_independent,
+    check_names_and_order,
+    made_in,
+    read_by,
+)
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, arguments_of
+from accelopt_core.transforms.pattern_operands import Pattern, is_pattern, read_pattern
+from accelopt_core.transforms.row_products import RowProducts
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 PARTITIONS = 128
@@ -63,8 +73,14 @@ REST = "rest"
 class _Operand:
     node: cst.BaseExpression
     at: Statement
-    access: Access
-    in_memory: bool
+    access: Access | Pattern
+    """A pattern is of HBM, as is what does not lie on chip."""
+    moves: bool = False
+    """It is moved by products: its rows are summed over."""
+
+    @property
+    def in_memory(self) -> bool:
+        return isinstance(self.access, Pattern) or not self.access.on_chip
 
 
 @dataclass
@@ -72,14 +88,16 @@ class _Plan:
     loop: Statement
     height: int
     """Rows of each tile."""
-    count: Polynomial
     reader: AccessReader
     changing: frozenset[str]
+    products: RowProducts
     shapes: list[cst.BaseExpression] = field(default_factory=list)
     """The first size of every tile."""
     operands: list[_Operand] = field(default_factory=list)
     gone: list[Statement] = field(default_factory=list)
     """Definitions of numbers that say which iteration it is."""
+    needed: dict[Statement, list[str]] = field(default_factory=dict)
+    """What must hold before a statement, and the text does not show."""
 
     @property
     def at_once(self) -> int:
@@ -139,29 +157,56 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
         raise NotOfItsKind(f"the loop over {loop.variable} makes no tiles")
     if not code.is_pythons_own("min"):
         raise IllegalSite("the kernel gives min another meaning")
-    check_independent(code, loop)
-    assert loop.count is not None
+    by_pattern = any(is_pattern(arg) for each in inside if (arg := code.argument(each, "dst", 0)) is not None)
+    if by_pattern:
+        check_names_and_order(code, loop)
+    else:
+        check_independent(code, loop)
     changing = changing_names(loop, inside)
     reader = AccessReader(code, loop, changing)
-    height = _height(code, reader, allocations)
-    plan = _Plan(loop, height, reader.number(loop.count, loop), reader, changing)
+    products = RowProducts(code, reader, loop)
+    height = _height(code, reader, [each for each in allocations if not each.binds & products.moving], products)
+    if products.found and height > 1:
+        raise IllegalSite("a product makes several rows")
+    plan = _Plan(loop, height, reader, changing, products)
     own = made_in(code, inside)
     for statement in allocations:
-        plan.shapes.append(_first_size(code, statement, changing))
+        size = _first_size(code, statement, changing)
+        if not statement.binds & products.moving:
+            plan.shapes.append(size)
     for statement in inside:
         _check(code, plan, own, statement)
-    if not any(operand.in_memory for operand in plan.operands):
+    if by_pattern:
+        _check_stores(code, plan, inside)
+    elif not any(operand.in_memory for operand in plan.operands):
         raise NotOfItsKind(f"the loop over {loop.variable} neither loads nor stores")
     return plan
 
 
-def _height(code: KernelCode, reader: AccessReader, allocations: list[Statement]) -> int:
+def _check_stores(code: KernelCode, plan: _Plan, inside: list[Statement]) -> None:
+    """Each iteration stores to a part of its own, and loads nothing from there. Raises IllegalSite."""
+    own = made_in(code, inside)
+    written = {root for each in inside if each.body is None for root in code.changed_by(each) - own}
+    for statement in inside:
+        for root in sorted(read_by(code, statement) & written):
+            raise IllegalSite(f"line {statement.line} reads {root}, which the loop over {plan.loop.variable} writes")
+    for root in sorted(written):
+        stores = [each for each in plan.operands if each.in_memory and root in each.at.written]
+        lines = [each.line for each in inside if each.body is None and root in code.changed_by(each)]
+        pattern = stores[0].access if stores else None
+        if len(lines) > 1 or not isinstance(pattern, Pattern):
+            raise IllegalSite(f"line {lines[-1]} writes {root} in a way that does not show which part")
+        conditions = pattern.keeps_within_its_step(plan.reader, plan.loop.binds)
+        plan.needed.setdefault(stores[0].at, []).extend(conditions)
+
+
+def _height(code: KernelCode, reader: AccessReader, allocations: list[Statement], products: RowProducts) -> int:
     """Rows that all tiles of the loop have."""
     found = set()
     for statement in allocations:
         (name,) = statement.binds
         sizes = reader.sizes(name)
-        if sizes is None or len(sizes) < 2 or statement.region != "sbuf":
+        if sizes is None or len(sizes) < 2 or (statement.region != "sbuf" and name not in products.sums):
             raise IllegalSite(f"line {statement.line}: {name} has no shape that is written out, or is not in SBUF")
         found.add(reader.full.expanded(sizes[0], statement).value)
     if None in found or len(found) > 1:
@@ -200,12 +245,17 @@ def _check(code: KernelCode, plan: _Plan, own: frozenset[str], statement: Statem
     elif statement.kind is Kind.CHECK:
         if statement.uses & plan.changing:
             raise IllegalSite(f"{where} checks each iteration by itself")
+    elif statement.kind is Kind.APPEND:
+        if not code.roots_of(statement.contents) & plan.products.moving:
+            raise IllegalSite(f"{where} puts a tile into a list")
     elif statement.kind is not Kind.ALLOCATE:
         raise IllegalSite(f"{where} stands in the loop over {variable} ({statement.kind.value})")
 
 
 def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], statement: Statement) -> None:
     where, given = f"line {statement.line}", arguments_of(statement)
+    if statement.operation == "nc_matmul":
+        return  # read as one of the products
     transfers = statement.operation == "dma_copy"
     if transfers and any(keyword in given for keyword in _ONE_BY_ONE):
         raise IllegalSite(f"{where}: the transfer does more than its elements")
@@ -219,10 +269,11 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
                 raise IllegalSite(f"{where}: {keyword} changes with {plan.loop.variable}")
             continue
         if roots <= own:
-            plan.operands.append(_tile(plan, value, statement))
+            moves = bool(roots & plan.products.moving)
+            plan.operands.append(_moving(plan, value, statement) if moves else _tile(plan, value, statement))
             tiles += 1
         elif transfers and keyword in ("dst", "src"):
-            plan.operands.append(_part(plan, value, statement))
+            plan.operands.append(_part(code, plan, value, statement))
         else:
             raise IllegalSite(f"{where} needs {', '.join(sorted(roots - own))} from outside of the loop")
     if not tiles:
@@ -240,15 +291,27 @@ def _tile(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
         raise IllegalSite(f"line {at.line} takes some rows of {access.name}")
     if any(plan.loop.variable in each.factors for dim in others for each in (dim.start, dim.length, dim.step)):
         raise IllegalSite(f"line {at.line}: which columns of {access.name} it takes changes with {plan.loop.variable}")
-    return _Operand(value, at, access, in_memory=False)
+    return _Operand(value, at, access)
 
 
-def _part(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
+def _moving(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
+    """Part of a tile that products move: all of that is one partition's afterwards."""
+    access = plan.reader.access(value, at)
+    if any(plan.loop.variable in each.factors for dim in access.dims for each in (dim.start, dim.length, dim.step)):
+        raise IllegalSite(f"line {at.line}: which part of {access.name} it takes changes with {plan.loop.variable}")
+    return _Operand(value, at, access, moves=True)
+
+
+def _part(code: KernelCode, plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
     """What an iteration moves to or from HBM."""
+    if isinstance(value, cst.Call) and is_pattern(value):
+        if plan.height > 1:
+            raise IllegalSite(f"line {at.line}: that the rows follow one another does not show")
+        return _Operand(value, at, read_pattern(code, plan.reader, plan.loop.variable, value, at))
     access = plan.reader.access(value, at)
     if access.on_chip:
         raise IllegalSite(f"line {at.line} needs {access.name} from outside of the loop")
-    return _Operand(value, at, access, in_memory=True)
+    return _Operand(value, at, access)
 
 
 def _check_axes(axis: cst.BaseExpression, at: Statement) -> None:
@@ -265,8 +328,9 @@ class _Rewriting:
 
     def __init__(self, code: KernelCode, plan: _Plan, even: bool) -> None:
         self._code, self._plan, self._even = code, plan, even
-        self._group = code.fresh_name(f"{plan.loop.variable}_group")
-        self._taken = code.fresh_name("taken")
+        self._used: set[str] = set()
+        self._group = self._fresh(f"{plan.loop.variable}_group")
+        self._taken = self._fresh("taken")
         """How many iterations a group has, where that is not always the same."""
         self._asserted: dict[str, int] = {}
 
@@ -278,17 +342,55 @@ class _Rewriting:
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for size in plan.shapes:
             changes[size] = cst.parse_expression(str(rows))
+        for statement in loop.walk():
+            if statement.kind is Kind.ALLOCATE and statement.binds & (plan.products.moving | plan.products.sums):
+                changes |= plan.products.allocation(statement, rows)
         for operand in plan.operands:
-            text = self._in_memory(operand, iterations) if operand.in_memory else _whole(operand.access, rows)
-            if text:
-                changes[operand.node] = cst.parse_expression(text)
+            changes[operand.node] = cst.parse_expression(self._text(operand, iterations, rows))
         assert isinstance(loop.node, cst.For) and isinstance(loop.node.body, cst.IndentedBlock)
-        body = replace_nodes(_pruned(loop.node.body, {statement.node for statement in plan.gone}), changes)
+        body = replace_nodes(_with_others(loop.node.body, self._others(iterations, rows)), changes)
         return self._around(body, str(number(plan.at_once)))
 
-    def _in_memory(self, operand: _Operand, iterations: Iterations) -> str:
+    def _others(self, iterations: Iterations, rows: Polynomial) -> dict[cst.BaseStatement, list[cst.BaseStatement]]:
+        """What stands in place of statements that go, or to which others are added."""
+        plan, products = self._plan, self._plan.products
+        found: dict[cst.BaseStatement, list[cst.BaseStatement]] = {each.node: [] for each in plan.gone}
+        why = "every iteration must store to a part of its own"
+        for statement, conditions in plan.needed.items():
+            asserted = [cst.parse_statement(f'assert {each}, "{why}"') for each in conditions]
+            found[statement.node] = [*asserted, statement.node]
+        for product in products.found:
+            access = plan.reader.access(product.dst, product.at)
+            found[product.at.node] = products.multiplied(product, iterations, _whole(access, rows), self._fresh)
+            cleared = products.cleared(product)
+            if cleared and product.top is product.at:
+                found[product.at.node][:0] = cleared
+            elif cleared:
+                found[product.top.node] = [*cleared, product.top.node]
+        return found
+
+    def _fresh(self, wanted: str) -> str:
+        """Also when it is asked for several times."""
+        name, again = wanted, 2
+        while name in self._used or name in self._code.all_names:
+            name, again = f"{wanted}{again}", again + 1
+        self._used.add(name)
+        return name
+
+    def _text(self, operand: _Operand, iterations: Iterations, rows: Polynomial) -> str:
+        access = operand.access
+        if isinstance(access, Pattern):
+            return access.merged(iterations)
+        if not access.on_chip:
+            return self._in_memory(operand, access, iterations)
+        if operand.moves:
+            dims = (Dim(number(0), rows), *access.dims)
+            return replace(access, sizes=(rows, *access.sizes), dims=dims).text
+        return _whole(access, rows)
+
+    def _in_memory(self, operand: _Operand, access: Access, iterations: Iterations) -> str:
         """The same part for all iterations, one after the other. Raises IllegalSite."""
-        reader, access, at = self._plan.reader, operand.access, operand.at
+        reader, at = self._plan.reader, operand.at
         whole = reader.one_interval(access, iterations, at)
         if whole is not None and all(each == ONE for each in whole.before):
             (place,) = access.moving(iterations.variable)
@@ -333,12 +435,20 @@ def _whole(access: Access, rows: Polynomial) -> str:
     return replace(access, sizes=(rows, *access.sizes[1:]), dims=dims).text
 
 
-def _pruned(block: cst.IndentedBlock, gone: set[cst.BaseStatement]) -> cst.IndentedBlock:
-    """The block less these statements; what is not in their place stays the same nodes."""
+def _with_others(
+    block: cst.IndentedBlock, others: Mapping[cst.BaseStatement, Sequence[cst.BaseStatement]]
+) -> cst.IndentedBlock:
+    """The block with other statements in place of some; what is not in their place stays the same nodes."""
     body: list[cst.BaseStatement] = []
     for child in block.body:
-        if isinstance(child, cst.For) and isinstance(child.body, cst.IndentedBlock):
-            body.append(child.with_changes(body=_pruned(child.body, gone)))
-        elif child not in gone:
-            body.append(child)
+        made = list(others.get(child, [child]))
+        if made and child in others:
+            first, *rest = made
+            lines = getattr(child, "leading_lines", ())
+            rest = [each.with_changes(leading_lines=()) if each is child else each for each in rest]
+            made = [first.with_changes(leading_lines=lines), *rest]
+        for each in made:
+            if isinstance(each, cst.For) and isinstance(each.body, cst.IndentedBlock):
+                each = each.with_changes(body=_with_others(each.body, others))
+            body.append(each)
     return block.with_changes(body=body or [cst.parse_statement("pass")])
