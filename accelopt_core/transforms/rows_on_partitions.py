@@ -196,6 +196,8 @@ def _check_stores(code: KernelCode, plan: _Plan, inside: list[Statement]) -> Non
         pattern = stores[0].access if stores else None
         if len(lines) > 1 or not isinstance(pattern, Pattern):
             raise IllegalSite(f"line {lines[-1]} writes {root} in a way that does not show which part")
+        if not pattern.step.terms or plan.reader.indices.names(pattern.step) & plan.loop.binds:
+            raise IllegalSite(f"line {lines[-1]}: how far an iteration's part of {root} is from the next does not show")
         conditions = pattern.keeps_within_its_step(plan.reader, plan.loop.binds)
         plan.needed.setdefault(stores[0].at, []).extend(conditions)
 

@@ -140,6 +140,79 @@ def single_rows(silu: str) -> str:
     return silu.replace("TILE_M = 128\n\n", "").replace("TILE_M = 128\n", "").replace("TILE_M", "1")
 
 
+TAPS_OF_ITS_OWN = f"""{HEADER}@nki.jit
+def kernel(x, w):
+    C, W = x.shape
+    S = w.shape[1]
+    Q = W - S + 1
+    out = nl.ndarray((C, Q), dtype=x.dtype, buffer=nl.shared_hbm)
+    loaded = nl.ndarray((C, S), dtype=w.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=loaded, src=w[0:C, 0:S])
+    turned = nl.ndarray((S, C), dtype=w.dtype, buffer=nl.psum)
+    nisa.nc_transpose(dst=turned, data=loaded)
+    taps = nl.ndarray((S, C), dtype=w.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=taps, src=turned)
+    for c in nl.affine_range(C):
+        windows = nl.ndarray((S, Q), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=windows[0:S, 0:Q], src=x.ap(pattern=[[1, S], [1, Q]], offset=c * W))
+        for q in range(2):
+            first = q * (Q // 2)
+            total = nl.ndarray((1, Q // 2), dtype=nl.float32, buffer=nl.psum)
+            # the sum
+            nisa.nc_matmul(
+                dst=total[0:1, 0 : Q // 2], stationary=taps[0:S, c : c + 1], moving=windows[0:S, first : first + Q // 2]
+            )
+            row = nl.ndarray((1, Q // 2), dtype=x.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=row, src=total)
+            nisa.dma_copy(dst=out.ap(pattern=[[1, 1], [1, Q // 2]], offset=c * Q + first), src=row)
+    return out
+"""
+IN_LISTS = TAPS_OF_ITS_OWN.replace(
+    "        for q in", "        parts = []\n        parts.append(windows)\n        for q in"
+).replace("moving=windows[", "moving=parts[0][").replace(
+    "            # the sum\n", "            nisa.memset(dst=total, value=0.0)\n            # the sum\n"
+)  # fmt: skip
+SUMMED = """            nisa.nc_matmul(
+                dst=total[0:1, 0 : Q // 2], stationary=taps[0:S, c : c + 1], moving=windows[0:S, first : first + Q // 2]
+            )
+"""
+IN_STEPS = TAPS_OF_ITS_OWN.replace(
+    SUMMED,
+    "            for k in range(S // 2):\n"
+    "                nisa.nc_matmul(\n"
+    "                    dst=total[0:1, 0 : Q // 2], stationary=taps[0 : 2 * k + 2, c : c + 1],\n"
+    "                    moving=windows[0 : 2 * k + 2, first : first + Q // 2],\n"
+    "                )\n",
+)
+PLAIN_STORES = TAPS_OF_ITS_OWN.replace(
+    "out.ap(pattern=[[1, 1], [1, Q // 2]], offset=c * Q + first)", "out[c : c + 1, first : first + Q // 2]"
+)
+PRODUCTS = {"patterns": TAPS_OF_ITS_OWN, "lists": IN_LISTS, "several sums": IN_STEPS, "plain stores": PLAIN_STORES}
+SIGNALS, FILTERS = random(128, 35), random(128, 4, seed=1)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_single_rows_are_multiplications_on_the_partitions(name):
+    source = PRODUCTS[name]
+
+    assert list(sites(ROWS, source)) == ["c#0", "c#0/rest"]
+    for key in sites(ROWS, source):
+        made = applied(ROWS, source, key)
+        np.testing.assert_allclose(run(made, SIGNALS, FILTERS), run(source, SIGNALS, FILTERS), rtol=1e-4, atol=1e-5)
+        assert proved_on(made, source, SIGNALS, FILTERS).equivalence.finding is Finding.HELD
+        assert proved_on(made, source, SIGNALS, FILTERS).coverage.finding is Finding.HELD
+        assert count(made, "nc_matmul", SIGNALS, FILTERS) == 0
+        assert made.count("# the sum") == 1 and made.count("# one") == source.count("# one")
+    assert predictor(SIGNALS, FILTERS)(made) < 0.1 * predictor(SIGNALS, FILTERS)(source)
+
+
+def test_stores_that_overlap_do_not_run():
+    source = TAPS_OF_ITS_OWN.replace("c * Q + first), src=row", "c * (Q // 2) + first), src=row")
+
+    with pytest.raises(AssertionError, match="a part of its own"):
+        run(applied(ROWS, source, "c#0"), SIGNALS, FILTERS)
+
+
 REFUSALS = {
     "work across the partitions": (
         kernel(LOAD + "nisa.nc_transpose(dst=row, data=row)\n" + STORE),
@@ -253,6 +326,73 @@ nisa.dma_copy(dst=out[i : i + 1, 0:1], src=top)
     ),
     "all partitions are in use": (kernel(LOAD.replace("(1, N)", "(128, N)") + STORE), "fill the partitions"),
 }
+
+
+PRODUCT = "stationary=taps[0:S, c : c + 1]"
+REFUSED_PRODUCTS = {
+    "one filter for all": (PRODUCT, "stationary=taps[0:S, 0:1]", "column after column"),
+    "several rows": (PRODUCT, "stationary=taps[0:S, c : c + 2]", "column after column"),
+    "every other column": (PRODUCT, "stationary=taps[0:S, 2 * c : 2 * c + 1]", "column after column"),
+    "other rows": (PRODUCT, "stationary=taps[1:S, c : c + 1]", "the same rows of both"),
+    "its own way to add up": (PRODUCT, PRODUCT + ", accumulate=False", "more than multiply and add up"),
+    "filters of the loop": (PRODUCT, "stationary=windows[0:S, c : c + 1]", "what is stationary is made in the loop"),
+    "a sum that begins elsewhere": (
+        "            # the sum",
+        "            nisa.memset(dst=total, value=1.0)\n            # the sum",
+        "does not begin at zero",
+    ),
+    "a sum that is changed": (
+        "            row =",
+        "            nisa.memset(dst=total, value=1.0)\n            row =",
+        "more than cleared, summed up and read",
+    ),
+    "a sum of bfloat16": ("dtype=nl.float32, buffer=nl.psum", "dtype=nl.bfloat16, buffer=nl.psum", "float32"),
+    "what moves is worked on": (
+        "        for q in",
+        "        nisa.tensor_scalar(dst=windows, data=windows, op0=nl.multiply, operand0=2.0)\n        for q in",
+        "more than loaded and moved",
+    ),
+    "what moves is summed": (
+        "        for q in",
+        "        nisa.tensor_copy(dst=windows, src=windows)\n        for q in",
+        "more than loaded and moved",
+    ),
+    "what moves is of all iterations": (
+        "moving=windows[0:S, first : first + Q // 2]",
+        "moving=taps[0:S, 0 : Q // 2]",
+        "is not made in the loop",
+    ),
+    "columns of the iteration": (
+        "moving=windows[0:S, first : first + Q // 2]",
+        "moving=windows[0:S, c : c + Q // 2]",
+        "changes with c",
+    ),
+    "a pattern that grows": ("[1, S], [1, Q]]", "[1, S], [c, Q]]", "how much it takes changes with c"),
+    "steps that change": (
+        "offset=c * Q + first), src=row",
+        "offset=c * first), src=row",
+        "from the next does not show",
+    ),
+    "all store to one place": (
+        "offset=c * Q + first), src=row",
+        "offset=first), src=row",
+        "from the next does not show",
+    ),
+    "two stores": (
+        "offset=c * Q + first), src=row)\n",
+        "offset=c * Q + first), src=row)\n            nisa.dma_copy(dst=out[c : c + 1, 0 : Q // 2], src=row)\n",
+        "writes out in a way that does not show which part",
+    ),
+    "the output is loaded": ("src=x.ap(", "src=out.ap(", "reads out, which the loop over c writes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_PRODUCTS)
+def test_refuses_a_product(case):
+    old, new, reason = REFUSED_PRODUCTS[case]
+    assert TAPS_OF_ITS_OWN.count(old) == 1
+
+    check_refused(ROWS, TAPS_OF_ITS_OWN.replace(old, new), "c#0", reason)
 
 
 @pytest.mark.parametrize("case", REFUSALS)
