@@ -42,6 +42,7 @@ from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, arguments_of
 from accelopt_core.transforms.pattern_operands import Pattern, is_pattern, read_pattern
 from accelopt_core.transforms.row_products import RowProducts
+from accelopt_core.transforms.shared_rows import SharedRow, shared_row, squeezed
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 PARTITIONS = 128
@@ -96,6 +97,8 @@ class _Plan:
     operands: list[_Operand] = field(default_factory=list)
     gone: list[Statement] = field(default_factory=list)
     """Definitions of numbers that say which iteration it is."""
+    shared: dict[str, SharedRow] = field(default_factory=dict)
+    """Rows from outside of the loop, by the names of their tiles."""
     needed: dict[Statement, list[str]] = field(default_factory=dict)
     """What must hold before a statement, and the text does not show."""
 
@@ -277,7 +280,7 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
         elif transfers and keyword in ("dst", "src"):
             plan.operands.append(_part(code, plan, value, statement))
         else:
-            raise IllegalSite(f"{where} needs {', '.join(sorted(roots - own))} from outside of the loop")
+            plan.operands.append(_shared(code, plan, value, statement))
     if not tiles:
         raise IllegalSite(f"{where} works on no tile of the loop")
     if statement.operation == "tensor_reduce":
@@ -294,6 +297,17 @@ def _tile(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
     if any(plan.loop.variable in each.factors for dim in others for each in (dim.start, dim.length, dim.step)):
         raise IllegalSite(f"line {at.line}: which columns of {access.name} it takes changes with {plan.loop.variable}")
     return _Operand(value, at, access)
+
+
+def _shared(code: KernelCode, plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
+    """Of a row from outside of the loop."""
+    names = content_names(value) & frozenset(code.roots)
+    if plan.height > 1 or len(names) != 1 or code.regions_of(value) != {"sbuf"}:
+        raise IllegalSite(f"line {at.line} needs {', '.join(sorted(names))} from outside of the loop")
+    (name,) = names
+    if name not in plan.shared:
+        plan.shared[name] = shared_row(code, plan.reader, plan.loop, name)
+    return _tile(plan, value, at)
 
 
 def _moving(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
@@ -335,12 +349,15 @@ class _Rewriting:
         self._taken = self._fresh("taken")
         """How many iterations a group has, where that is not always the same."""
         self._asserted: dict[str, int] = {}
+        self._shared: dict[str, str] = {}
+        """What the tiles of shared rows are called, by those that have them once."""
 
     def module(self) -> cst.Module:
         plan, loop = self._plan, self._plan.loop
         times = number(plan.at_once) if self._even else Polynomial({(self._taken,): 1})
         iterations = Iterations(loop.variable, number(plan.at_once) * Polynomial({(self._group,): 1}), times)
         rows = number(plan.height) * times
+        self._shared = {name: self._fresh(f"{name}_rows") for name in plan.shared}
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for size in plan.shapes:
             changes[size] = cst.parse_expression(str(rows))
@@ -351,7 +368,15 @@ class _Rewriting:
             changes[operand.node] = cst.parse_expression(self._text(operand, iterations, rows))
         assert isinstance(loop.node, cst.For) and isinstance(loop.node.body, cst.IndentedBlock)
         body = replace_nodes(_with_others(loop.node.body, self._others(iterations, rows)), changes)
-        return self._around(body, str(number(plan.at_once)))
+        for row in plan.shared.values():
+            if not row.source.rank_is_known:
+                self._asserted[row.source.name] = len(row.source.dims)
+        first = [
+            line
+            for name, row in plan.shared.items()
+            for line in row.on_partitions(self._code, plan.reader, self._shared[name], iterations)
+        ]
+        return self._around(body, first, str(number(plan.at_once)))
 
     def _others(self, iterations: Iterations, rows: Polynomial) -> dict[cst.BaseStatement, list[cst.BaseStatement]]:
         """What stands in place of statements that go, or to which others are added."""
@@ -388,7 +413,7 @@ class _Rewriting:
         if operand.moves:
             dims = (Dim(number(0), rows), *access.dims)
             return replace(access, sizes=(rows, *access.sizes), dims=dims).text
-        return _whole(access, rows)
+        return _whole(replace(access, name=self._shared.get(access.name, access.name)), rows)
 
     def _in_memory(self, operand: _Operand, access: Access, iterations: Iterations) -> str:
         """The same part for all iterations, one after the other. Raises IllegalSite."""
@@ -402,9 +427,9 @@ class _Rewriting:
             raise IllegalSite(f"line {at.line}: the rows of {access.name} do not follow one another")
         if not access.rank_is_known:
             self._asserted[access.name] = len(access.dims)
-        return reader.one_pattern(access, iterations, 0, at).text
+        return reader.one_pattern(squeezed(access), iterations, 0, at).text
 
-    def _around(self, body: cst.CSTNode, at_once: str) -> cst.Module:
+    def _around(self, body: cst.CSTNode, first: Sequence[cst.BaseStatement], at_once: str) -> cst.Module:
         """The loop over groups with that body, in place of the loop."""
         code, loop = self._code, self._plan.loop
         assert isinstance(loop.node, cst.For) and isinstance(body, cst.IndentedBlock) and loop.count is not None
@@ -418,10 +443,11 @@ class _Rewriting:
             why = f"{at_once} iterations over {loop.variable} at a time must come out even"
             lines.append(f'assert {count} % {at_once} == 0, "{why}"')
             groups = f"{count} // {at_once}"
+            body = body.with_changes(body=[*first, *body.body])
         else:
             left = f"{count} - {at_once} * {self._group}"
             taken = cst.parse_statement(f"{self._taken} = min({at_once}, {left})")
-            body = body.with_changes(body=[taken, *body.body])
+            body = body.with_changes(body=[taken, *first, *body.body])
             groups = f"({count} + {int(at_once) - 1}) // {at_once}"
         ranged = replace_nodes(loop.node.iter, {loop.count: cst.parse_expression(groups)})
         grouped = loop.node.with_changes(target=cst.Name(self._group), iter=ranged, body=body, leading_lines=())

@@ -82,9 +82,13 @@ FOURS = kernel(
     + HALF.replace("data=row", "data=row[0:4, :]")
     + STORE.replace("i : i + 1", "i * 4 : i * 4 + 4")
 ).replace("range(R)", "range(R // 4)")
+SCALED = kernel(
+    LOAD + "nisa.tensor_tensor(dst=row, data1=row, data2=scale, op=nl.multiply)\n" + STORE,
+    before="scale = nl.ndarray((1, N), dtype=x.dtype, buffer=nl.sbuf)\nnisa.dma_copy(dst=scale, src=x[7:8, 0:N])",
+)
 RIGHT = {
     "norm": NORM, "taps": TAPS, "turned": TURNED, "one row for all": SHARED, "flat": FLAT,
-    "every other row": BACKWARDS, "four rows": FOURS,
+    "every other row": BACKWARDS, "four rows": FOURS, "a row from outside": SCALED,
 }  # fmt: skip
 
 
@@ -109,6 +113,14 @@ def test_rows_that_are_left_are_done_in_the_end():
     assert (count(NORM, "reciprocal", FEW), count(made, "reciprocal", FEW)) == (200, 2)
     with pytest.raises(AssertionError, match="must come out even"):
         run(applied(ROWS, NORM, "i#0"), FEW)
+
+
+def test_a_row_from_outside_is_loaded_to_every_partition_of_what_has_two_dimensions():
+    source = SCALED.replace("x[7:8, 0:N]", "x[7:8]")
+    assert "scale_rows = nl.ndarray((128, N)" in applied(ROWS, source, "i#0")
+
+    with pytest.raises(AssertionError, match="x must have 1 dimensions"):
+        run(applied(ROWS, source, "i#0"), X)
 
 
 def test_a_tile_of_four_rows_is_put_below_the_last():
@@ -229,12 +241,42 @@ REFUSALS = {
         ),
         "reads total, which the loop over i writes",
     ),
-    "a tile from outside": (
-        kernel(
-            LOAD + "nisa.tensor_tensor(dst=row, data1=row, data2=scale, op=nl.multiply)\n" + STORE,
-            before="scale = nl.ndarray((1, 24), dtype=x.dtype, buffer=nl.sbuf)\nnisa.dma_copy(dst=scale, src=x[0:1])",
+    "a row that is computed before": (
+        SCALED.replace("for i in", "nisa.tensor_scalar(dst=scale, data=scale, op0=nl.add, operand0=1.0)\n    for i in"),
+        "scale, which is made outside of the loop over i, is more than loaded",
+    ),
+    "a row that is not loaded": (
+        SCALED.replace("nisa.dma_copy(dst=scale, src=x[7:8, 0:N])", "nisa.memset(dst=scale, value=2.0)"),
+        "is more than loaded",
+    ),
+    "a row that is loaded in part": (
+        SCALED.replace("dst=scale, src=x[7:8, 0:N]", "dst=scale[0:1, 0:8], src=x[7:8, 0:8]"),
+        "not a row that is loaded whole",
+    ),
+    "a row of what is stored": (SCALED.replace("src=x[7:8", "src=out[7:8"), "reads out|what the kernel writes"),
+    "a row that was another": (
+        SCALED.replace("for i in", "at = 7\n    for i in")
+        .replace("    scale =", "    at = 3\n    scale =", 1)
+        .replace("x[7:8", "x[at : at + 1"),
+        "may have changed",
+    ),
+    "a row that is loaded later": (
+        SCALED.replace("    nisa.dma_copy(dst=scale, src=x[7:8, 0:N])\n", "").replace(
+            "    return out", "    nisa.dma_copy(dst=scale, src=x[7:8, 0:N])\n    return out"
         ),
-        "needs scale from outside of the loop",
+        "may not be loaded by then",
+    ),
+    "several rows from outside": (
+        SCALED.replace(
+            "(1, N), dtype=x.dtype, buffer=nl.sbuf)\n    nisa", "(2, N), dtype=x.dtype, buffer=nl.sbuf)\n    nisa", 1
+        )
+        .replace("x[7:8", "x[7:9")
+        .replace("data2=scale", "data2=scale[0:1, :]"),
+        "not a row that is loaded whole",
+    ),
+    "a list of rows": (
+        SCALED.replace("for i in", "scales = [scale]\n    for i in").replace("data2=scale", "data2=scales[0]"),
+        "from outside of the loop|is no tile",
     ),
     "a row needs the one before": (
         kernel(LOAD.replace("x[i : i + 1,", "out[i : i + 1,") + HALF + STORE),
