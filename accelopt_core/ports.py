@@ -48,6 +48,9 @@ class EvaluationRequest:
     where it is exact, only for `final` (the input kernel then), so that one process's numbers make the speed-up."""
     original: Candidate | None = None
     """The task's input kernel, which the candidate is proved equal to where that can be; None for itself."""
+    is_input: bool = False
+    """It is the task's input kernel: right where it is right on the reference's own inputs. What it gets wrong on
+    changed ones, nobody can be held to; that is left out, and said."""
     cores: int | None = None
     """NeuronCores that the task's input runs on at once; a kernel for another number of them is refused, since their
     times say nothing of each other. None: that is not known yet."""

@@ -234,7 +234,8 @@ def input_of(stranger: Stranger, root: Path, folder: Path) -> Row:
             text = made.source
         target = LocalTarget("simulator", "trn2")
         try:
-            result = target.evaluate(EvaluationRequest(task, Candidate("input", text)), lambda step, detail: None)
+            request = EvaluationRequest(task, Candidate("input", text), is_input=True)
+            result = target.evaluate(request, lambda step, detail: None)
         finally:
             target.close()
     except (NotRun, TaskInvalid, TaskNotFound, TaskFault, TargetError, JournalError) as error:

@@ -153,7 +153,11 @@ def check_output(
     sums = _Sums(got, expected, noise, arithmetic)
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
-        reason = "NaN: memory that was never written was read, or 0/0" if np.isnan(value) else "infinite"
+        reason = (
+            "NaN: memory that was never written was read, 0/0, or the root of a negative number"
+            if np.isnan(value)
+            else "infinite"
+        )
         return float("inf"), _failure(got, expected, sums.strange, reason, where)
     distance = _ratio(sums.rows.error, sums.rows.norm)
     rows, columns, slack = sums.rows, sums.columns, arithmetic.slack

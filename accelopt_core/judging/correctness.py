@@ -123,6 +123,16 @@ def _next(draw: Draw) -> tuple[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
+class Excuses:
+    """Which draws a kernel may fail: those that the task's input kernel, by the same judge, fails too."""
+
+    input_kernel: Callable[[], Verifier] | None
+    """What runs it; None: it is this very kernel."""
+    own_too: bool = False
+    """Also of the reference's own inputs, as long as it is right on another of those."""
+
+
+@dataclass(frozen=True)
 class Verified:
     """What a candidate passed at one shape."""
 
@@ -195,12 +205,16 @@ class _Float32:
 
     def of(self, execution: _Execution) -> _Execution:
         """With zeros in all other rows."""
-        outputs = [
-            got if got.shape != want.shape else _kept(rows, got)
-            for rows, got, want in zip(self.rows, execution.outputs, execution.expected)
-        ]
-        expected = tuple(map(_kept, self.rows, execution.expected))
-        return replace(execution, outputs=outputs, expected=expected)
+        return _in_rows(execution, self.rows)
+
+
+def _in_rows(execution: _Execution, rows: Sequence[np.ndarray]) -> _Execution:
+    """With zeros in all other rows, of the reference's outputs and of the kernel's."""
+    outputs = [
+        got if got.shape != want.shape else _kept(each, got)
+        for each, got, want in zip(rows, execution.outputs, execution.expected)
+    ]
+    return replace(execution, outputs=outputs, expected=tuple(map(_kept, rows, execution.expected)))
 
 
 def _kept(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -223,13 +237,11 @@ class Verifier:
             inputs = self.compiled.reference.inputs(draw.seed, draw.distribution)
             self.toolchain.run(artifact, self._tensors(inputs), self.request.limits.run_timeout_s)
 
-    def verify(
-        self, draws: Sequence[Draw], twice: bool = False, input_kernel: Callable[[], Verifier] | None = None
-    ) -> Verified:
+    def verify(self, draws: Sequence[Draw], twice: bool = False, excuses: Excuses | None = None) -> Verified:
         """Every draw, as many at a time as the machine can. Raises Wrong at the first, in their order, that fails.
 
-        `twice`: the first draw is executed again, and must give the same bits. `input_kernel`: makes what runs the
-        task's input kernel; a draw on which that is wrong too says nothing of this one, and is left out.
+        `twice`: the first draw is executed again, and must give the same bits. What `excuses` has is left out, and
+        said; in rows on which the input kernel gives numbers, this one is held to them still.
         """
         if twice:
             draws = (replace(draws[0], twice=True), *draws[1:])
@@ -240,36 +252,57 @@ class Verifier:
         held = self.toolchain.memory_bytes(self.compiled.artifact)
         verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once, held)
         for draw, verdict in zip(draws, verdicts):
+            own = draw.distribution == REFERENCE
             if isinstance(verdict, Failed):
-                if input_kernel is None or not isinstance(verdict.evaluation, Incorrect):
+                if excuses is None or not isinstance(verdict.evaluation, Incorrect) or (own and not excuses.own_too):
                     raise Wrong(verdict.evaluation)
                 failed.append((draw, verdict))
             elif isinstance(verdict, BeyondFloat32):
                 left_out.append(draw.distribution)
-            elif draw.distribution == REFERENCE:
+            elif own:
                 worst = max(worst, verdict.relative_l2)
         shared: tuple[str, ...] = ()
-        if input_kernel is not None and failed:
+        if excuses is not None and failed:
             unsaid = [draw for draw, _ in failed]
             if not any(draw.distribution == REFERENCE and draw not in unsaid for draw in draws):
                 raise Wrong(failed[0][1].evaluation)  # with nothing left that it was right on
-            shared = self._shared(failed, input_kernel)
+            shared = self._shared(failed, excuses.input_kernel)
         return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared)
 
-    def _shared(self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier]) -> tuple[str, ...]:
+    def _shared(
+        self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier] | None
+    ) -> tuple[str, ...]:
         """What is left out of these draws. Raises Wrong at the first that the input kernel passes or cannot run."""
+        if input_kernel is None:
+            return tuple(explain(verdict.evaluation) for _, verdict in failed)
         said = []
         other: Verifier | None = None
         for draw, verdict in failed:
             try:
                 other = other or input_kernel()
                 theirs = other._check(draw)
+                if not isinstance(theirs, Failed) or not isinstance(theirs.evaluation, Incorrect):
+                    raise Wrong(verdict.evaluation)
+                rows = other._rows_with_numbers(draw)
+                if rows is not None and isinstance(other._check(draw, rows), Passed):
+                    held = self._check(draw, rows)
+                    if not isinstance(held, Passed):
+                        raise Wrong(held.evaluation if isinstance(held, Failed) else verdict.evaluation)
             except CandidateFault:
                 raise Wrong(verdict.evaluation) from None
-            if not isinstance(theirs, Failed) or not isinstance(theirs.evaluation, Incorrect):
-                raise Wrong(verdict.evaluation)
             said.append(f"{explain(verdict.evaluation)}; the input kernel there: {explain(theirs.evaluation)}")
         return tuple(said)
+
+    def _rows_with_numbers(self, draw: Draw) -> tuple[np.ndarray, ...] | None:
+        """bool [..., 1] of each output: rows that this kernel gives finite values on; None where it has only such."""
+        execution = self._execute(draw)
+        if isinstance(execution, Failed):
+            return None
+        shapes = zip(execution.outputs, execution.expected)
+        if any(got.shape != want.shape or not got.ndim for got, want in shapes):
+            return None
+        rows = tuple(np.isfinite(got).all(axis=-1, keepdims=True) for got in execution.outputs)
+        return None if all(each.all() for each in rows) else rows
 
     def _line(self, draws: Sequence[Draw], worst: float, left_out: Sequence[str], shared: int) -> str:
         preset = self.compiled.preset
@@ -280,11 +313,14 @@ class Verifier:
             + (f"; left out, since the input kernel fails them too: {shared} draws" if shared else "")
         )
 
-    def _check(self, draw: Draw) -> CheckResult:
-        """One execution, compared as cheaply as decides it."""
+    def _check(self, draw: Draw, within: tuple[np.ndarray, ...] | None = None) -> CheckResult:
+        """One execution, compared as cheaply as decides it. `within`: rows of each output, bool [..., 1]; all others
+        are not looked at."""
         execution = self._execute(draw)
         if isinstance(execution, Failed):
             return execution
+        if within is not None:
+            execution = _in_rows(execution, within)
         own = draw.distribution == REFERENCE
         quick = own or max((e.size for e in execution.expected), default=0) >= LARGE
         compared = self._compare(execution, None) if quick else None

@@ -30,6 +30,7 @@ from accelopt_core.judging.bounds import bounds_for, gaps_for
 from accelopt_core.judging.correctness import (
     Compiled,
     Draw,
+    Excuses,
     Verified,
     Verifier,
     Wrong,
@@ -190,7 +191,8 @@ def _verified(
     draws: Sequence[Draw],
     twice: bool,
 ) -> Verified:
-    """What the candidate passed. In a winner's last check, what the input kernel fails too is not held against it."""
+    """What the candidate passed. What the input kernel fails too is not held against it; in a winner's last check also
+    where those are the reference's own inputs."""
     original = request.original
 
     def input_kernel() -> Verifier:
@@ -198,8 +200,12 @@ def _verified(
         artifact = _artifact(request, toolchain, original, compiled.specs)
         return Verifier(request, toolchain, replace(compiled, artifact=artifact), cache)
 
-    excusing = input_kernel if request.final and original is not None else None
-    return Verifier(request, toolchain, compiled, cache).verify(draws, twice, excusing)
+    excuses = None
+    if request.is_input:
+        excuses = Excuses(None)
+    elif original is not None:
+        excuses = Excuses(input_kernel, own_too=request.final)
+    return Verifier(request, toolchain, compiled, cache).verify(draws, twice, excuses)
 
 
 class _IncumbentFault(Exception):

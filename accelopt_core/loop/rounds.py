@@ -147,6 +147,8 @@ class Loop:
             raise BaselineRejected(baseline)
         self._state = state = SearchState(self._input, baseline, self._settings.guard)
         self._tell(BaselineMeasured(baseline))
+        for line in baseline.shared_faults:
+            self._tell(Notice(f"the input kernel itself fails this, so nothing is held to it: {line}", "warning"))
         first = 1 if past is None else self._restore(past.attempts)
         # A resumed run writes it too: it may have been killed between two of its files.
         self._journal.best(state.best, state.best_result)
@@ -375,9 +377,10 @@ class Loop:
         final: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
-        cores, original = (None, None) if candidate is self._input else (self._state.baseline.cores, self._input)
+        is_input = candidate is self._input
+        cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
-            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, cores
+            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores
         )
 
     def _confirm_winner(self) -> None:

@@ -15,6 +15,7 @@ import libcst as cst
 
 from accelopt_core.transforms.declared import asserted_dtypes
 from accelopt_core.transforms.kernel_code import KernelCode
+from accelopt_core.transforms.operand_access import base_name
 from accelopt_core.transforms.syntax import descendants
 
 
@@ -29,6 +30,12 @@ def dtypes_to_state(code: KernelCode, dtypes: tuple[str, ...]) -> dict[str, str]
         for node in descendants(code.function.body)
         if isinstance(node, cst.Attribute) and node.attr.value == "dtype" and isinstance(node.value, cst.Name)
     }
+    loaded = (
+        base_name(node.args[0].value)
+        for node in descendants(code.function.body)
+        if isinstance(node, cst.Call) and node.args and code.qualified(node.func) == "nki.language.load"
+    )
+    asked.update(loaded)  # in normal form it is a tile of that dtype
     stated = asserted_dtypes(code)
     rebound = {name for name in known if code.bindings(name)}
     return {name: dtype for name, dtype in known.items() if name in asked - rebound and f"{name}.dtype" not in stated}

@@ -17,7 +17,7 @@ import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.isa_effects import LOOP_RANGES
-from accelopt_core.transforms.kernel_code import KernelCode
+from accelopt_core.transforms.kernel_code import KernelCode, Kind
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.operand_access import AccessReader
@@ -149,12 +149,22 @@ class _Spell(cst.CSTTransformer):
             shape = f"{text(source)}.shape"
         self.done = True
         nl, dtype = text(call.func.value), given.get("dtype")
-        of_tile = text(dtype) if dtype is not None else f"{text(source)}.dtype"
+        whole = source.value if isinstance(source, cst.Subscript) and self._is_of_a_tensor(source) else source
+        of_tile = text(dtype) if dtype is not None else f"{text(whole)}.dtype"
         made = cst.parse_statement(f"{name} = {nl}.ndarray({shape}, dtype={of_tile}, buffer={nl}.sbuf)")
         moved = cst.parse_statement(f"{self._isa}.dma_copy(dst={name}, src={text(source)})")
         assert isinstance(moved, cst.SimpleStatementLine)
         first = made.with_changes(leading_lines=line.leading_lines)
         return cst.FlattenSentinel([first, moved.with_changes(trailing_whitespace=line.trailing_whitespace)])
+
+    def _is_of_a_tensor(self, source: cst.Subscript) -> bool:
+        """Part of an argument or of a tile, and not one of a list of them: it has an interval, or several indices."""
+        if not isinstance(source.value, cst.Name):
+            return False
+        name = source.value.value
+        made = [binding.kind for binding in self._code.bindings(name)]
+        is_one = made == [Kind.ALLOCATE] or (name in self._code.parameters and not made)
+        return is_one and (len(source.slice) > 1 or isinstance(source.slice[0].slice, cst.Slice))
 
     def _given(self, call: cst.Call, name: str, parameters: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
         """The arguments of a call of that function; None for any other call, and where nki.isa has no name here."""

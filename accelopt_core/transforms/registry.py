@@ -24,6 +24,7 @@ from accelopt_core.transforms.normalize import NORMALIZE
 from accelopt_core.transforms.reciprocal_on_scalar import ReciprocalOnScalar
 from accelopt_core.transforms.retile import Retile
 from accelopt_core.transforms.rotate_buffers import RotateBuffers
+from accelopt_core.transforms.rows_on_partitions import RowsOnPartitions
 from accelopt_core.transforms.scale_after_product import ScaleAfterProduct
 from accelopt_core.transforms.share_array import ShareArray
 from accelopt_core.transforms.split_columns import SplitColumns
@@ -54,6 +55,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     KeepOnChip(),
     ReciprocalOnScalar(),
     FillPartitions(),
+    RowsOnPartitions(),
     RotateBuffers(),
     BlockTiles(),
     WidenDmaRows(),

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site, SiteGone
+from accelopt_core.transforms.base import IllegalSite, NotOfItsKind
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
-from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, arguments_of
+from accelopt_core.transforms.part_by_part import PartByPart
 from accelopt_core.transforms.syntax import content_names, replace_nodes
 
 COLUMNWISE = {name: roles for name, roles in MERGEABLE.items() if name != "tensor_reduce"}
@@ -53,13 +53,26 @@ class _Run:
         return [statement for statement in self.statements if statement.kind is Kind.INSTRUCTION]
 
     @property
+    def tile(self) -> str:
+        return self.operands[0].access.name
+
+    @property
+    def lines(self) -> list[int]:
+        return [statement.line for statement in self.statements]
+
+    @property
     def moved_before(self) -> list[Statement]:
         return [s for s in self.statements if s.kind is not Kind.INSTRUCTION]
 
 
-class SplitColumns:
+class SplitColumns(PartByPart[_Run]):
     name = "split-columns"
-    addresses = frozenset({Cause.WAITING, Cause.START_UP, Cause.TAIL, Cause.DMA_BANDWIDTH})
+    parts = PARTS
+    of = "columns"
+    why_legal = (
+        "every column depends on the same column alone, and what is written here is touched here at those columns only"
+    )
+    why_faster = "one part is loaded or stored while another is computed"
 
     def describe(self) -> str:
         return (
@@ -67,59 +80,23 @@ class SplitColumns:
             "loaded while another is computed."
         )
 
-    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for key, run in _runs(code):
-            first, lines = run.instructions[0], [statement.line for statement in run.statements]
-            for parts in PARTS:
-                try:
-                    _check_parts(run, parts)
-                    _plan(code, run)
-                except IllegalSite as error:
-                    context.refuse(self.name, f"{key}x{parts}", first.line, error, lines)
-                    break
-                found.append(
-                    Site(
-                        self.name,
-                        f"{key}x{parts}",
-                        f"do lines {first.line} to {run.instructions[-1].line} on 1/{parts} of the columns at a time",
-                        first.line,
-                        "every column depends on the same column alone, and what is written here is touched here at "
-                        "those columns only",
-                        "one part is loaded or stored while another is computed",
-                    )
-                )
-        return tuple(found)
-
-    def apply(self, module: KernelModule, key: str) -> cst.Module:
-        code = read_kernel(module)
-        place, _, parts = key.rpartition("x")
-        run = dict(_runs(code)).get(place)
-        if run is None or not parts.isdecimal() or int(parts) < 2:
-            raise SiteGone(f"{key}: the kernel has no such work, column by column")
-        _check_parts(run, int(parts))
-        return _rewritten(code, run, int(parts), _plan(code, run))
-
-
-# --- legality ---------------------------------------------------------------------------------------
-
-
-def _runs(code: KernelCode) -> Iterator[tuple[str, _Run]]:
-    """Every longest run with a transfer in it, by the tile that it writes first."""
-    seen: dict[str, int] = {}
-    for block in _blocks(code):
+    def runs(self, code: KernelCode, block: Block) -> Iterator[_Run]:
+        """With a transfer in it."""
         for run in _runs_of(code, block):
             operations = [statement.operation for statement in run.instructions]
             if len(operations) > 1 and "dma_copy" in operations:
-                name = run.operands[0].access.name
-                seen[name] = times = seen.get(name, 0) + 1
-                yield (name if times == 1 else f"{name}#{times}"), run
+                yield run
+
+    def ways(self, code: KernelCode, run: _Run, parts: int) -> Sequence[str]:
+        _check_parts(run, parts)
+        _plan(code, run)
+        return ("",)
+
+    def rewritten(self, code: KernelCode, run: _Run, parts: int, way: str) -> cst.Module:
+        return _rewritten(code, run, parts, _plan(code, run))
 
 
-def _blocks(code: KernelCode) -> Iterator[Block]:
-    yield code.body
-    yield from (s.body for s in code.statements() if s.kind is Kind.LOOP and s.body is not None)
+# --- legality ---------------------------------------------------------------------------------------
 
 
 def _runs_of(code: KernelCode, block: Block) -> Iterator[_Run]:

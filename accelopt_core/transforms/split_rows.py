@@ -16,17 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
-from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site, SiteGone
+from accelopt_core.transforms.base import IllegalSite, NotOfItsKind
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
-from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.operand_access import ONE, arguments_of
+from accelopt_core.transforms.part_by_part import PartByPart
 from accelopt_core.transforms.row_operands import RowReader, Rows
 from accelopt_core.transforms.syntax import content_names, replace_nodes
 
@@ -71,6 +72,14 @@ class _Run:
     """Allocations and definitions that stand between, and can come first."""
 
     @property
+    def instructions(self) -> list[Statement]:
+        return [unit.statement for unit in self.units]
+
+    @property
+    def tile(self) -> str:
+        return self.operands[0].rows.name
+
+    @property
     def operands(self) -> list[_Operand]:
         return [operand for unit in self.units for operand in unit.operands]
 
@@ -92,9 +101,15 @@ class _Group:
         return [operand for unit in self.units for operand in unit.operands]
 
 
-class SplitRows:
+class SplitRows(PartByPart[_Run]):
     name = "split-rows"
-    addresses = frozenset({Cause.WAITING, Cause.START_UP, Cause.TAIL, Cause.DMA_BANDWIDTH})
+    parts = PARTS
+    of = "rows"
+    said = MappingProxyType({"": "", APART: ", each instruction by itself"})
+    why_legal = (
+        "every instruction does the same rows in the same order, and no part needs what a later one has yet to write"
+    )
+    why_faster = "some rows are loaded or stored while others are computed"
 
     def describe(self) -> str:
         return (
@@ -102,64 +117,24 @@ class SplitRows:
             "loaded while others are computed."
         )
 
-    def analyze(self, module: KernelModule, context: AnalysisContext) -> tuple[Site, ...]:
-        code = read_kernel(module)
-        found = []
-        for name, run in _runs(code):
-            first, last = run.units[0].statement, run.units[-1].statement
-            for parts in PARTS:
-                key = f"{name}x{parts}"
-                try:
-                    _check(code, run, parts)
-                    together, each = _groups(code, run, False), _groups(code, run, True)
-                except IllegalSite as error:
-                    context.refuse(self.name, key, first.line, error, run.lines)
-                    continue
-                for apart in (False, True)[: 1 + (len(together) < len(each))]:
-                    how = ", each instruction by itself" if apart else ""
-                    found.append(
-                        Site(
-                            self.name,
-                            f"{key}/{APART}" if apart else key,
-                            f"do lines {first.line} to {last.line} on 1/{parts} of the rows at a time{how}",
-                            first.line,
-                            "every instruction does the same rows in the same order, and no part needs what a later "
-                            "one has yet to write",
-                            "some rows are loaded or stored while others are computed",
-                        )
-                    )
-        return tuple(found)
+    def runs(self, code: KernelCode, block: Block) -> Iterator[_Run]:
+        """With a transfer and a tile of several rows in it."""
+        for run in _runs_of(code, block):
+            transfers = [unit for unit in run.units if unit.statement.operation == "dma_copy"]
+            if len(run.units) > 1 and transfers and any(unit.is_image for unit in run.units):
+                yield run
 
-    def apply(self, module: KernelModule, key: str) -> cst.Module:
-        code = read_kernel(module)
-        place, _, how = key.partition("/")
-        name, _, parts = place.rpartition("x")
-        run = dict(_runs(code)).get(name)
-        if run is None or not parts.isdecimal() or int(parts) < 2 or how not in ("", APART):
-            raise SiteGone(f"{key}: the kernel has no such work, row by row")
-        _check(code, run, int(parts))
-        return _Rewriting(code, run, int(parts)).module(_groups(code, run, how == APART))
+    def ways(self, code: KernelCode, run: _Run, parts: int) -> Sequence[str]:
+        """Together, and apart where that makes more groups."""
+        _check(code, run, parts)
+        together, each = _groups(code, run, False), _groups(code, run, True)
+        return ("", APART) if len(together) < len(each) else ("",)
+
+    def rewritten(self, code: KernelCode, run: _Run, parts: int, way: str) -> cst.Module:
+        return _Rewriting(code, run, parts).module(_groups(code, run, way == APART))
 
 
 # --- what can be done row by row --------------------------------------------------------------------
-
-
-def _runs(code: KernelCode) -> Iterator[tuple[str, _Run]]:
-    """Every longest run with a transfer and a tile of several rows in it, by the tile that it writes first."""
-    seen: dict[str, int] = {}
-    for block in _blocks(code):
-        for run in _runs_of(code, block):
-            transfers = [unit for unit in run.units if unit.statement.operation == "dma_copy"]
-            if len(run.units) < 2 or not transfers or not any(unit.is_image for unit in run.units):
-                continue
-            name = run.operands[0].rows.name
-            seen[name] = times = seen.get(name, 0) + 1
-            yield (name if times == 1 else f"{name}#{times}"), run
-
-
-def _blocks(code: KernelCode) -> Iterator[Block]:
-    yield code.body
-    yield from (s.body for s in code.statements() if s.kind is Kind.LOOP and s.body is not None)
 
 
 def _runs_of(code: KernelCode, block: Block) -> Iterator[_Run]:

@@ -48,7 +48,7 @@ def _kernel(invocation: config.Invocation) -> ExplainedKernel:
     with closing(assembly.target_of(settings)) as target:
         info = target.describe()
         limits = assembly.loop_settings(settings, "catalogue").limits
-        result = target.evaluate(EvaluationRequest(task, candidate, limits), progress)
+        result = target.evaluate(EvaluationRequest(task, candidate, limits, is_input=True), progress)
     if not isinstance(result, Measured):
         raise BaselineRejected(result)
     title = f"{problem.kernel.name}  {task.full.describe()}  on {info.name}"

@@ -43,7 +43,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task,
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def decode_job(text: str) -> Job:
         final=data["final"],
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
         original=None if data["original"] is None else Candidate(**data["original"]),
+        is_input=data["is_input"],
         cores=data["cores"],
     )
     measured = calibration.from_json(job["calibration"])

@@ -82,6 +82,8 @@ def evaluation_key(request: EvaluationRequest, fingerprint: str) -> str:
     ]
     if request.original is not None:
         depends_on.append(request.original.content_hash)
+    if request.is_input:
+        depends_on.append("the input kernel")
     if request.cores not in (None, 1):
         depends_on.append(request.cores)
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -48,6 +48,7 @@ from tests.transforms import test_keep_on_chip as keep
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
+from tests.transforms import test_rows_on_partitions as partitions
 from tests.transforms import test_scale_after_product as scale
 from tests.transforms import test_share_array as share
 from tests.transforms import test_split_columns as split
@@ -333,6 +334,11 @@ CONTRACTS = {
         fill.test_half_as_many_instructions_do_the_same_work,
         fill.REFUSALS, fill.test_refuses,
         fill.test_every_site_of_a_random_kernel_keeps_the_result, "rope_single_freq_apply",
+    ),
+    "rows-on-partitions": Contract(
+        partitions.test_the_same_numbers_from_as_many_rows_as_there_are_partitions,
+        partitions.REFUSALS, partitions.test_refuses,
+        partitions.test_every_site_of_a_random_kernel_keeps_the_result, "silu", partitions.single_rows,
     ),
     "rotate-buffers": Contract(
         rotate.test_the_next_load_need_not_wait_for_the_readers_of_the_last,

@@ -276,7 +276,7 @@ def test_loads_and_stores_of_the_language_are_transfers():
     made = same(kernel(LOADED))
 
     assert "nl.load" not in made and "nl.store" not in made
-    assert "tile = nl.ndarray((64, 32), dtype=x[0:64, 0:32].dtype, buffer=nl.sbuf)" in made
+    assert "tile = nl.ndarray((64, 32), dtype=x.dtype, buffer=nl.sbuf)" in made
     before, after = trace(kernel(LOADED), X), trace(made, X)
     assert [t.opcode for t in before.templates] == [t.opcode for t in after.templates]
 

@@ -1,0 +1,129 @@
+"""An input kernel that is right on its reference's inputs and fails on changed ones: it is taken, and said.
+
+A variance by E[x^2] - E[x]^2 is less than nothing in float32 where a row is constant and large. Kernels made from it
+are held to all other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
+from infra.targets.local import LocalTarget
+
+REFERENCE = """
+import numpy as np
+N = 128
+D = 64
+
+
+def get_inputs():
+    return [np.random.normal(size=(N, D)).astype(np.float32)]
+
+
+def forward(x):
+    centred = x - x.mean(1, keepdims=True)
+    return centred / np.sqrt((centred * centred).mean(1, keepdims=True) + 1e-5)
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(result, reference):
+    return [np.asarray(result).reshape(reference.shape)]
+"""
+ONE_PASS = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    n, d = x.shape
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((n, d), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    squared = nl.ndarray((n, d), dtype=nl.float32, buffer=nl.sbuf)
+    mean = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    inverse = nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=mean, data=tile, op=nl.add, axis=1)
+    nisa.tensor_scalar(dst=mean, data=mean, op0=nl.multiply, operand0=1.0 / d)
+    nisa.tensor_tensor(dst=squared, data1=tile, data2=tile, op=nl.multiply)
+    nisa.tensor_reduce(dst=inverse, data=squared, op=nl.add, axis=1)
+    nisa.tensor_scalar(dst=inverse, data=inverse, op0=nl.multiply, operand0=1.0 / d)
+    nisa.tensor_tensor(dst=squared[:, 0:1], data1=mean, data2=mean, op=nl.multiply)
+    nisa.tensor_tensor(dst=inverse, data1=inverse, data2=squared[:, 0:1], op=nl.subtract)
+    nisa.tensor_scalar(dst=inverse, data=inverse, op0=nl.add, operand0=1e-5)
+    nisa.activation(dst=inverse, op=nl.rsqrt, data=inverse)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.subtract, operand0=mean, op1=nl.multiply, operand1=inverse)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+"""
+ON_GPSIMD = ONE_PASS.replace("data2=tile, op=nl.multiply", "data2=tile, op=nl.multiply, engine=nisa.gpsimd_engine")
+CLAMPED = ONE_PASS.replace(
+    "    nisa.dma_copy(dst=out,",
+    "    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.minimum, operand0=4.0)\n    nisa.dma_copy(dst=out,",
+)
+"""Wrong on heavy tails alone, of which `mixed` inputs have rows; nowhere near 4 on the reference's own."""
+TASK = Task(
+    "layernorm", REFERENCE, (ShapePreset("full", ()),), seeds=(0, 1),
+    left_out=tuple((name, "not what this is about") for name in DISTRIBUTIONS[1:] if name != "mixed"),
+)  # fmt: skip
+INPUT = Candidate("input", ONE_PASS)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalTarget]:
+    target = LocalTarget("simulator", "trn2")
+    yield target
+    target.close()
+
+
+def judged(target: LocalTarget, request: EvaluationRequest) -> Evaluation:
+    return target.evaluate(replace(request, extra_seeds=(7,)), lambda step, detail: None)
+
+
+def test_the_input_kernel_is_taken_and_what_it_fails_is_said(target: LocalTarget) -> None:
+    refused = judged(target, EvaluationRequest(TASK, INPUT))
+    assert isinstance(refused, Incorrect) and "inputs mixed" in explain(refused), refused
+
+    taken = judged(target, EvaluationRequest(TASK, INPUT, is_input=True))
+
+    assert isinstance(taken, Measured), explain(taken)
+    (line,) = taken.shared_faults
+    assert "seed 7" in line and "inputs mixed" in line
+
+
+def test_an_input_kernel_that_is_wrong_on_its_own_inputs_is_not(target: LocalTarget) -> None:
+    wrong = Candidate("input", ONE_PASS.replace("operand0=1e-5", "operand0=1e-2"))
+    assert isinstance(judged(target, EvaluationRequest(TASK, wrong, is_input=True)), Incorrect)
+
+
+def test_a_candidate_of_the_same_arithmetic_is_right_in_a_round(target: LocalTarget) -> None:
+    result = judged(target, EvaluationRequest(TASK, Candidate("c", ON_GPSIMD, "input"), original=INPUT))
+
+    assert isinstance(result, Measured), explain(result)
+    (line,) = result.shared_faults
+    assert line.count("inputs mixed") == 2, "of both kernels"
+
+
+def test_a_candidate_is_held_to_the_rows_that_the_input_kernel_has_numbers_in(target: LocalTarget) -> None:
+    result = judged(target, EvaluationRequest(TASK, Candidate("c", CLAMPED, "input"), original=INPUT))
+
+    assert isinstance(result, Incorrect), result
+    assert result.failure.distribution == "mixed" and "NaN" not in explain(result)
+
+
+def test_a_candidate_that_fails_its_references_own_inputs_is_wrong_at_once(target: LocalTarget) -> None:
+    wrong = ON_GPSIMD.replace("operand0=1e-5", "operand0=1e-2")
+    result = judged(target, EvaluationRequest(TASK, Candidate("c", wrong, "input"), original=INPUT))
+
+    assert isinstance(result, Incorrect) and result.failure.distribution == "reference"
