@@ -26,6 +26,7 @@ from accelopt_core.transforms.base import (
     Site,
 )
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.loop_independence import check_no_shapes
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
 from accelopt_core.transforms.syntax import content_names, loaded_names, name_nodes, replace_nodes
@@ -105,6 +106,7 @@ def _plan(code: KernelCode, loop: Statement) -> _Pairing:
         raise IllegalSite("the tiles do not all have the same partitions")
     if loop.variable in set().union(*(loaded_names(s.node) for s in statements if s.kind is Kind.ALLOCATE)):
         raise IllegalSite("the shape of a tile depends on the iteration")
+    check_no_shapes(frozenset(tiles), loop)
     if code.captured & {*tiles, loop.variable}:
         raise IllegalSite("a nested function uses what would change")
     for statement in code.statements():

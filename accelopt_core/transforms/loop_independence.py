@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, NotPlain
 from accelopt_core.transforms.index_algebra import Indices, Polynomial
-from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
+from accelopt_core.transforms.isa_effects import STATIC_ATTRIBUTES, WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.plain_names import begins_anew
-from accelopt_core.transforms.syntax import content_names
+from accelopt_core.transforms.syntax import content_names, descendants, loaded_names
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,22 @@ def check_names_and_order(code: KernelCode, loop: Statement, lists_may_grow: boo
             if not any(b in inside for b in code.bindings(grown)):
                 raise IllegalSite(f"the list {grown} grows with every iteration (line {statement.line})")
     return inside
+
+
+def check_no_shapes(tiles: frozenset[str], loop: Statement) -> None:
+    """Of tiles that get another shape. Raises NotPlain where the loop asks for it: in normal form sizes are written
+    out."""
+    for node, name in shapes_asked(loop.node):
+        if name in tiles:
+            raise NotPlain(f"the loop over {loop.variable} asks for the {node.attr.value} of {name}")
+
+
+def shapes_asked(root: cst.CSTNode) -> Iterator[tuple[cst.Attribute, str]]:
+    """Every `x.shape` in it, or what else of x changes with its shape, with the names that x is written with."""
+    for node in descendants(root):
+        if isinstance(node, cst.Attribute) and node.attr.value in STATIC_ATTRIBUTES - {"dtype"}:
+            for name in sorted(loaded_names(node.value)):
+                yield node, name
 
 
 def made_in(code: KernelCode, inside: list[Statement]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.loop_independence import changing_names, check_names_and_order, made_in
+from accelopt_core.transforms.loop_independence import changing_names, check_names_and_order, check_no_shapes, made_in
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged, arguments_of
 from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
@@ -90,6 +90,7 @@ class MergedLoop:
         for statement in self.statements:
             self._check(statement)
         self._find_tiles(own)
+        check_no_shapes(frozenset(self._tiles), loop)
         self._check_parts(own)
         self._keep_lists_in_order()
         self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and self._can_be_merged(s)]

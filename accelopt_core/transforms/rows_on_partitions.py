@@ -30,12 +30,12 @@ from accelopt_core.transforms.base import (
     SiteGone,
 )
 from accelopt_core.transforms.index_algebra import Polynomial, number
-from accelopt_core.transforms.isa_effects import STATIC_ATTRIBUTES
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_independence import (
     changing_names,
     check_independent,
     check_names_and_order,
+    check_no_shapes,
     made_in,
     read_by,
 )
@@ -44,7 +44,7 @@ from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, D
 from accelopt_core.transforms.pattern_operands import Pattern, is_pattern, read_pattern
 from accelopt_core.transforms.row_products import RowProducts
 from accelopt_core.transforms.shared_rows import SharedRow, shared_row, squeezed
-from accelopt_core.transforms.syntax import content_names, descendants, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
 
 PARTITIONS = 128
 EACH_BY_ITSELF = frozenset(
@@ -178,7 +178,7 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
         size = _first_size(code, statement, changing)
         if not statement.binds & products.moving:
             plan.shapes.append(size)
-    _check_no_shapes(own, loop)
+    check_no_shapes(own, loop)
     for statement in inside:
         _check(code, plan, own, statement)
     if by_pattern:
@@ -186,14 +186,6 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
     elif not any(operand.in_memory for operand in plan.operands):
         raise NotOfItsKind(f"the loop over {loop.variable} neither loads nor stores")
     return plan
-
-
-def _check_no_shapes(own: frozenset[str], loop: Statement) -> None:
-    """Those of the loop's tiles change. Raises NotPlain: in normal form sizes are written out."""
-    for node in descendants(loop.node):
-        if isinstance(node, cst.Attribute) and node.attr.value in STATIC_ATTRIBUTES - {"dtype"}:
-            for name in sorted(loaded_names(node.value) & own):
-                raise NotPlain(f"the loop over {loop.variable} asks for the {node.attr.value} of {name}")
 
 
 def _check_stores(code: KernelCode, plan: _Plan, inside: list[Statement]) -> None:

@@ -20,6 +20,7 @@ from accelopt_core.transforms.base import IllegalSite, NotOfItsKind
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement
+from accelopt_core.transforms.loop_independence import shapes_asked
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, arguments_of
@@ -196,9 +197,12 @@ def _roots(code: KernelCode, operand: _Operand) -> frozenset[str]:
 def _own_tiles(code: KernelCode, run: _Run) -> dict[str, Statement]:
     """Made in this block, of these columns, and used nowhere else."""
     inside = {id(statement) for statement in run.instructions}
+    asked = {name for _, name in shapes_asked(code.function)}
     found = {}
     for operand in run.operands:
         access = operand.access
+        if access.name in asked:
+            continue  # its size is a number that something else is made of
         whole = access.dims[-1] == Dim(number(0), access.sizes[-1]) and access.sizes[-1] == run.columns
         made = code.bindings(access.name)
         if not (whole and access.is_buffer and access.on_chip) or len(made) != 1 or made[0].kind is not Kind.ALLOCATE:

@@ -110,6 +110,10 @@ REFUSALS = {
         KERNEL.replace("    return out", "        nisa.memset(dst=c, value=0.0)\n    return out"),
         "written again",
     ),
+    "a number of rows": (
+        KERNEL.replace(MULTIPLY, "        nisa.tensor_scalar(dst=c, data=a, op0=nl.multiply, operand0=a.shape[0])\n"),
+        "asks for the shape of a",
+    ),
     "a loop inside": (
         KERNEL.replace(MULTIPLY, "        for i in range(1):\n            nisa.memset(dst=c, value=0.0)\n"),
         "more than a tile",
