@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nki_sim.cost import EVERY_TABLE, TABLES
 from nki_sim.machine import MACHINES, Machine
+from nki_sim.nki.language.ops import OP_TOKENS
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class MachineFacts:
     tflops_bf16: int
     tflops_fp32: int
     table_load_us: float
+    no_table: str
+    """Functions of the Scalar engine that every table has, by commas."""
+    shared_tables: str
+    """Pairs of functions that share a table, by commas."""
     dma_engines: int
     dma_gb_per_s: int
     """All engines together, on long rows."""
@@ -96,13 +102,15 @@ def machine_facts(machine: Machine) -> MachineFacts:
         tflops_bf16=round(machine.matmul_bf16_flops_per_ns / 1e3),
         tflops_fp32=round(machine.matmul_fp32_flops_per_ns / 1e3),
         table_load_us=round(machine.activation_table_load_ns / 1e3, 1),
+        no_table=", ".join(sorted(EVERY_TABLE & OP_TOKENS)),
+        shared_tables=", ".join(f"{one} with {other}" for one, other in TABLES.items() if one in OP_TOKENS),
         dma_engines=machine.dma_engines,
         dma_gb_per_s=round(machine.dma_bytes_per_ns),
         dma_issue_us=round(machine.dma_hardware_issue_ns / 1e3, 1),
         dma_plain_issue_us=round(machine.dma_plain_issue_ns / 1e3, 2),
         dma_plain_in_software=machine.dma_plain_descriptors == "software",
         rotation_depth=machine.rotation_depth,
-        dma_latency_us=round((machine.dma_start_ns + machine.dma_spread_ns + machine.dma_completion_ns) / 1e3, 1),
+        dma_latency_us=round(machine.dma_latency_ns / 1e3, 1),
         dma_poor_row_bytes=_power_of_two(row_bytes),
         dma_good_row_bytes=_power_of_two(8 * row_bytes),
         dma_full_row_bytes=_power_of_two(16 * row_bytes),

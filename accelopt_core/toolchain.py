@@ -163,6 +163,11 @@ class MachineModel(Protocol):
         """Between two transfers of whole tiles that name no queue."""
         ...
 
+    @property
+    def dma_latency_ns(self) -> float:
+        """From a transfer's issue to what it moved being usable, beside its bytes."""
+        ...
+
 
 @dataclass(frozen=True)
 class Together:
@@ -203,6 +208,10 @@ class Together:
     @property
     def dma_bytes_per_ns(self) -> float:
         return self.cores * self.core.dma_bytes_per_ns
+
+    @property
+    def dma_latency_ns(self) -> float:
+        return self.core.dma_latency_ns
 
     @property
     def dma_plain_issue_ns(self) -> float:

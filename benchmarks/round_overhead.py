@@ -15,7 +15,6 @@ import pstats
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -129,7 +128,8 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
         Loop(
             seed.task(), source, RememberingTarget(InstantTarget(), store, replay=False),
             proposer_from_model(
-                {role: model for role in Role}, partial(api_reference, machine=MACHINE), instruction_list(MACHINE),
+                {role: model for role in Role},
+                lambda source, also: api_reference(source, MACHINE, also=also), instruction_list(MACHINE),
                 PromptSettings(machine_facts(machine(MACHINE))), datetime.date.today,
             ),
             RunJournal(run_folder, MemoryFile(folder / "memory.json", print)), spending, observer,

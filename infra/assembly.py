@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -522,7 +521,7 @@ def _proposer(
     versions = nki_versions(info, problem.source)
     return proposer_from_model(
         models,
-        partial(api_reference, machine=info.machine, versions=versions),
+        lambda source, also: api_reference(source, info.machine, versions, also),
         instruction_list(info.machine),
         _prompt_settings(settings, info, versions),
         datetime.date.today,

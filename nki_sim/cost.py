@@ -42,8 +42,9 @@ OPERATIONS = {
 
 FLOAT32_BYTES = float32.itemsize
 
-_EVERY_TABLE = frozenset({"copy", "identity", "square", "relu", "abs", "sign", "add", "multiply", "subtract"})
-_TABLES = {"rsqrt": "sqrt", "reciprocal_sqrt": "sqrt"}
+EVERY_TABLE = frozenset({"copy", "identity", "square", "relu", "abs", "sign", "add", "multiply", "subtract"})
+"""Of the Scalar engine: what needs no table loaded for it."""
+TABLES = {"rsqrt": "sqrt", "reciprocal_sqrt": "sqrt"}
 """Functions known to share a table under another's name; any other function has a table of its own."""
 
 
@@ -276,7 +277,7 @@ def _second_operation(template: Template) -> int:
 
 
 def _table(op: str) -> str:
-    return "" if not op or op in _EVERY_TABLE else _TABLES.get(op, op)
+    return "" if not op or op in EVERY_TABLE else TABLES.get(op, op)
 
 
 def _vector_speedup(template: Template, operands: list[Operand], machine: Machine) -> float:

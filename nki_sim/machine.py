@@ -292,6 +292,11 @@ class Machine:
         """435 GB/s on trn2: all engines together."""
         return self.dma_engines * self.dma_engine_bytes_per_ns
 
+    @property
+    def dma_latency_ns(self) -> float:
+        """From a transfer's issue to what it moved being usable, beside its bytes: no kernel is without."""
+        return self.dma_start_ns + self.dma_spread_ns + self.dma_completion_ns
+
 
 # --- instruction rates ----------------------------------------------------------------------------
 

@@ -49,8 +49,9 @@ _NEVER_PLANNED = (
 _METHODS = ("reshape", "permute", "broadcast", "expand_dim", "squeeze_dim", "reshape_dim", "flatten_dims", "ap", "view")
 
 
-def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = COMMON) -> str:
-    """Markdown for one kernel: the calls it makes and the common ones in full, one line for each of the rest.
+def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = COMMON, also: str = "") -> str:
+    """Markdown for one kernel: the calls it makes, those that `also` (a plan) names and the common ones in full, the
+    rest by name.
 
     `machine`: a key of `nki_sim.machine.MACHINES`. `versions`: of NKI; what one of them lacks or deprecates is left
     out, unless the kernel uses it. Raises KeyError for an unknown machine, and ValueError for an NKI version that the
@@ -66,7 +67,8 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
         for name, function in _isa_functions(core).items()
         if f"nki.isa.{name}" in used or current_in(f"nki.isa.{name}", versions)
     }
-    full = [name for name in functions if name in _COMMON or f"nki.isa.{name}" in used]
+    named = set(re.findall(r"\w+", also))
+    full = [name for name in functions if name in _COMMON or name in named or f"nki.isa.{name}" in used]
     rest = [name for name in functions if name not in full]
     parts = [
         f"# {nki_text(versions)}: what this kernel may call",
@@ -77,7 +79,7 @@ def api_reference(kernel_source: str, machine: str, versions: Sequence[str] = CO
         "## nisa instructions in full",
         *[f"### nisa.{name}{_signature(functions[name])}\n{_text(functions[name], core)}" for name in full],
         "## Other nisa instructions",
-        _one_line_each({name: functions[name] for name in rest}, core),
+        f"Described where a plan names them: {', '.join(rest)}.",
         "## nisa enums",
         _enum_members(core),
         "## nl",

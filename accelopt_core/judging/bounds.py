@@ -74,7 +74,7 @@ def gaps_for(facts: Facts, bound: Bounds, latency_us: float, machine: MachineMod
     busiest = max(spent, key=lambda name: spent[name])
     idle = latency_us - pipeline
     if idle > 0:
-        gaps += _idle_gaps(fields, busiest, pipeline, latency_us)
+        gaps += _idle_gaps(fields, busiest, pipeline, latency_us, machine)
     others = fsum(spent.values()) - pipeline
     exposed = min(1.0, max(0.0, idle / others)) if others > 0 else 0.0
 
@@ -90,23 +90,31 @@ def gaps_for(facts: Facts, bound: Bounds, latency_us: float, machine: MachineMod
     return tuple(sorted(worth, key=lambda gap: -gap.cost_us))
 
 
-def _idle_gaps(fields: Mapping[str, float], busiest: str, pipeline: float, latency_us: float) -> list[Gap]:
-    """Where the busiest resource does nothing: before its first instruction, after its last, and in between."""
+def _idle_gaps(
+    fields: Mapping[str, float], busiest: str, pipeline: float, latency_us: float, machine: MachineModel
+) -> list[Gap]:
+    """Where the busiest resource does nothing: before its first instruction, after its last, and in between.
+
+    An engine waits for the first load, and the kernel for the last store; how long such a transfer takes beside its
+    bytes cannot go, and is not in the price.
+    """
     begin, end = fields.get(f"{busiest}_begin_time"), fields.get(f"{busiest}_end_time")
     start_us = 0.0 if begin is None else max(0.0, begin * 1e6)
     tail_us = 0.0 if end is None else max(0.0, latency_us - end * 1e6)
+    stays_us = 0.0 if busiest == "dma" else machine.dma_latency_ns / 1e3
+    stays = f", {stays_us:,.1f} of it a transfer's own latency" if stays_us else ""
     return [
         Gap(
             Cause.START_UP.value,
-            start_us,
+            max(0.0, start_us - stays_us),
             "issue first what the first instruction needs, in small pieces on more than one queue; put off all else",
-            f"the busiest, {busiest}, begins after {start_us:,.1f} µs",
+            f"the busiest, {busiest}, begins after {start_us:,.1f} µs{stays}",
         ),
         Gap(
             Cause.TAIL.value,
-            tail_us,
+            max(0.0, tail_us - stays_us),
             "make the last piece of work small: copy and store it in parts, on two engines and queues",
-            f"the busiest, {busiest}, ends {tail_us:,.1f} µs before the kernel does",
+            f"the busiest, {busiest}, ends {tail_us:,.1f} µs before the kernel does{stays}",
         ),
         Gap(
             Cause.WAITING.value,

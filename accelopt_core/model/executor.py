@@ -14,7 +14,7 @@ from ka_extensions.error_patterns import same_in_a_row
 
 
 class ModelExecutor:
-    """`api_reference`: kernel source in, the API text that matters for it out.
+    """`api_reference`: kernel source and plan in, the API text that matters for them out.
 
     `menu`: plans that were taken off it are carried out without the model.
     """
@@ -22,14 +22,14 @@ class ModelExecutor:
     def __init__(
         self,
         model: LanguageModel,
-        api_reference: Callable[[str], str],
+        api_reference: Callable[[str, str], str],
         settings: PromptSettings,
         menu: Menu | None = None,
     ) -> None:
         self._model = model
         self._menu = menu
         self._api_reference = api_reference
-        self._referenced: tuple[str, str] | None = None
+        self._referenced: tuple[tuple[str, str], str] | None = None
         self._settings = settings
         self._system = render("executor_system.j2", machine=settings.machine, dialect=settings.dialect)
 
@@ -40,7 +40,7 @@ class ModelExecutor:
         """
         if self._menu is not None and (made := _by_tool(self._menu, context, plan, feedback)) is not None:
             return made
-        reference = self._reference_for(context.parent.source)
+        reference = self._reference_for(context.parent.source, _named(plan, feedback))
         reply, _ = ask(
             self._model,
             Role.EXECUTOR,
@@ -55,12 +55,18 @@ class ModelExecutor:
         check_kernel(source, parent=context.parent.source, history=context.history, failed=tried, names=names)
         return source
 
-    def _reference_for(self, source: str) -> str:
-        """Made anew only when the parent changed: it takes longer than all the rest of the prompt."""
+    def _reference_for(self, source: str, also: str) -> str:
+        """Made anew only when the parent or the plan changed: it takes longer than all the rest of the prompt."""
         with PARSING:  # it parses the kernel, and other candidates of the round may be parsing theirs
-            if self._referenced is None or self._referenced[0] != source:
-                self._referenced = (source, self._api_reference(source))
+            if self._referenced is None or self._referenced[0] != (source, also):
+                self._referenced = ((source, also), self._api_reference(source, also))
             return self._referenced[1]
+
+
+def _named(plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+    """Where instructions stand that the writer of the kernel needs to know: the plan, and what the last try used."""
+    tried = [feedback[-1].source, feedback[-1].message] if feedback else []
+    return "\n".join([plan.title, plan.technique, plan.rationale, plan.details, *tried])
 
 
 def _by_tool(menu: Menu, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str | None:

@@ -71,8 +71,11 @@ class ModelPlanner:
 
 
 def planner_prompt(context: RoundContext, instructions: str, detail: Detail, offers: Offers | None = None) -> str:
-    experiences = context.experiences[: detail.experiences]
+    tried_here = {attempt.title for attempt in context.history}
+    elsewhere = [e for e in context.experiences if e.kernel != context.task.name or e.title not in tried_here]
+    experiences = elsewhere[: detail.experiences]
     attempts = context.history[-detail.attempts :]
+    reviewed = {(note.round, note.plan_title) for note in context.reflexions[-detail.reflexions :]}
     older = context.history[: len(context.history) - len(attempts)]
     result = context.parent_result
     return render(
@@ -86,7 +89,7 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
         wins=[(each, _is_in(context.parent.source, each.fast)) for each in experiences if each.is_win],
         rejections=[experience for experience in experiences if not experience.is_win],
-        attempts=attempts,
+        attempts=[(attempt, (attempt.round, attempt.title) in reviewed) for attempt in attempts],
         attempts_left_out=len(older),
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
         offers=offers,

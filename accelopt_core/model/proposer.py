@@ -17,7 +17,7 @@ from accelopt_core.proposer import Proposer
 
 def proposer_from_model(
     models: Mapping[Role, LanguageModel],
-    api_reference: Callable[[str], str],
+    api_reference: Callable[[str, str], str],
     instructions: str,
     settings: PromptSettings,
     today: Callable[[], datetime.date] = datetime.date.today,
@@ -25,8 +25,8 @@ def proposer_from_model(
 ) -> Proposer:
     """`models`: one per role, all of them; they may be the same object.
 
-    `api_reference`: kernel source in, API text for the executor out. `instructions`: the API in one line each, for the
-    planner.
+    `api_reference`: kernel source and plan in, API text for the executor out. `instructions`: the API in one line
+    each, for the planner.
 
     `menu`: the built-in catalogue's changes, offered to the planner by name. Raises ValueError for a missing role.
     """

@@ -196,7 +196,7 @@ def test_it_counts_as_arithmetic_or_is_said_not_to() -> None:
 
 @cache
 def api_text(machine: str) -> str:
-    return api_reference("import nki", machine, VERSIONS[-1:])
+    return api_reference("import nki", machine, VERSIONS[-1:], also=" ".join(functions()))
 
 
 def check_a_model_reads_of_it(name: str, machine: str) -> None:

@@ -55,7 +55,7 @@ def stage(script: Script, menu: CatalogueMenu | None) -> Iterator[tuple[Proposer
         today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
         yield (
             proposer_from_model(
-                {role: model for role in Role}, lambda source: "API", "", PromptSettings(TRN2_FACTS), today, menu
+                {role: model for role in Role}, lambda source, also: "API", "", PromptSettings(TRN2_FACTS), today, menu
             ),
             server.requests,
         )

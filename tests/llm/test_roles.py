@@ -60,7 +60,7 @@ def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[St
             server,
             proposer_from_model(
                 {role: model for role in Role},
-                lambda source: API,
+                lambda source, also: API,
                 INSTRUCTIONS,
                 settings or PromptSettings(TRN2_FACTS),
                 lambda: datetime.date(2026, 3, 1),
@@ -306,17 +306,17 @@ def test_a_long_history_is_cut_and_the_prompt_says_so() -> None:
 
 
 def test_details_go_before_the_prompt_exceeds_its_limit() -> None:
-    settings = PromptSettings(TRN2_FACTS, longest=18_000)
+    settings = PromptSettings(TRN2_FACTS, longest=19_000)
     with stage([GOOD_PLAN], settings) as given:
         given.proposer.planner.plan(context(history=long_run()))
     seen = given.requests[0]
-    assert len(seen.system) + len(seen.last_user_message) <= 18_000
+    assert len(seen.system) + len(seen.last_user_message) <= 19_000
     assert "nisa.tensor_scalar" in seen.last_user_message
 
 
 def test_a_model_with_a_short_context_gets_a_shorter_prompt() -> None:
     def overflows_above(body: dict[str, object]) -> HttpFault | str:
-        if len(json.dumps(body)) > 19_000:
+        if len(json.dumps(body)) > 20_000:
             return HttpFault(400, "invalid_request_error", "prompt is too long: 9000 tokens > 8000 maximum")
         return GOOD_PLAN
 
@@ -338,4 +338,4 @@ def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
 
 def test_every_role_needs_a_model() -> None:
     with pytest.raises(ValueError, match="no model for the planner, executor, summarizer, reflexion role"):
-        proposer_from_model({}, lambda source: API, INSTRUCTIONS, PromptSettings(TRN2_FACTS))
+        proposer_from_model({}, lambda source, also: API, INSTRUCTIONS, PromptSettings(TRN2_FACTS))
