@@ -97,7 +97,11 @@ def test_an_unknown_version_is_an_error() -> None:
         ("trn2", ["range_select(", "sendrecv(", "hwdge", "double_row: float8"], ["nc_matmul_mx", "rand2", "_x4"]),
         (
             "trn3",
-            ["range_select(", "### nisa.nc_matmul_mx\ntrn3 (NeuronCore-v4) only, not simulated", "not simulated: float4"],
+            [
+                "range_select(",
+                "### nisa.nc_matmul_mx\ntrn3 (NeuronCore-v4) only, not simulated",
+                "not simulated: float4",
+            ],
             [],
         ),
     ],
