@@ -70,7 +70,7 @@ class InstantModel:
                                "expected_gain_us": 1.0, "rationale": "because", "details": ""})  # fmt: skip
         if role is Role.SUMMARIZER:
             return json.dumps({"title": "win", "summary": "shorter"})
-        return json.dumps({"diagnosis_right": True, "lesson": "it helped", "avoid": ["a"], "build_on": ["b"]})
+        return json.dumps({"diagnosis": "right", "lesson": "it helped", "avoid": ["a"], "build_on": ["b"]})
 
 
 class InstantTarget:

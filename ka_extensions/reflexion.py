@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 from ka_extensions.outcome import Outcome
+
+
+class Diagnosis(str, Enum):
+    """Did the attacked bottleneck turn out to be one?"""
+
+    RIGHT = "right"
+    PARTLY = "partly"
+    """It was one, and not the only one; or what was gained came from elsewhere as well."""
+    WRONG = "wrong"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -18,8 +31,7 @@ class Reflexion:
     actual_gain_us: float | None
     """None when the candidate never got a latency."""
     outcome: Outcome
-    diagnosis_right: bool
-    """Did the attacked bottleneck turn out to be one?"""
+    diagnosis: Diagnosis
     lesson: str
     avoid: tuple[str, ...] = ()
     build_on: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
 from ka_extensions.divergence_guard import Decision
-from ka_extensions.reflexion import Reflexion
+from ka_extensions.reflexion import Diagnosis, Reflexion
 
 AGREEMENT = 0.25
 """A gain within this of the expected one means that the machine model saw the cause."""
@@ -294,11 +294,18 @@ class CatalogueReflector:
             expected_gain_us=plan.expected_gain_us,
             actual_gain_us=gain_us,
             outcome=outcome_of(result, decision),
-            diagnosis_right=improved and gain_us is not None and gain_us >= (1 - AGREEMENT) * plan.expected_gain_us,
+            diagnosis=_diagnosis(plan, gain_us if improved else None),
             lesson=_lesson(plan, gain_us, result),
             avoid=() if improved else (f"{plan.title} (on {context.parent.id})",),
             build_on=(plan.title,) if improved else (),
         )
+
+
+def _diagnosis(plan: Plan, gain_us: float | None) -> Diagnosis:
+    """`gain_us`: of what became the best; None where nothing did."""
+    if gain_us is None:
+        return Diagnosis.WRONG
+    return Diagnosis.RIGHT if gain_us >= (1 - AGREEMENT) * plan.expected_gain_us else Diagnosis.PARTLY
 
 
 def _lesson(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str:

@@ -85,13 +85,12 @@ def list_field(answer: Mapping[str, Any], name: str, *, most: int, longest: int)
     return tuple(dict.fromkeys(item for item in kept if item and item.lower() not in ("none", "n/a")))[:most]
 
 
-def flag_field(answer: Mapping[str, Any], name: str) -> bool:
+def word_field(answer: Mapping[str, Any], name: str, words: tuple[str, ...]) -> str:
+    """One of these words, lower case."""
     value = answer.get(name)
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in ("true", "yes", "right", "false", "no", "wrong"):
-        return value.strip().lower() in ("true", "yes", "right")
-    raise MalformedAnswer(f"the field {name!r} is {_kind(value)}; it must be true or false")
+    if isinstance(value, str) and value.strip().lower() in words:
+        return value.strip().lower()
+    raise MalformedAnswer(f"the field {name!r} is {_kind(value)}; it must be one of {', '.join(words)}")
 
 
 def microseconds_field(answer: Mapping[str, Any], name: str) -> float:

@@ -234,6 +234,38 @@ def engine_times(profile: Profile) -> list[EngineTime]:
 
 
 @dataclass(frozen=True)
+class ProfileChange:
+    """One line of a profile that a change of the kernel moved; empty where it is not there."""
+
+    what: str
+    before: str
+    after: str
+
+
+LEAST_CHANGE = 0.01
+"""Of the value before: what moved less is left out."""
+
+
+def profile_changes(before: Profile, after: Profile) -> list[ProfileChange]:
+    """What two profiles of one run do not have in common: engines, gaps, then the fields that prompts show."""
+    values: dict[str, list[tuple[float, str] | None]] = {}
+    for at, profile in enumerate((before, after)):
+        engines = [(f"{e.name} busy", e.busy_us) for e in engine_times(profile)]
+        gaps = [(f"gap: {gap.name}", gap.cost_us) for gap in profile.gaps]
+        shown = [(what, us, microseconds(us)) for what, us in (*engines, *gaps)]
+        shown += [
+            (n, profile.fields[n], _formatted(profile.fields[n], u)) for n, u, _ in _field_list() if n in profile.fields
+        ]
+        for what, value, text in shown:
+            values.setdefault(what, [None, None])[at] = value, text
+    return [
+        ProfileChange(what, one[1] if one else "", other[1] if other else "")
+        for what, (one, other) in values.items()
+        if one is None or other is None or abs(other[0] - one[0]) > LEAST_CHANGE * abs(one[0])
+    ]
+
+
+@dataclass(frozen=True)
 class ShownFiles:
     """Of what a kernel imports, whole files as far as they fit, and the paths of the others."""
 

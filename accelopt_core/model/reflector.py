@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, explain, microseconds
 from accelopt_core.learning.experiences import actual_gain_us, kernel_diff, outcome_of
-from accelopt_core.model.answers import MalformedAnswer, flag_field, list_field, read_object, text_field
+from accelopt_core.model.answers import MalformedAnswer, list_field, read_object, text_field, word_field
 from accelopt_core.model.prompting import (
     Detail,
     PromptSettings,
     ask_for_object,
+    profile_changes,
     profile_fields,
     render,
 )
@@ -19,16 +20,18 @@ from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.plain_text import one_line
-from ka_extensions.reflexion import Reflexion
+from ka_extensions.reflexion import Diagnosis, Reflexion
 
 _LONGEST_FACT = 1_000
 """Characters of a lesson that no model has written."""
+_MOSTLY = 0.75
+"""Of the expected gain: with that much of it, and no review, the diagnosis counts as right."""
 
 
 @dataclass(frozen=True)
 class _Judgement:
     lesson: str
-    diagnosis_right: bool
+    diagnosis: Diagnosis
     avoid: tuple[str, ...] = ()
     build_on: tuple[str, ...] = ()
 
@@ -62,7 +65,7 @@ class ModelReflector:
             judgement = _Judgement(
                 lesson=f"{_facts(plan, gain_us, result)} (From the numbers: {self._model.name} gave no usable review, "
                 f"{complaint}.)",
-                diagnosis_right=gain_us is not None and gain_us > 0,
+                diagnosis=_by_numbers(plan, gain_us),
             )
         return Reflexion(
             round=context.round,
@@ -71,7 +74,7 @@ class ModelReflector:
             expected_gain_us=plan.expected_gain_us,
             actual_gain_us=gain_us,
             outcome=outcome_of(result, decision),
-            diagnosis_right=judgement.diagnosis_right,
+            diagnosis=judgement.diagnosis,
             lesson=judgement.lesson,
             avoid=judgement.avoid,
             build_on=judgement.build_on,
@@ -98,6 +101,7 @@ def _prompt(
         diff=kernel_diff(context.parent.source, candidate.source) if candidate is not None else "",
         fields_before=profile_fields(context.parent_result.profile, detail.fields),
         fields_after=profile_fields(after, detail.fields) if after is not None else [],
+        changes=profile_changes(context.parent_result.profile, after) if after is not None else [],
         detail=detail,
     )
 
@@ -106,10 +110,16 @@ def _read_judgement(reply: str) -> _Judgement:
     answer = read_object(reply, required="lesson")
     return _Judgement(
         lesson=" ".join(text_field(answer, "lesson", longest=1_000).split()),
-        diagnosis_right=flag_field(answer, "diagnosis_right"),
+        diagnosis=Diagnosis(word_field(answer, "diagnosis", tuple(map(str, Diagnosis)))),
         avoid=list_field(answer, "avoid", most=3, longest=500),
         build_on=list_field(answer, "build_on", most=3, longest=500),
     )
+
+
+def _by_numbers(plan: Plan, gain_us: float | None) -> Diagnosis:
+    if gain_us is None or gain_us <= 0:
+        return Diagnosis.WRONG
+    return Diagnosis.RIGHT if gain_us >= _MOSTLY * plan.expected_gain_us else Diagnosis.PARTLY
 
 
 def _facts(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str:

@@ -27,7 +27,12 @@ def renamed_evaluation(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_attempt(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of experiments.jsonl held half of what it says in an `attempt` of its own."""
+    """A line of experiments.jsonl held half of what it says in an `attempt` of its own, and a diagnosis was right or it
+    was not."""
+    reflexion = record.get("reflexion")
+    if isinstance(reflexion, Mapping) and "diagnosis_right" in reflexion:
+        said = {key: value for key, value in reflexion.items() if key != "diagnosis_right"}
+        record = {**record, "reflexion": {**said, "diagnosis": "right" if reflexion["diagnosis_right"] else "wrong"}}
     if "attempt" not in record:
         return dict(record)
     half = record["attempt"]

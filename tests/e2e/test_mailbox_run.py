@@ -65,7 +65,7 @@ class FreshReader:
             return "```python\n" + re.sub(r"STEP = \d+", f"STEP = {wanted.group(1)}", kernel.group(1)) + "```\n"
         if role == "summarizer":
             return json.dumps({"title": "Longer DMA rows", "summary": "Twice the row, fewer descriptors."})
-        return json.dumps({"diagnosis_right": True, "lesson": "row length mattered", "avoid": [], "build_on": ["rows"]})
+        return json.dumps({"diagnosis": "right", "lesson": "row length mattered", "avoid": [], "build_on": ["rows"]})
 
 
 def test_a_program_that_knows_only_the_request_files_plays_every_role(tmp_path: Path) -> None:

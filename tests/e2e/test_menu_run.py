@@ -18,7 +18,7 @@ if "ONE change" in prompt and row:
 elif "ONE change" in prompt:
     print("nothing on the menu")
 else:
-    print(json.dumps({"title": "t", "summary": "s", "diagnosis_right": True, "lesson": "l", "avoid": [],
+    print(json.dumps({"title": "t", "summary": "s", "diagnosis": "right", "lesson": "l", "avoid": [],
                       "build_on": []}))
 """
 

@@ -19,7 +19,7 @@ PLAN = json.dumps({
 })  # fmt: skip
 SUMMARY = json.dumps({"title": "Widen DMA rows", "summary": "Rows of 8 KiB instead of 1 KiB halve the time."})
 LESSON = json.dumps({
-    "diagnosis_right": True, "lesson": "DMA rows were the limit", "avoid": ["short rows"], "build_on": ["wide rows"],
+    "diagnosis": "right", "lesson": "DMA rows were the limit", "avoid": ["short rows"], "build_on": ["wide rows"],
 })  # fmt: skip
 
 

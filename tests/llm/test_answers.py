@@ -7,7 +7,7 @@ import json
 import pytest
 
 from accelopt_core.evaluation import Bottleneck
-from accelopt_core.model.answers import MalformedAnswer, flag_field, list_field, read_object
+from accelopt_core.model.answers import MalformedAnswer, list_field, read_object, word_field
 from accelopt_core.model.planner import described_plan
 
 FIELDS = {
@@ -115,15 +115,15 @@ def test_a_list_of_anything_else_is_malformed(value: object) -> None:
         list_field({"avoid": value}, "avoid", most=3, longest=50)
 
 
-@pytest.mark.parametrize(("value", "flag"), [(True, True), (False, False), ("yes", True), ("Wrong", False)])
-def test_flags(value: object, flag: bool) -> None:
-    assert flag_field({"right": value}, "right") is flag
+@pytest.mark.parametrize("value", ["partly", " Partly ", "PARTLY"])
+def test_one_of_some_words(value: object) -> None:
+    assert word_field({"diagnosis": value}, "diagnosis", ("right", "partly")) == "partly"
 
 
-@pytest.mark.parametrize("value", [None, 1, "partly"])
-def test_a_flag_that_is_none(value: object) -> None:
-    with pytest.raises(MalformedAnswer, match="must be true or false"):
-        flag_field({"right": value}, "right")
+@pytest.mark.parametrize("value", [None, True, "wrong", "right | partly"])
+def test_a_word_that_is_none_of_them(value: object) -> None:
+    with pytest.raises(MalformedAnswer, match="must be one of right, partly"):
+        word_field({"diagnosis": value}, "diagnosis", ("right", "partly"))
 
 
 @pytest.mark.parametrize("hostile", ["{" * 50_000, "[{" * 20_000, '{"a":' * 5_000, "{" + "x" * 200_000])

@@ -11,7 +11,17 @@ import jinja2
 import pytest
 
 import accelopt_core.model.prompting as prompting
-from accelopt_core.evaluation import HotLine, Idle, Likely, Measured, microseconds
+from accelopt_core.evaluation import (
+    Bounds,
+    Cause,
+    Gap,
+    HotLine,
+    Idle,
+    Likely,
+    Measured,
+    Profile,
+    microseconds,
+)
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.executor import executor_prompt
@@ -23,6 +33,7 @@ from accelopt_core.model.prompting import (
     brief,
     engine_times,
     numbered,
+    profile_changes,
     profile_fields,
     prompts_version,
     render,
@@ -272,3 +283,18 @@ def test_planner_and_executor_see_them_as_files_that_stay() -> None:
         assert "stands in its package as `library/core/silu.py`" in prompt and "These files stay as they are" in prompt
         assert "(Left out to keep this prompt short: library/large.py.)" in prompt
     assert "library/" not in executor_prompt(context(), PLAN, (), "", Detail())
+
+
+def test_two_profiles_are_told_apart_by_what_moved() -> None:
+    def profile(busy_us: float, gap_us: float, fields: dict[str, float]) -> Profile:
+        gaps = (Gap(Cause.WAITING.value, gap_us, "overlap", "it waits"),) if gap_us else ()
+        named = {"tensor_engine_active_time": busy_us * 1e-6, **fields}
+        return Profile(named, Bounds(1.0, 1.0, 1.0, "declared"), (), gaps)
+
+    before = profile(80.0, 30.0, {"hbm_read_bytes": 4e6, "hbm_write_bytes": 1e6})
+    after = profile(80.5, 0.0, {"hbm_read_bytes": 2e6, "hbm_write_bytes": 1e6})
+
+    changes = {each.what: (each.before, each.after) for each in profile_changes(before, after)}
+
+    assert list(changes) == [f"gap: {Cause.WAITING.value}", "hbm_read_bytes"]
+    assert changes[f"gap: {Cause.WAITING.value}"] == ("30.0 µs", "")

@@ -22,6 +22,7 @@ from infra.llm.registry import build_model
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.error_patterns import RecurringError
 from ka_extensions.idea_bans import Ban
+from ka_extensions.reflexion import Diagnosis
 from nki_sim.machine import machine
 from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL, PLAN, context, measured
@@ -240,7 +241,7 @@ def test_without_a_usable_summary_the_facts_are_filed_and_it_says_so() -> None:
 # --- reflexion ----------------------------------------------------------------------------------------
 
 GOOD_REVIEW = json.dumps(
-    {"lesson": "The load was on the way.", "diagnosis_right": True, "avoid": [], "build_on": ["resident scale"]}
+    {"lesson": "The load was on the way.", "diagnosis": "right", "avoid": [], "build_on": ["resident scale"]}
 )
 
 
@@ -250,9 +251,10 @@ def test_the_review_holds_the_models_judgement_and_our_numbers() -> None:
             context(), PLAN, Candidate("c4", BETTER), measured(320.0), GUARD.decide(320.0, 400.0)
         )
     assert (note.expected_gain_us, note.actual_gain_us, note.outcome) == (60.0, 80.0, "improved")
-    assert note.diagnosis_right and note.build_on == ("resident scale",)
+    assert note.diagnosis is Diagnosis.RIGHT and note.build_on == ("resident scale",)
     prompt = given.requests[0].last_user_message
     assert "80.0 µs gained" in prompt and "The profile after the change" in prompt
+    assert "What the change did to the profile" in prompt and "The profile before" not in prompt
 
 
 @pytest.mark.parametrize(("candidate", "result", "outcome", "shown"), [
@@ -276,7 +278,7 @@ def test_without_a_usable_review_the_numbers_are_the_lesson_and_it_says_so() -> 
         )
     assert "expected to gain 60.0 µs, gained 10.0 µs" in note.lesson
     assert "gave no usable review" in note.lesson
-    assert note.diagnosis_right
+    assert note.diagnosis is Diagnosis.PARTLY
 
 
 # --- size ---------------------------------------------------------------------------------------------

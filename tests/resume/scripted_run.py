@@ -117,7 +117,7 @@ def reply_to(body: dict[str, Any]) -> str:
         return kernels[number][int(latest.group(1)) if latest else 0]
     if "Write the entry" in text:
         return json.dumps({"title": f"Wider rows {number}", "summary": "Longer rows cost less."})
-    return json.dumps({"diagnosis_right": True, "lesson": f"lesson {number}", "avoid": [], "build_on": ["rows"]})
+    return json.dumps({"diagnosis": "right", "lesson": f"lesson {number}", "avoid": [], "build_on": ["rows"]})
 
 
 def _text(content: Any) -> str:

@@ -91,7 +91,7 @@ class Misbehaving:
             }))  # fmt: skip
         if "Write the entry" in text:
             return self._says(json.dumps({"title": f"win {number}", "summary": "Longer rows cost less."}))
-        return self._says(json.dumps({"diagnosis_right": False, "lesson": f"lesson {number}", "avoid": [f"a{number}"]}))
+        return self._says(json.dumps({"diagnosis": "wrong", "lesson": f"lesson {number}", "avoid": [f"a{number}"]}))
 
     def _says(self, text: str) -> Says:
         dice = self._dice.randrange

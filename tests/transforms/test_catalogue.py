@@ -20,6 +20,7 @@ from accelopt_core.transforms.base import AnalysisContext, Refusal, parse_kernel
 from accelopt_core.transforms.registry import STEPS, TRANSFORMS
 from infra.tasks.seed_index import load_seed
 from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.reflexion import Diagnosis
 from tests.attempts import attempted
 from tests.transforms.running import KEEPS_LOADS, predictor, priced_by, random, run
 
@@ -229,7 +230,7 @@ def test_a_win_becomes_an_experience_and_a_lesson(catalogue):
 
     assert (experience.technique, experience.kernel) == ("hoist-invariant-load", "matmul")
     assert experience.speedup == pytest.approx(1000 / 720)
-    assert (lesson.expected_gain_us, lesson.actual_gain_us, lesson.diagnosis_right) == (300.0, 280.0, True)
+    assert (lesson.expected_gain_us, lesson.actual_gain_us, lesson.diagnosis) == (300.0, 280.0, Diagnosis.RIGHT)
     assert lesson.build_on and not lesson.avoid
     assert len(OptimizationMemory([experience, experience])) == 1
 
