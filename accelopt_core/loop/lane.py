@@ -35,6 +35,8 @@ class Lane:
     """The newest attempt, not filed yet: its decision is still to come."""
     candidate: Candidate | None = None
     result: Evaluation | None = None
+    tries: list[Attempt] = field(default_factory=list)
+    """Every attempt of this lane, oldest first."""
     stopped_by: BaseException | None = field(default=None, repr=False)
 
     @property
@@ -44,12 +46,15 @@ class Lane:
     def run(
         self,
         executor: Executor,
-        evaluate: Callable[[Place, Candidate], Evaluation],
+        evaluate: Callable[[Place, Candidate, Sequence[Attempt]], Evaluation],
         steps: Steps,
         file: Callable[[Attempt], None],
         max_repairs: int,
     ) -> None:
-        """`file` is handed each attempt but the last. Raises Stop, BudgetExhausted and what `evaluate` raises."""
+        """`evaluate` is handed the lane's earlier attempts too, and `file` each attempt but the last.
+
+        Raises Stop, BudgetExhausted and what `evaluate` raises.
+        """
         plan = self.plan
         assert plan is not None
         feedback: tuple[Feedback, ...] = ()
@@ -76,7 +81,7 @@ class Lane:
             name = attempt_id(self.place.round, self.place.lane, number)
             candidate = Candidate(name, source, self.context.parent.id, plan.id)
             steps.check(self.place)
-            result = evaluate(self.place, candidate)
+            result = evaluate(self.place, candidate, tuple(self.tries))
             self.candidate, self.result = candidate, result
             message = explain(result)
             self._hold(self.tried(number, Outcome(result.kind), message, candidate, result), file)
@@ -99,6 +104,7 @@ class Lane:
         if self.last is not None:
             file(self.last)
         self.last = entry
+        self.tries.append(entry)
 
 
 def run_side_by_side(lanes: Sequence[Lane], run: Callable[[Lane, Callable[[Attempt], None]], None], steps: Steps,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
@@ -29,6 +29,7 @@ from accelopt_core.loop.events import (
     RoundStarted,
     RunObserver,
 )
+from accelopt_core.loop.known_programs import INPUT, known_programs
 from accelopt_core.loop.lane import LETTERS, MOST_LANES, Lane, run_side_by_side
 from accelopt_core.loop.search_state import SearchState
 from accelopt_core.loop.steps import Place, Steps, Stop
@@ -39,6 +40,7 @@ from accelopt_core.ports import (
     EvaluationLimits,
     EvaluationRequest,
     Journal,
+    KnownProgram,
     ModelError,
     Target,
 )
@@ -135,7 +137,7 @@ class Loop:
         self._settings = settings
         self._history = AttemptHistory[Attempt]()
         self._window = ReflexionWindow(settings.reflexion_window)
-        self._input = Candidate("input", source)
+        self._input = Candidate(INPUT, source)
         self._measured: dict[str, Attempt] = {}
         """By candidate: a winner that fails its last check is written once more."""
         self._past = past
@@ -290,8 +292,9 @@ class Loop:
         """
         best, below_us = self._state.best, self._state.best_result.latency_us
 
-        def evaluate(place: Place, candidate: Candidate) -> Evaluation:
-            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us), place)
+        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt]) -> Evaluation:
+            known = known_programs(self._state.baseline, (*self._history.attempts, *tries), below_us)
+            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us, known=known), place)
 
         def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
             lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
@@ -372,12 +375,12 @@ class Loop:
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
-        final: bool = False,
+        final: bool = False, known: tuple[KnownProgram, ...] = (),
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         cores, original = (None, None) if candidate is self._input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
-            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, cores
+            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, cores, known
         )
 
     def _confirm_winner(self) -> None:

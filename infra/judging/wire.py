@@ -15,6 +15,7 @@ from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
     Crashed,
+    Duplicate,
     Evaluation,
     Finding,
     Gap,
@@ -34,6 +35,7 @@ from accelopt_core.evaluation import (
 from accelopt_core.ports import (
     EvaluationLimits,
     EvaluationRequest,
+    KnownProgram,
     TargetError,
     TargetMisconfigured,
     TargetUnreachable,
@@ -43,7 +45,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task,
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def decode_job(text: str) -> Job:
         incumbent=None if data["incumbent"] is None else Candidate(**data["incumbent"]),
         original=None if data["original"] is None else Candidate(**data["original"]),
         cores=data["cores"],
+        known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
@@ -158,15 +161,19 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
     """The Evaluation behind its `asdict` form. Raises KeyError, TypeError or ValueError when it is none."""
     fields = dict(data)
     kind = fields.pop("kind")
+    if "programs" in fields:
+        fields["programs"] = tuple(str(digest) for digest in fields["programs"])
     if kind == "compile_failed":
         return CompileFailed(**fields)
     if kind == "incorrect":
         failure = dict(fields["failure"])
         if failure.get("worst_index") is not None:
             failure["worst_index"] = tuple(failure["worst_index"])
-        return Incorrect(CheckFailure(**failure))
+        return Incorrect(**{**fields, "failure": CheckFailure(**failure)})
     if kind == "implausible":
         return Implausible(**fields)
+    if kind == "duplicate":
+        return Duplicate(**fields)
     if kind == "timed_out":
         return TimedOut(**{**fields, "step": Step(fields["step"])})
     if kind == "crashed":
