@@ -74,5 +74,7 @@ def test_what_is_the_same_at_the_cheap_shape_alone_is_judged(target: LocalTarget
 
 
 def test_a_hostile_text_is_refused_whatever_its_program(target: LocalTarget, fast: Evaluation) -> None:
-    result, _ = judged(target, FAST.replace("STEP = 2048", "STEP = 2048 + 0 * len(open('/proc/version').read())"), ("r001t1", fast))
+    result, _ = judged(
+        target, FAST.replace("STEP = 2048", "STEP = 2048 + 0 * len(open('/proc/version').read())"), ("r001t1", fast)
+    )
     assert result.kind == "compile_failed"
