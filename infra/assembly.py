@@ -24,7 +24,7 @@ from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
-from accelopt_core.loop.lane import MOST_LANES
+from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
@@ -390,7 +390,7 @@ def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> 
     if wanted:
         return wanted
     chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
-    return min(max(at_once, chosen), MOST_LANES)
+    return min(max(at_once, chosen), MOST_AT_ONCE)
 
 
 def calibrations_of(settings: config.Settings) -> Calibrations:
@@ -431,6 +431,9 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         patience=settings.run.patience,
         max_repairs=guard.max_repairs,
         width=settings.run.width or 1,
+        beam=settings.run.beam,
+        plans=settings.run.plans,
+        samples=settings.run.samples,
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
         bans=BanRule(guard.ban_after, guard.ban_rounds),
         recurring_after=guard.recurring_after,
