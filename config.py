@@ -99,6 +99,12 @@ class RunSettings(Group):
     )
     plans: int = setting(1, "Plans for each of them.", legal=_COUNT)
     samples: int = setting(1, "Kernels that a model writes from each plan, of which the fastest counts.", legal=_COUNT)
+    sweep: int | None = setting(
+        None,
+        "Settings of a written kernel's TUNABLES that are priced, of which the fastest is the candidate; 0: as it was "
+        "written. Without it: 24 in a search with --beam, --plans or --samples, else 0.",
+        legal=_WHOLE,
+    )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(
         None, "Name of the run. Without it: time, task and four random digits.", metavar="NAME"

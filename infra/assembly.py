@@ -20,6 +20,7 @@ from types import FrameType
 from rich.console import Console
 
 import config
+from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
@@ -158,6 +159,7 @@ def _optimize(
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
         proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
+        proposer = _sweeping(proposer, loop_settings(settings, provider).by_archive, settings, predictor, observer)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -531,6 +533,17 @@ def _proposer(
         datetime.date.today,
         menu,
     )
+
+
+def _sweeping(
+    proposer: Proposer, by_archive: bool, settings: config.Settings, predictor: Predictor, observer: Observers
+) -> Proposer:
+    wanted = settings.run.sweep
+    most = (sweep.MOST if by_archive else 0) if wanted is None else wanted
+    if most < 2:
+        return proposer
+    swept = sweep.SweepingExecutor(proposer.executor, predictor, most, lambda line: observer.tell(events.Notice(line)))
+    return replace(proposer, executor=swept)
 
 
 def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
