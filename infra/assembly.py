@@ -174,7 +174,7 @@ def _optimize(
                 experiences=len(memory.load()),
                 max_hours=settings.budget.max_hours,
                 hours_before=seconds_before / 3600,
-                width=settings.run.width or 1,
+                width=loop_settings(settings, provider).candidates,
             )
         )
         for notice in _notices(settings, problem, provider, info):
