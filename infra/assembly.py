@@ -159,7 +159,7 @@ def _optimize(
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
         proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
-        proposer = _sweeping(proposer, loop_settings(settings, provider).by_archive, settings, predictor, observer)
+        proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -529,17 +529,20 @@ def _proposer(
         models,
         partial(api_reference, machine=info.machine, versions=versions),
         instruction_list(info.machine),
-        _prompt_settings(settings, info, versions),
+        replace(_prompt_settings(settings, info, versions), sweeps=_swept_settings(settings, provider) >= 2),
         datetime.date.today,
         menu,
     )
 
 
-def _sweeping(
-    proposer: Proposer, by_archive: bool, settings: config.Settings, predictor: Predictor, observer: Observers
-) -> Proposer:
-    wanted = settings.run.sweep
-    most = (sweep.MOST if by_archive else 0) if wanted is None else wanted
+def _swept_settings(settings: config.Settings, provider: str) -> int:
+    """Of a kernel that was written; fewer than two are none."""
+    if settings.run.sweep is not None:
+        return settings.run.sweep
+    return sweep.MOST if loop_settings(settings, provider).by_archive else 0
+
+
+def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Observers) -> Proposer:
     if most < 2:
         return proposer
     swept = sweep.SweepingExecutor(proposer.executor, predictor, most, lambda line: observer.tell(events.Notice(line)))

@@ -89,10 +89,14 @@ def test_what_a_model_declares_tunable_is_swept_without_it(tmp_path: Path) -> No
     tunable = SLOW.replace("STEP = 256", 'STEP = 512\nTUNABLES = {"STEP": (512, 1024, 2048)}')
     with WireServer([PLAN, code(tunable), SUMMARY, LESSON]) as server:
         ran = run_with(server, "anthropic", tmp_path, "--sweep", "8")
+        told = [
+            "All of them are priced before your kernel is tried" in str(each.body["system"]) for each in server.requests
+        ]
     assert ran.status == 0 and ran.outcomes() == ["improved"], ran.errors + ran.output
     best = (ran.folder / "best_kernel.py").read_text(encoding="utf-8")
     assert best.strip() == tunable.replace("STEP = 512", "STEP = 2048").strip()
     log = (ran.folder / "run.log").read_text(encoding="utf-8")
+    assert told == [False, True, False, False], "the executor, and nobody else"
     assert "wider DMA rows: swept 3 settings; STEP = 2048 is predicted to take" in log
 
 
