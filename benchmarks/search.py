@@ -88,27 +88,23 @@ def _evaluations(needed: Sequence[int | None]) -> str:
     return text if len(known) == len(needed) else f"{text}; {len(needed) - len(known)} of {len(needed)} never"
 
 
-STEPS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-"""Regrets in % where the picture has a line."""
-LETTERS = "rgsba"
+MARKS = ((10.0, "#"), (5.0, "X"), (2.0, "o"), (1.0, "-"), (0.5, "."), (0.0, " "))
+"""Regrets in %, and how the picture shows what is above."""
 
 
 def picture(found: dict[tuple[str, str], Runs], most: int) -> list[str]:
-    """Mean over grids of each strategy's median regret against evaluations; where several are, the last letter."""
+    """A line for each strategy, a column for each evaluation: the mean over grids and seeds of the regret."""
     names = list(dict.fromkeys(strategy for _, strategy in found))
-    rows = [[" "] * (most + 1) for _ in range(len(STEPS) + 1)]
-    for letter, name in zip(LETTERS, names):
+    widest = max(map(len, names))
+    said = ", ".join(f"{mark} above {least:g}" for least, mark in MARKS[:-1])
+    scale = "".join(f"{at:<10}" for at in range(0, most + 1, 10))
+    lines = [f"regret in %, mean over grids and seeds: {said}", f"{'evaluations':>{widest}}  {scale.rstrip()}"]
+    for name in names:
         runs = [each for (_, strategy), each in found.items() if strategy == name]
-        for at in range(most + 1):
-            regret = 100 * statistics.mean(statistics.median(each.at(at)) for each in runs)
-            rows[sum(regret > step for step in STEPS)][at] = letter
-    lines = ["regret in %, mean over the grids of the median over the seeds"]
-    for height in range(len(STEPS), -1, -1):
-        edge = f"<= {STEPS[height]:g}" if height < len(STEPS) else f"> {STEPS[-1]:g}"
-        lines.append(f"{edge:>8} |{''.join(rows[height])}")
-    lines.append(f"{'':>8} +{'-' * (most + 1)}")
-    lines.append(f"{'':>9} 0{'evaluations':^{most - 1}}{most}")
-    return lines + [f"{'':>9} {letter}: {name}" for letter, name in zip(LETTERS, names)]
+        means = [100 * statistics.mean(regret for each in runs for regret in each.at(at)) for at in range(most + 1)]
+        row = "".join(next(mark for least, mark in MARKS if mean >= least) for mean in means)
+        lines.append(f"{name:>{widest}} |{row}|")
+    return lines
 
 
 def missed(found: dict[tuple[str, str], Runs]) -> list[str]:
