@@ -31,6 +31,12 @@ class BeamState(SearchState):
     def parents(self) -> tuple[tuple[Candidate, Measured], ...]:
         return tuple(self._known[name] for name in self._archive.draw(self._beam))
 
+    @property
+    def reserve(self) -> tuple[tuple[Candidate, Measured], ...]:
+        drawn = self._archive.draw(self._beam)
+        others = self._archive.draw(len(self._archive.cells))
+        return tuple(self._known[name] for name in others if name not in drawn)
+
     def adopt(self, candidate: Candidate, measured: Measured, decision: Decision, technique: str) -> None:
         super().adopt(candidate, measured, decision, technique)
         before = self._techniques.get(candidate.parent_id or "", frozenset())

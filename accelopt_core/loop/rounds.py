@@ -277,14 +277,13 @@ class Loop:
     def _planned(self, number: int, context: RoundContext) -> list[Lane]:
         """The lanes of a round: one for each sample of each plan; one whose planner gave none has no plan."""
         settings = self._settings
-        names = iter(lane_names(settings.candidates))
+        names = lane_names(settings.candidates)
         lanes: list[Lane] = []
         plans: tuple[Plan, ...] = ()
         nothing: NothingToPlan | None = None
-        for start, count in self._starts(context):
-            for _ in range(count):
-                place = Place(number, next(names))
-                beside = [next(names) for _ in range(settings.samples - 1)]
+        for start, count, only_if_none in self._starts(context):
+            for _ in range(0 if only_if_none and lanes else count):
+                place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
                 self._steps.begin(place, Step.PLAN)
                 known = replace(start, planned=plans) if plans else start
                 try:
@@ -314,20 +313,24 @@ class Loop:
                 plans += (plan,)
                 plan = replace(plan, id=f"{plan.id}{place.lane}")
                 of = 1 if plan.by_tool else settings.samples
-                for sample, name in enumerate((place.lane, *beside[: of - 1]), 1):
-                    self._tell(PlanMade(number, plan, name))
-                    lanes.append(Lane(Place(number, name), replace(parted, sample=sample, samples=of), plan))
+                for sample, each in enumerate((place, *beside[: of - 1]), 1):
+                    self._tell(PlanMade(number, plan, each.lane))
+                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan))
                 self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
         if not lanes and nothing is not None:
             raise nothing
         return _counted(lanes)
 
-    def _starts(self, context: RoundContext) -> list[tuple[RoundContext, int]]:
-        """What plans of the round start from, and how many of each."""
-        settings = self._settings
+    def _starts(self, context: RoundContext) -> list[tuple[RoundContext, int, bool]]:
+        """What plans of the round start from, how many of each, and whether only where nothing before gave any."""
+        settings, state = self._settings, self._state
         if not settings.by_archive:
-            return [(context, settings.width)]
-        return [(context.started_from(parent.id), settings.plans) for parent, _ in self._state.parents]
+            return [(context, settings.width, False)]
+        return [
+            (context.started_from(parent.id), settings.plans, reserve)
+            for parents, reserve in ((state.parents, False), (state.reserve, True))
+            for parent, _ in parents
+        ]
 
     def _carry_out(self, lanes: list[Lane]) -> BaseException | None:
         """Writes and evaluates the lanes' candidates, all at once where there are several.

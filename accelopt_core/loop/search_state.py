@@ -52,6 +52,11 @@ class SearchState:
         """Those that the next round starts from."""
         return ((self.parent, self.parent_result),)
 
+    @property
+    def reserve(self) -> tuple[tuple[Candidate, Measured], ...]:
+        """Those that it starts from where there is nothing to plan for the parents, in this order."""
+        return ()
+
     def adopt(self, candidate: Candidate, measured: Measured, decision: Decision, technique: str) -> None:
         """`technique`: what made it of its parent."""
         self._measured.append((candidate, measured))

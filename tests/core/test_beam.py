@@ -120,6 +120,15 @@ def test_one_parent_at_a_time_gives_way_when_nothing_comes_of_it() -> None:
     assert [script.started_from(number)[0] for number in (1, 2, 3, 4)] == ["k", "k + a", "k + a", "k + b"]
 
 
+def test_where_nothing_can_be_planned_for_a_kernel_another_is_gone_on_from() -> None:
+    script = two_ways()
+    script.ideas["k + a"].clear()
+    result = script.go(replace(BEAM, beam=1, plans=2, rounds=9))
+    assert script.started_from(2) == ["k + a", "k + b", "k + b"] and script.started_from(3)[0] == "k + b + d"
+    assert [attempt.lane for attempt in result.attempts if attempt.round == 2] == ["a", "b"]
+    assert result.best.source == "k + b + d" and result.reason.startswith("nothing for")
+
+
 def test_what_is_too_slow_is_not_gone_on_from() -> None:
     script = two_ways()
     script.worth["k + b"] = 121
