@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from accelopt_core.loop.lane import MOST_LANES
+from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.llm import registry
 from infra.settings_reader import (
@@ -89,7 +89,21 @@ class RunSettings(Group):
         None,
         "Candidates that a round tries at once. Without it: as many as the target evaluates at once, but on a device "
         "with the catalogue at least 3: the best by simulation, of which the device chooses.",
-        legal=Legal(at_least=1, below=MOST_LANES + 1),
+        legal=Legal(at_least=1, below=MOST_AT_ONCE + 1),
+    )
+    beam: int = setting(
+        1,
+        "Kernels that a round starts from: of each kind the fastest, kept in an archive and never lost. With this, "
+        "--plans and --samples at 1 a round starts from one kernel, the best or where its exploration led.",
+        legal=_COUNT,
+    )
+    plans: int = setting(1, "Plans for each of them.", legal=_COUNT)
+    samples: int = setting(1, "Kernels that a model writes from each plan, of which the fastest counts.", legal=_COUNT)
+    sweep: int | None = setting(
+        None,
+        "Settings of a written kernel's TUNABLES that are priced, of which the fastest is the candidate; 0: as it was "
+        "written. Without it: 24 in a search with --beam, --plans or --samples, else 0.",
+        legal=_WHOLE,
     )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(
@@ -120,6 +134,9 @@ class RunSettings(Group):
         if (self.function is not None or self.migrate) and self.kernel is None and self.resume is None:
             which = "migrate" if self.migrate else "function"
             raise SettingsError(f"{which}: it is about a kernel file of yours: give --kernel FILE too")
+        if self.beam * self.plans * self.samples > MOST_LANES:
+            tried = self.beam * self.plans * self.samples
+            raise SettingsError(f"beam: with plans and samples {tried} candidates a round, and at most {MOST_LANES}")
         if self.suite is not None and (self.kernel is not None or self.in_place):
             raise SettingsError("suite: its tasks have their own kernels: leave --kernel and --in-place away")
         if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):

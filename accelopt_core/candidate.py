@@ -35,6 +35,8 @@ class Plan:
     """What the executor needs to carry it out."""
     parent_id: str | None = None
     """The measured candidate it changes; None: the one that the round starts from."""
+    by_tool: bool = False
+    """Carried out without a model, so that there is one way to write it and no sample to draw."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():

@@ -1,4 +1,4 @@
-"""What became of a candidate: exactly one of six outcomes, and only one of them has a latency."""
+"""What became of a candidate: exactly one of seven outcomes, and only one of them has a latency."""
 
 from __future__ import annotations
 
@@ -204,6 +204,8 @@ class CompileFailed:
 @dataclass(frozen=True)
 class Incorrect:
     failure: CheckFailure
+    programs: tuple[str, ...] = ()
+    """As `Measured.programs`."""
     kind: Literal["incorrect"] = "incorrect"
 
 
@@ -213,6 +215,8 @@ class Implausible:
 
     message: str
     latency_us: float | None = None
+    programs: tuple[str, ...] = ()
+    """As `Measured.programs`."""
     kind: Literal["implausible"] = "implausible"
 
 
@@ -229,6 +233,17 @@ class Crashed:
     message: str
     line: int | None = None
     kind: Literal["crashed"] = "crashed"
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """The program of an earlier kernel in other words: it would compute the same bits in the same time."""
+
+    of: str
+    """Id of the earlier candidate."""
+    came_to: str
+    """What that came to, in one line."""
+    kind: Literal["duplicate"] = "duplicate"
 
 
 @dataclass(frozen=True)
@@ -336,6 +351,9 @@ class Measured:
     """At the first shape; none where only a device could tell what runs. Equivalence only of a proposed kernel."""
     shared_faults: tuple[str, ...] = ()
     """What this kernel and the task's input kernel both fail, one line each: left out of the winner's last check."""
+    programs: tuple[str, ...] = ()
+    """Digests of what it was compiled to, at the task's shapes in their order, as far as it was; the same for kernels
+    that differ in words only. None where only a device knows what runs."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:
@@ -389,7 +407,7 @@ _PROVED = {
     (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",
 }
 
-Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Measured]
+Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Duplicate, Measured]
 
 
 def explain(evaluation: Evaluation) -> str:
@@ -405,6 +423,11 @@ def explain(evaluation: Evaluation) -> str:
             return f"timed out while it was to {step.value} (limit {limit:g} s)"
         case Crashed(step=step, message=message, line=line):
             return f"crashed while it was to {step.value}{_at(line)}: {message}"
+        case Duplicate(of=of, came_to=came_to):
+            return (
+                f"the same program as {of}, which came to: {came_to}; it differs in words only, so it was not tried "
+                "again: change what the machine executes"
+            )
         case Measured() as measured:
             return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of peak"
 

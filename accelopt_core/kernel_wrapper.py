@@ -9,6 +9,7 @@ from typing import Any
 from accelopt_core.evaluation import (
     CompileFailed,
     Crashed,
+    Duplicate,
     Evaluation,
     Implausible,
     Incorrect,
@@ -64,6 +65,8 @@ def kernel_result(evaluation: Evaluation, save_fields: Sequence[str] = ()) -> Ke
             return KernelResult(False, False, False, {"compilation_error": said}, evaluation)
         case Incorrect():
             return KernelResult(True, True, False, {"correctness_error": said}, evaluation)
+        case Duplicate():
+            return KernelResult(True, False, False, {"correctness_error": said}, evaluation)
         case Implausible(latency_us=latency_us):
             which = "correctness_error" if latency_us is None else "benchmarking_error"
             return KernelResult(True, True, False, {which: said}, evaluation)

@@ -33,6 +33,17 @@ class EvaluationLimits:
 
 
 @dataclass(frozen=True)
+class KnownProgram:
+    """What an earlier candidate of the run was compiled to, and what it came to: a duplicate is not tried again."""
+
+    candidate_id: str
+    programs: tuple[str, ...]
+    """As `Measured.programs`."""
+    came_to: str
+    """One line."""
+
+
+@dataclass(frozen=True)
 class EvaluationRequest:
     task: Task
     candidate: Candidate
@@ -54,6 +65,8 @@ class EvaluationRequest:
     cores: int | None = None
     """NeuronCores that the task's input runs on at once; a kernel for another number of them is refused, since their
     times say nothing of each other. None: that is not known yet."""
+    known: tuple[KnownProgram, ...] = ()
+    """A candidate that is compiled to one of these programs is a Duplicate of it."""
 
 
 Progress = Callable[[Step, str], None]

@@ -79,6 +79,9 @@ class RoundContext:
 
     planned: tuple[Plan, ...] = ()
     """What is being tried side by side in this very round: the next plan must be another one."""
+    sample: int = 1
+    """Which of `samples` kernels is to be written from the plan, each without knowing of the others."""
+    samples: int = 1
     until: float = math.inf
     """When the run's time is used up, as `time.monotonic` tells it: a plan that takes longer is of no use."""
 

@@ -299,6 +299,11 @@ class Toolchain(Protocol):
         """What one run of it holds in this machine's memory, besides its arguments; 0 where a device does."""
         ...
 
+    def program_digest(self, artifact: Any) -> str:
+        """The same for artifacts that compute the same bits in the same time, however their source is worded; empty
+        for a device, whose compiler knows more than is recorded."""
+        ...
+
     def counts(self, artifact: Any) -> bool:
         """Does its time depend on what runs of it do, so that they must not go on in processes of their own?
 

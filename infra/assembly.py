@@ -19,11 +19,12 @@ from types import FrameType
 from rich.console import Console
 
 import config
+from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
-from accelopt_core.loop.lane import MOST_LANES
+from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
@@ -157,6 +158,7 @@ def _optimize(
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
         proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
+        proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
                 run_id=folder.run_id,
@@ -171,7 +173,7 @@ def _optimize(
                 experiences=len(memory.load()),
                 max_hours=settings.budget.max_hours,
                 hours_before=seconds_before / 3600,
-                width=settings.run.width or 1,
+                width=loop_settings(settings, provider).candidates,
             )
         )
         for notice in _notices(settings, problem, provider, info):
@@ -389,7 +391,7 @@ def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> 
     if wanted:
         return wanted
     chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
-    return min(max(at_once, chosen), MOST_LANES)
+    return min(max(at_once, chosen), MOST_AT_ONCE)
 
 
 def calibrations_of(settings: config.Settings) -> Calibrations:
@@ -430,6 +432,9 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         patience=settings.run.patience,
         max_repairs=guard.max_repairs,
         width=settings.run.width or 1,
+        beam=settings.run.beam,
+        plans=settings.run.plans,
+        samples=settings.run.samples,
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
         bans=BanRule(guard.ban_after, guard.ban_rounds),
         recurring_after=guard.recurring_after,
@@ -523,10 +528,24 @@ def _proposer(
         models,
         lambda source, also: api_reference(source, info.machine, versions, also),
         instruction_list(info.machine),
-        _prompt_settings(settings, info, versions),
+        replace(_prompt_settings(settings, info, versions), sweeps=_swept_settings(settings, provider) >= 2),
         datetime.date.today,
         menu,
     )
+
+
+def _swept_settings(settings: config.Settings, provider: str) -> int:
+    """Of a kernel that was written; fewer than two are none."""
+    if settings.run.sweep is not None:
+        return settings.run.sweep
+    return sweep.MOST if loop_settings(settings, provider).by_archive else 0
+
+
+def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Observers) -> Proposer:
+    if most < 2:
+        return proposer
+    swept = sweep.SweepingExecutor(proposer.executor, predictor, most, lambda line: observer.tell(events.Notice(line)))
+    return replace(proposer, executor=swept)
 
 
 def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:

@@ -20,6 +20,8 @@ class Outcome(str, Enum):
     IMPLAUSIBLE = "implausible"
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
+    DUPLICATE = "duplicate"
+    """The program of an earlier kernel in other words."""
     NO_KERNEL = "no_kernel"
     """The reply held no usable kernel."""
     NO_PLAN = "no_plan"
@@ -38,6 +40,7 @@ FAULTS = frozenset(
         Outcome.CRASHED,
         Outcome.TIMED_OUT,
         Outcome.IMPLAUSIBLE,
+        Outcome.DUPLICATE,
         Outcome.NO_KERNEL,
     }
 )

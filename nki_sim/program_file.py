@@ -97,7 +97,7 @@ def _dumps(program: Program) -> bytes:
         "machine": program.machine,
         "source_file": program.source_file,
         "returns_tuple": program.returns_tuple,
-        "templates": [_template_to_json(template) for template in program.templates],
+        "templates": [template_to_json(template) for template in program.templates],
         "allocations": _allocations_to_json(program.allocations),
         "inputs": [_ref_to_json(ref) for ref in program.inputs],
         "outputs": [_ref_to_json(ref) for ref in program.outputs],
@@ -463,7 +463,7 @@ def _edge(entry: Any, count: int) -> Edge:
     return Edge(before, after)
 
 
-def _template_to_json(template: Template) -> list[Any]:
+def template_to_json(template: Template) -> list[Any]:
     return [
         template.opcode,
         template.engine.name,

@@ -155,6 +155,7 @@ class CatalogueMenu:
             expected_gain_us=gain_us,
             rationale=text_field(answer, "rationale", longest=4_000),
             details=details,
+            by_tool=True,
         )
 
     def carried_out(self, context: RoundContext, plan: Plan) -> str | None:

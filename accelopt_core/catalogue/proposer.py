@@ -190,6 +190,7 @@ def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, 
         rationale=" ".join(rationale),
         details=as_details(idea.names),
         parent_id=None if idea.root.id == context.parent.id else idea.root.id,
+        by_tool=True,
     )
 
 

@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
     Crashed,
+    Duplicate,
     Evaluation,
     Implausible,
     Incorrect,
@@ -41,6 +42,7 @@ from accelopt_core.judging.correctness import (
 from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.proving import is_proved_equal, proved
 from accelopt_core.judging.quoting import quoting, spoken
+from accelopt_core.judging.same_program import Compilations
 from accelopt_core.judging.static_checks import Finding, dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
@@ -65,10 +67,22 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
 
     Raises BadReference for a fault of the task, ToolchainMissing for one of the machine, and MemoryError.
     """
-    return spoken(_judged(request, toolchain, progress, cache))
+    seed = request.task.seeds[0]
+    compilations = Compilations(
+        request.task.presets, toolchain, lambda preset: _compile(request, toolchain, preset, seed)
+    )
+    return spoken(compilations.signed(_judged(request, toolchain, progress, cache, compilations)))
 
 
-def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, cache: ReferenceCache) -> Evaluation:
+def _judged(
+    request: EvaluationRequest,
+    toolchain: Toolchain,
+    progress: Progress,
+    cache: ReferenceCache,
+    compilations: Compilations,
+) -> Evaluation:
+    """Its text, its program at the cheapest shape, whether that is new, the cheap shapes, the price, and the shape that
+    counts: it goes as far as the first stage that settles it."""
     step = Step.COMPILE
     try:
         checks: list[str] = []
@@ -77,10 +91,13 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
         worst = 0.0
         task = request.task
         _refuse_hostile_text(request, progress)
+        known = compilations.duplicate(request.known)
+        if known is not None:
+            return Duplicate(known.candidate_id, known.came_to)
         for preset in task.presets[:-1]:
             draws = draws_at_a_gate(request)
             progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
-            compiled = _compile(request, toolchain, preset, task.seeds[0])
+            compiled = compilations.at(preset)
             step = Step.RUN
             verified = _verified(request, toolchain, compiled, cache, draws, twice=True)
             checks.append(verified.line)
@@ -90,7 +107,7 @@ def _judged(request: EvaluationRequest, toolchain: Toolchain, progress: Progress
                 proofs = proved(request, toolchain, compiled, cache, progress)
             step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")
-        full = _compile(request, toolchain, task.full, task.seeds[0])
+        full = compilations.at(task.full)
         step = Step.RUN
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us

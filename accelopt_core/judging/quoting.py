@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from accelopt_core.candidate import parsed
-from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured
+from accelopt_core.evaluation import CompileFailed, Crashed, Duplicate, Evaluation, Implausible, Incorrect, Measured
 from ka_extensions.plain_text import one_line, printable
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -21,11 +21,13 @@ def spoken(result: Evaluation) -> Evaluation:
     """The same verdict, its message bounded and without control characters: the candidate may have worded it."""
     if isinstance(result, (CompileFailed, Crashed, Implausible)):
         return replace(result, message=printable(result.message, _LONGEST_MESSAGE))
+    if isinstance(result, Duplicate):
+        return replace(result, came_to=printable(result.came_to, _LONGEST_MESSAGE))
     if isinstance(result, Measured):
         return replace(result, shared_faults=tuple(printable(line, _LONGEST_MESSAGE) for line in result.shared_faults))
     if isinstance(result, Incorrect):
         reason = printable(result.failure.reason, _LONGEST_MESSAGE)
-        return Incorrect(replace(result.failure, reason=reason))
+        return replace(result, failure=replace(result.failure, reason=reason))
     return result
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
 from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation
 from accelopt_core.learning.operators import kernel_operators
+from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
     BaselineMeasured,
@@ -29,8 +30,9 @@ from accelopt_core.loop.events import (
     RoundStarted,
     RunObserver,
 )
-from accelopt_core.loop.lane import LETTERS, MOST_LANES, Lane, run_side_by_side
-from accelopt_core.loop.search_state import SearchState
+from accelopt_core.loop.known_programs import INPUT, known_programs
+from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names, run_side_by_side
+from accelopt_core.loop.search_state import Ended, SearchState
 from accelopt_core.loop.steps import Place, Steps, Stop
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
@@ -39,6 +41,7 @@ from accelopt_core.ports import (
     EvaluationLimits,
     EvaluationRequest,
     Journal,
+    KnownProgram,
     ModelError,
     Target,
 )
@@ -50,6 +53,7 @@ from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import ReflexionWindow
+from ka_extensions.repair_rule import RepairRule
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,15 @@ class LoopSettings:
     """Stop after this many rounds without improvement."""
     width: int = 1
     """Candidates that a round tries side by side."""
+    beam: int = 1
+    """Kernels that a round starts from; with more than one, or several plans or samples, a run keeps an archive."""
+    plans: int = 1
+    """For each of them ..."""
+    samples: int = 1
+    """... and kernels written from each plan."""
     max_repairs: int = 3
+    repairs: RepairRule = field(default_factory=RepairRule)
+    """Where there is an archive, and so always another kernel to go on from."""
     guard: DivergenceGuard = field(default_factory=DivergenceGuard)
     bans: BanRule = field(default_factory=BanRule)
     recurring_after: int = 3
@@ -76,8 +88,19 @@ class LoopSettings:
     limits: EvaluationLimits = field(default_factory=EvaluationLimits)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= MOST_LANES:
-            raise ValueError(f"a round tries 1 to {MOST_LANES} candidates, not {self.width}")
+        if not 1 <= self.width <= MOST_AT_ONCE:
+            raise ValueError(f"1 to {MOST_AT_ONCE} candidates are tried at once, not {self.width}")
+        if min(self.beam, self.plans, self.samples) < 1 or self.candidates > MOST_LANES:
+            raise ValueError(f"a round tries 1 to {MOST_LANES} candidates, not {self.candidates}")
+
+    @property
+    def by_archive(self) -> bool:
+        return self.beam * self.plans * self.samples > 1
+
+    @property
+    def candidates(self) -> int:
+        """The most that a round tries."""
+        return self.beam * self.plans * self.samples if self.by_archive else self.width
 
 
 @dataclass(frozen=True)
@@ -135,7 +158,7 @@ class Loop:
         self._settings = settings
         self._history = AttemptHistory[Attempt]()
         self._window = ReflexionWindow(settings.reflexion_window)
-        self._input = Candidate("input", source)
+        self._input = Candidate(INPUT, source)
         self._measured: dict[str, Attempt] = {}
         """By candidate: a winner that fails its last check is written once more."""
         self._past = past
@@ -145,7 +168,7 @@ class Loop:
         past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
         if not isinstance(baseline, Measured):
             raise BaselineRejected(baseline)
-        self._state = state = SearchState(self._input, baseline, self._settings.guard)
+        self._state = state = self._state_of(baseline)
         self._tell(BaselineMeasured(baseline))
         for line in baseline.shared_faults:
             self._tell(Notice(f"the input kernel itself fails this, so nothing is held to it: {line}", "warning"))
@@ -159,6 +182,12 @@ class Loop:
             ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
         )  # fmt: skip
 
+    def _state_of(self, baseline: Measured) -> SearchState:
+        guard, settings = self._settings.guard, self._settings
+        if not settings.by_archive:
+            return SearchState(self._input, baseline, guard)
+        return BeamState(self._input, baseline, replace(guard, max_exploration=0), settings.beam)
+
     def _restore(self, attempts: tuple[Attempt, ...]) -> int:
         """Bring the state to where the last complete round left it; the number of the round to go on with."""
         rounds: dict[int, list[Attempt]] = {}
@@ -171,18 +200,18 @@ class Loop:
             if not decided or len(decided) < decided[0].lanes:
                 continue
             done = number
-            ended: list[tuple[Candidate | None, Measured | None, Decision]] = []
+            ended: list[Ended] = []
             for attempt in of_round:
                 self._history.add(attempt)
                 if attempt.decision is None:
                     continue
                 candidate, measured = attempt.candidate, attempt.measured
                 if measured is not None and candidate is not None:
-                    self._state.adopt(candidate, measured, attempt.decision)
+                    self._state.adopt(candidate, measured, attempt.decision, attempt.technique)
                     self._measured[candidate.id] = attempt
                 if attempt.reflexion is not None:
                     self._window.add(attempt.reflexion)
-                ended.append((candidate, measured, attempt.decision))
+                ended.append(Ended(attempt.parent_id, candidate, measured, attempt.decision))
                 self._tell(RoundEnded(attempt, attempt.decision))
                 if attempt.last_check is not None:
                     dropped.append((attempt.id, attempt.last_check, attempt.summary))
@@ -235,7 +264,12 @@ class Loop:
                 raise stopped_by
             for lane, decision in zip(lanes, decisions):
                 self._conclude(lane, decision)
-            state.end_round([(lane.candidate, lane.measured, decision) for lane, decision in zip(lanes, decisions)])
+            state.end_round(
+                [
+                    Ended(lane.context.parent.id, lane.candidate, lane.measured, decision)
+                    for lane, decision in zip(lanes, decisions)
+                ]
+            )
         finally:  # a round that is stopped midway keeps what it tried
             for lane in lanes:
                 self._file_last(lane)
@@ -243,47 +277,62 @@ class Loop:
                 self._history.add(attempt)
 
     def _planned(self, number: int, context: RoundContext) -> list[Lane]:
-        """The lanes of a round, each with a plan of its own; one whose planner gave none has no plan."""
-        wide = self._settings.width > 1
+        """The lanes of a round: one for each sample of each plan; one whose planner gave none has no plan."""
+        settings = self._settings
+        names = lane_names(settings.candidates)
         lanes: list[Lane] = []
         plans: tuple[Plan, ...] = ()
-        for letter in LETTERS[: self._settings.width]:
-            place = Place(number, letter if wide else "")
-            self._steps.begin(place, Step.PLAN)
-            known = replace(context, planned=plans) if plans else context
-            try:
-                plan = self._proposer.planner.plan(known)
-                parted = known.started_from(plan.parent_id)
-            except NothingToPlan as nothing:
-                if not lanes:
+        nothing: NothingToPlan | None = None
+        for start, count, only_if_none in self._starts(context):
+            for _ in range(0 if only_if_none and lanes else count):
+                place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
+                self._steps.begin(place, Step.PLAN)
+                known = replace(start, planned=plans) if plans else start
+                try:
+                    plan = self._proposer.planner.plan(known)
+                    parted = known.started_from(plan.parent_id)
+                except NothingToPlan as said:
+                    nothing = said
+                    if lanes:
+                        self._steps.note(place, Step.PLAN, f"no further plan: {said}")
+                    break
+                except BudgetExhausted:
                     raise
-                self._steps.note(place, Step.PLAN, f"no further plan: {nothing}")
-                break
-            except BudgetExhausted:
-                raise
-            except (UnusablePlan, ModelError) as error:
-                lane = Lane(place, context, None)
-                lane.last = lane.tried(
-                    1, Outcome.MODEL_FAILED if isinstance(error, ModelError) else Outcome.NO_PLAN, f"no plan: {error}"
-                )  # fmt: skip
-                lanes.append(lane)
-                self._steps.note(place, Step.PLAN, f"no plan: {error}")
-                if isinstance(error, ModelError):
-                    break  # it would not answer the next question either
-                continue
-            if any(_same_change(parted, plan, lane) for lane in lanes):
-                self._steps.note(place, Step.PLAN, f"the same plan again is not tried twice: {plan.title}")
-                break
-            plans += (plan,)
-            plan = replace(plan, id=f"{plan.id}{place.lane}")
-            self._tell(PlanMade(number, plan, place.lane))
-            self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
-            lanes.append(Lane(place, parted, plan))
-        for lane in lanes:
-            lane.lanes = len(lanes)
-            if lane.last is not None:
-                lane.last = replace(lane.last, lanes=len(lanes))
-        return lanes
+                except (UnusablePlan, ModelError) as error:
+                    lane = Lane(place, start, None)
+                    failed = isinstance(error, ModelError)
+                    lane.last = lane.tried(1, Outcome.MODEL_FAILED if failed else Outcome.NO_PLAN, f"no plan: {error}")
+                    lanes.append(lane)
+                    self._steps.note(place, Step.PLAN, f"no plan: {error}")
+                    if failed:
+                        return _counted(lanes)  # it would not answer the next question either
+                    continue
+                if settings.by_archive:
+                    plan = replace(plan, parent_id=parted.parent.id)  # the next plan may start from another
+                if any(_same_change(parted, plan, lane) for lane in lanes):
+                    self._steps.note(place, Step.PLAN, f"the same plan again is not tried twice: {plan.title}")
+                    break
+                plans += (plan,)
+                plan = replace(plan, id=f"{plan.id}{place.lane}")
+                of = 1 if plan.by_tool else settings.samples
+                for sample, each in enumerate((place, *beside[: of - 1]), 1):
+                    self._tell(PlanMade(number, plan, each.lane))
+                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan))
+                self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+        if not lanes and nothing is not None:
+            raise nothing
+        return _counted(lanes)
+
+    def _starts(self, context: RoundContext) -> list[tuple[RoundContext, int, bool]]:
+        """What plans of the round start from, how many of each, and whether only where nothing before gave any."""
+        settings, state = self._settings, self._state
+        if not settings.by_archive:
+            return [(context, settings.width, False)]
+        return [
+            (context.started_from(parent.id), settings.plans, reserve)
+            for parents, reserve in ((state.parents, False), (state.reserve, True))
+            for parent, _ in parents
+        ]
 
     def _carry_out(self, lanes: list[Lane]) -> BaseException | None:
         """Writes and evaluates the lanes' candidates, all at once where there are several.
@@ -292,16 +341,24 @@ class Loop:
         """
         best, below_us = self._state.best, self._state.best_result.latency_us
 
-        def evaluate(place: Place, candidate: Candidate) -> Evaluation:
-            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us), place)
+        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt]) -> Evaluation:
+            known = known_programs(self._state.baseline, (*self._history.attempts, *tries), below_us)
+            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us, known=known), place)
+
+        settings = self._settings
+        hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
 
         def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
-            lane.run(self._proposer.executor, evaluate, self._steps, file, self._settings.max_repairs)
+            lane.run(
+                self._proposer.executor, evaluate, self._steps, file, settings.max_repairs,
+                lambda fault: fault not in hopeless,
+            )  # fmt: skip
 
         if len(lanes) == 1:
             run(lanes[0], self._file)
         elif lanes:
-            run_side_by_side(lanes, run, self._steps, self._file)
+            at_once = settings.width if settings.by_archive else len(lanes)
+            run_side_by_side(lanes, run, self._steps, self._file, at_once)
         errors = [lane.stopped_by for lane in lanes if lane.stopped_by is not None]
         grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
         return next(iter([*grave, *errors]), None)
@@ -336,7 +393,8 @@ class Loop:
             self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
         if measured is not None and lane.candidate is not None and lane.last is not None:
             lane.last = replace(lane.last, outcome=Outcome(decision.verdict.value))
-            self._state.adopt(lane.candidate, measured, decision)
+            technique = lane.plan.technique if lane.plan is not None else ""
+            self._state.adopt(lane.candidate, measured, decision, technique)
             if decision.improved:
                 if measured.refuted is not None:
                     doubt = f"{lane.candidate.id} is the best, but {measured.rests_on}: {measured.refuted.reason}"
@@ -374,14 +432,15 @@ class Loop:
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
-        final: bool = False,
+        final: bool = False, known: tuple[KnownProgram, ...] = (),
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         is_input = candidate is self._input
         cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
-            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores
-        )
+            self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores,
+            known,
+        )  # fmt: skip
 
     def _confirm_winner(self) -> None:
         """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.
@@ -458,6 +517,15 @@ class Loop:
         if lane.last is not None:
             attempt, lane.last = lane.last, None
             self._file(attempt)
+
+
+def _counted(lanes: list[Lane]) -> list[Lane]:
+    """Each knows how many there are: a round is complete when all of them are decided."""
+    for lane in lanes:
+        lane.lanes = len(lanes)
+        if lane.last is not None:
+            lane.last = replace(lane.last, lanes=len(lanes))
+    return lanes
 
 
 def _same_change(context: RoundContext, plan: Plan, lane: Lane) -> bool:

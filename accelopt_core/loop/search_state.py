@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured
 from ka_extensions.divergence_guard import Decision, DivergenceGuard, Verdict, steps_away
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A lane whose decision is made."""
+
+    parent_id: str
+    candidate: Candidate | None
+    measured: Measured | None
+    decision: Decision
 
 
 class SearchState:
@@ -37,25 +47,36 @@ class SearchState:
         noise = max(measured.spread, self.best_result.spread)
         return self._guard.decide(measured.latency_us, self.best_result.latency_us, noise, self.away)
 
-    def adopt(self, candidate: Candidate, measured: Measured, decision: Decision) -> None:
+    @property
+    def parents(self) -> tuple[tuple[Candidate, Measured], ...]:
+        """Those that the next round starts from."""
+        return ((self.parent, self.parent_result),)
+
+    @property
+    def reserve(self) -> tuple[tuple[Candidate, Measured], ...]:
+        """Those that it starts from where there is nothing to plan for the parents, in this order."""
+        return ()
+
+    def adopt(self, candidate: Candidate, measured: Measured, decision: Decision, technique: str) -> None:
+        """`technique`: what made it of its parent."""
         self._measured.append((candidate, measured))
         if decision.improved:
             self.best, self.best_result = candidate, measured
 
-    def end_round(self, lanes: Sequence[tuple[Candidate | None, Measured | None, Decision]]) -> None:
+    def end_round(self, lanes: Sequence[Ended]) -> None:
         """Where the next round starts from, after all of this round's decisions."""
-        self.away = steps_away(self.away, [decision for _, _, decision in lanes])
+        self.away = steps_away(self.away, [lane.decision for lane in lanes])
         kept = [
-            (measured.latency_us, number)
-            for number, (_, measured, decision) in enumerate(lanes)
-            if measured is not None and decision.verdict is Verdict.KEPT
+            (lane.measured.latency_us, number)
+            for number, lane in enumerate(lanes)
+            if lane.measured is not None and lane.decision.verdict is Verdict.KEPT
         ]
         if self.away == 0:
             self.parent, self.parent_result = self.best, self.best_result
         elif kept:
-            candidate, measured, _ = lanes[min(kept)[1]]
-            assert candidate is not None and measured is not None
-            self.parent, self.parent_result = candidate, measured
+            lane = lanes[min(kept)[1]]
+            assert lane.candidate is not None and lane.measured is not None
+            self.parent, self.parent_result = lane.candidate, lane.measured
 
     def drop(self, candidate_id: str) -> None:
         """It was taken for right or faster and is not: the fastest of the others that beats the input is the best."""

@@ -31,7 +31,9 @@ class ModelExecutor:
         self._api_reference = api_reference
         self._referenced: tuple[tuple[str, str], str] | None = None
         self._settings = settings
-        self._system = render("executor_system.j2", machine=settings.machine, dialect=settings.dialect)
+        self._system = render(
+            "executor_system.j2", machine=settings.machine, dialect=settings.dialect, sweeps=settings.sweeps
+        )
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
         """A kernel that parses, keeps its interface and is new.

@@ -100,6 +100,8 @@ class PromptSettings:
     """Longest reply per role, a reasoning model's thoughts included."""
     temperature: float | None = None
     """None: the provider's default; some models accept no other."""
+    sweeps: bool = False
+    """Whether what a kernel declares tunable is swept before it is tried."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from infra.judging.shipment import TREE
 from infra.judging.trace_server import ServerGone, TraceServer
 from infra.judging.trace_worker import LENGTH_BYTES
 from infra.scratch_folder import ScratchFolder
-from nki_sim import profile, program_file
+from nki_sim import canonical, profile, program_file
 from nki_sim.calibration import Calibration, calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
@@ -432,6 +432,9 @@ class SimulatorToolchain:
 
     def memory_bytes(self, artifact: Simulated) -> int:
         return artifact.held_bytes
+
+    def program_digest(self, artifact: Simulated) -> str:
+        return canonical.digest(artifact.program)
 
     def counts(self, artifact: Simulated) -> bool:
         return artifact.counts

@@ -15,6 +15,7 @@ from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
     Crashed,
+    Duplicate,
     Evaluation,
     Finding,
     Gap,
@@ -34,6 +35,7 @@ from accelopt_core.evaluation import (
 from accelopt_core.ports import (
     EvaluationLimits,
     EvaluationRequest,
+    KnownProgram,
     TargetError,
     TargetMisconfigured,
     TargetUnreachable,
@@ -85,6 +87,7 @@ def decode_job(text: str) -> Job:
         original=None if data["original"] is None else Candidate(**data["original"]),
         is_input=data["is_input"],
         cores=data["cores"],
+        known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
@@ -159,15 +162,19 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
     """The Evaluation behind its `asdict` form. Raises KeyError, TypeError or ValueError when it is none."""
     fields = dict(data)
     kind = fields.pop("kind")
+    if "programs" in fields:
+        fields["programs"] = tuple(str(digest) for digest in fields["programs"])
     if kind == "compile_failed":
         return CompileFailed(**fields)
     if kind == "incorrect":
         failure = dict(fields["failure"])
         if failure.get("worst_index") is not None:
             failure["worst_index"] = tuple(failure["worst_index"])
-        return Incorrect(CheckFailure(**failure))
+        return Incorrect(**{**fields, "failure": CheckFailure(**failure)})
     if kind == "implausible":
         return Implausible(**fields)
+    if kind == "duplicate":
+        return Duplicate(**fields)
     if kind == "timed_out":
         return TimedOut(**{**fields, "step": Step(fields["step"])})
     if kind == "crashed":

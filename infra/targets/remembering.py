@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from accelopt_core.evaluation import Evaluation, Measured, Step
+from accelopt_core.evaluation import Duplicate, Evaluation, Measured, Step
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra.journal import utc_now
@@ -71,11 +71,14 @@ class RememberingTarget:
 
 
 def _serves(stored: Stored, request: EvaluationRequest, simulated: bool) -> bool:
-    """A fault always does. A latency must have been timed against the same incumbent, unless time is exact there.
+    """A fault always does; a duplicate, where what it is one of is known; a latency, where it was timed against the
+    same incumbent or time is exact.
 
     One whose full shape was not verified serves only where that would not be verified now either.
     """
     result = stored.evaluation
+    if isinstance(result, Duplicate):
+        return any(known.candidate_id == result.of for known in request.known)
     if not isinstance(result, Measured):
         return True
     incumbent = request.incumbent.content_hash if request.incumbent is not None else None

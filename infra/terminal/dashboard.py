@@ -97,6 +97,10 @@ class Frame:
             )  # fmt: skip
 
 
+MOST_LANES_SHOWN = 6
+"""Of a round, those at work first; a search from several kernels may have a hundred."""
+
+
 def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bool = False) -> RenderableType:
     started = state.started
     if started is None:
@@ -106,7 +110,7 @@ def draw(state: RunState, now: float, *, width: int, height: int, ascii_only: bo
     title = Text.assemble((one_line(started.task, 30), "bold"), (f" {dot} {one_line(started.shape, 34)}", "dim"))
     subtitle = Text(f"{one_line(started.target.name, 34)} {dot} {one_line(started.proposer, 30)}", style="dim")
     parts: list[RenderableType] = [_now_part(state, now, inside, ascii_only)]
-    space = height - 17 - len(state.lanes)
+    space = height - 17 - min(len(state.lanes), MOST_LANES_SHOWN + 1)
     if state.baseline is not None:
         parts += ["", _latencies(state, inside, ascii_only)]
         notes = wording.notes(state.baseline, state.best)
@@ -150,8 +154,11 @@ def _now_part(state: RunState, now: float, width: int, ascii_only: bool) -> Rend
         line.add_row(*cells)
         grid.add_row("Round", line)
     if len(state.lanes) > 0 and not state.final_check:
-        for name, lane in sorted(state.lanes.items()):
-            grid.add_row(f"Try {name}", _lane(lane, now, width - 7, ascii_only))
+        at_work = sorted(state.lanes.items(), key=lambda item: (item[1].step is None, item[0]))
+        for name, lane in sorted(at_work[:MOST_LANES_SHOWN]):
+            grid.add_row(f"Try {name}" if len(name) == 1 else f"{name:>5}", _lane(lane, now, width - 7, ascii_only))
+        if len(at_work) > MOST_LANES_SHOWN:
+            grid.add_row("", Text(f"and {len(at_work) - MOST_LANES_SHOWN} more of this round", style="dim"))
         return grid
     plan = Text("-", style="dim")
     if state.plan is not None:

@@ -18,6 +18,7 @@ from accelopt_core.evaluation import (
     Bounds,
     CheckFailure,
     CompileFailed,
+    Duplicate,
     Evaluation,
     Implausible,
     Incorrect,
@@ -27,6 +28,7 @@ from accelopt_core.evaluation import (
     Step,
 )
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
+from accelopt_core.loop.known_programs import known_programs
 from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
@@ -276,6 +278,34 @@ def test_a_reply_without_a_kernel_is_asked_again_with_what_was_missing() -> None
     outcome = script.run()
     assert script.feedbacks[1] == (Feedback("Sure!", "no code block"),)
     assert outcome.best.source == "kernel = 9"
+
+
+def test_a_program_that_was_tried_before_is_told_as_such_and_costs_a_repair() -> None:
+    first = replace(measured(90.0), programs=("small-1", "full-1"))
+    wrong = replace(WRONG, programs=("small-2",))
+    again = Duplicate("r001t1", "what the target was told")
+    script = Script([replace(measured(100.0), programs=("small-0", "full-0")), first, wrong, again, measured(80.0)])
+    result = script.run(rounds=2)
+    assert [entry.outcome for entry in result.attempts] == ["improved", "incorrect", "duplicate", "improved"]
+    assert script.feedbacks[-1][-1].message == result.attempts[2].summary
+    assert "the same program as r001t1, which came to: what the target was told" in result.attempts[2].summary
+    known = [[each.candidate_id for each in request.known] for request in script.requests]
+    assert known == [[], ["input"], ["input", "r001t1"], *[["input", "r001t1", "r002t1"]] * 2]
+    told = {each.candidate_id: each for each in script.requests[-1].known}
+    assert told["r001t1"].programs == ("small-1", "full-1") and told["r002t1"].programs == ("small-2",)
+    assert "90.0 µs" in told["r001t1"].came_to and "round 1, improved" in told["r001t1"].came_to
+    assert "outputs differ" in told["r002t1"].came_to and "round 2, incorrect" in told["r002t1"].came_to
+    assert [request.known for request in script.finals] == [()]
+
+
+def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() -> None:
+    best = replace(measured(50.0), programs=("s1", "f1"))
+    unverified = replace(measured(60.0), verified_full=False, programs=("s2", "f2"))
+    script = Script([measured(100.0), best, unverified, measured(70.0)])
+    script.run(rounds=3)
+    assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1", "r002t1"]
+    without_the_best = [each.candidate_id for each in known_programs(measured(100.0), script.filed, below_us=100.0)]
+    assert without_the_best == ["r001t1"]
 
 
 def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:

@@ -81,7 +81,7 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (None, "openai", False, 1, 1),
         (None, "openai", False, 4, 4),
         (1, "openai", False, 4, 1),
-        (None, "catalogue", False, 1000, assembly.MOST_LANES),
+        (None, "catalogue", False, 1000, assembly.MOST_AT_ONCE),
     ],
 )
 def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(

@@ -75,6 +75,41 @@ def test_the_win_is_remembered_and_no_secret_is_written_anywhere(provider: str, 
     assert SECRET not in ran.output + ran.errors
 
 
+def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
+    in_other_words = SLOW.replace("a = nl", "left = nl").replace("dst=a", "dst=left").replace("data1=a", "data1=left")
+    with WireServer([PLAN, code(in_other_words), code(FAST), SUMMARY, LESSON]) as server:
+        ran = run_with(server, "anthropic", tmp_path)
+        asked = [request.last_user_message for request in server.requests]
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.outcomes() == ["duplicate", "improved"]
+    assert "the same program as input, which came to: simulated" in asked[2]
+
+
+def test_what_a_model_declares_tunable_is_swept_without_it(tmp_path: Path) -> None:
+    tunable = SLOW.replace("STEP = 256", 'STEP = 512\nTUNABLES = {"STEP": (512, 1024, 2048)}')
+    with WireServer([PLAN, code(tunable), SUMMARY, LESSON]) as server:
+        ran = run_with(server, "anthropic", tmp_path, "--sweep", "8")
+        told = [
+            "All of them are priced before your kernel is tried" in str(each.body["system"]) for each in server.requests
+        ]
+    assert ran.status == 0 and ran.outcomes() == ["improved"], ran.errors + ran.output
+    best = (ran.folder / "best_kernel.py").read_text(encoding="utf-8")
+    assert best.strip() == tunable.replace("STEP = 512", "STEP = 2048").strip()
+    log = (ran.folder / "run.log").read_text(encoding="utf-8")
+    assert told == [False, True, False, False], "the executor, and nobody else"
+    assert "wider DMA rows: swept 3 settings; STEP = 2048 is predicted to take" in log
+
+
+def test_samples_of_a_plan_are_asked_for_one_by_one_and_the_fastest_counts(tmp_path: Path) -> None:
+    with WireServer([PLAN, code(SLOW.replace("256", "512")), code(FAST), SUMMARY, LESSON, SUMMARY, LESSON]) as server:
+        ran = run_with(server, "anthropic", tmp_path, "--samples", "2", "--width", "1")
+        asked = [request.last_user_message for request in server.requests]
+    assert ran.status == 0, ran.errors + ran.output
+    assert ran.outcomes() == ["improved", "improved"]
+    assert ["sample 1 of 2" in text or "sample 2 of 2" in text for text in asked[:4]] == [False, True, True, False]
+    assert (ran.folder / "best_kernel.py").read_text(encoding="utf-8").strip() == FAST.strip()
+
+
 def test_all_nine_steps_are_in_the_log_in_order(provider: str, tmp_path: Path) -> None:
     with WireServer([PLAN, code(FAST), SUMMARY, LESSON]) as server:
         ran = run_with(server, provider, tmp_path)

@@ -15,6 +15,7 @@ from accelopt_core.evaluation import (
     CheckFailure,
     CompileFailed,
     Crashed,
+    Duplicate,
     Evaluation,
     Implausible,
     Incorrect,
@@ -24,7 +25,7 @@ from accelopt_core.evaluation import (
     Step,
     TimedOut,
 )
-from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, TargetInfo
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest, KnownProgram, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
 from infra.journal import JournalDamaged
 from infra.runs.evaluation_store import EvaluationStore
@@ -89,6 +90,15 @@ def test_the_same_kernel_is_measured_once_with_and_without_a_incumbent(remember:
         first = evaluate(remembering, request)
         assert evaluate(remembering, replace(request, extra_seeds=(8, 9))) == first
         assert target.evaluated == 1
+
+
+def test_a_duplicate_serves_where_what_it_is_one_of_is_known(remember: Remember) -> None:
+    known = replace(REQUEST, known=(KnownProgram("r001t1", ("a0",), "simulated 5.0 µs"),))
+    target, remembering = remember(result=Duplicate("r001t1", "simulated 5.0 µs"))
+    assert evaluate(remembering, known) == evaluate(remembering, known)
+    assert target.evaluated == 1
+    evaluate(remembering, REQUEST)
+    assert target.evaluated == 2
 
 
 def test_two_candidates_with_one_kernel_at_the_same_time_are_measured_once(remember: Remember) -> None:

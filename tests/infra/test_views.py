@@ -29,6 +29,7 @@ from accelopt_core.loop.events import (
     StepBegan,
     StepNote,
 )
+from accelopt_core.loop.lane import lane_names
 from accelopt_core.ports import Usage
 from infra.runs.event_log import EventLog
 from infra.terminal import wording
@@ -116,6 +117,19 @@ def test_candidates_side_by_side_have_a_line_each() -> None:
     for width, height in SIZES:
         picture = drawn(state_after(wide_events()), 100.0, width, height)
         assert max(len(line) for line in picture.splitlines()) <= width
+
+
+def test_of_a_hundred_candidates_those_at_work_are_shown_and_the_others_counted() -> None:
+    names = lane_names(100)
+    waiting: list[Event] = [PlanMade(2, PLAN, name) for name in names]
+    at_work: list[Event] = [StepBegan(2, Step.EXECUTE, name) for name in names[90:92]]
+    state = state_after([*run_events(1), RoundStarted(2, "r001t1", 250.0), *waiting, *at_work])
+    for width, height in SIZES:
+        picture = drawn(state, 2000.0, width, height)
+        if width >= 60:
+            assert re.findall(r"^│    (\w\w)  ", picture, re.M) == ["aa", "ab", "ac", "ad", names[90], names[91]]
+        assert "and 94 more" in picture
+        assert height < 24 or len(picture.splitlines()) < height
 
 
 def test_the_picture_shows_where_the_best_comes_from() -> None:

@@ -100,6 +100,9 @@ BESIDE = {
 def reply_to(body: dict[str, Any]) -> str:
     """The same for the same request, whenever it is asked."""
     text = _text(body["messages"][0]["content"])
+    if "This is sample 2 of" in text:  # another text than the first sample's
+        plain = reply_to({"messages": [{"content": text.replace("This is sample 2 of", "Sample")}]})
+        return plain.replace("```\n", "SECOND = 1\n```\n") if "```python" in plain else plain
     found = re.search(
         r"[Rr]ound (\d+)", text[text.find("## The plan of round") :] if "## The plan of" in text else text
     )

@@ -95,22 +95,51 @@ def test_killed_at_every_step_and_resumed_it_ends_the_same(
     assert step > 50, "the enumeration missed the journal"
 
 
-def test_a_run_with_two_candidates_a_round_ends_the_same_wherever_it_is_killed(
-    server: WireServer, tmp_path: Path
+TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds", "3")
+"""So far from the best as here nothing would be gone on from otherwise."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "tries", "winner"),
+    [
+        (
+            ("--rounds", "3"),
+            [
+                ("a", 1, "input", "incorrect"), ("a", 2, "input", "improved"),
+                ("b", 1, "input", "no_kernel"), ("b", 2, "input", "reverted"),
+                ("a", 1, "r001at2", "no_kernel"), ("a", 2, "r001at2", "reverted"),
+                ("b", 1, "r001at2", "incorrect"), ("b", 2, "r001at2", "reverted"),
+            ],
+            "r003at1",
+        ),
+        (
+            TWO_KERNELS,
+            [
+                *((lane, number, "input", outcome) for lane, outcomes in (("a", "improved"), ("b", "no_improvement"))
+                  for number, outcome in ((1, "incorrect"), (2, outcomes))),
+                *((lane, number, parent, outcome)
+                  for lane, parent, fault in (("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),
+                                              ("c", "input", "incorrect"), ("d", "input", "incorrect"))
+                  for number, outcome in ((1, fault), (2, "no_improvement"))),
+            ],
+            "r003at1",
+        ),
+    ],
+    ids=["two plans", "two kernels, two samples"],
+)  # fmt: skip
+def test_a_run_with_several_candidates_a_round_ends_the_same_wherever_it_is_killed(
+    server: WireServer, tmp_path: Path, flags: tuple[str, ...], tries: list[tuple[str, int, str, str]], winner: str
 ) -> None:
     """Which of two threads is first is chance; what comes of it is not."""
-    World(tmp_path / "warm", server.url).warm_up()
-    undisturbed = World(tmp_path / "undisturbed", server.url, width=2)
+    World(tmp_path / "warm", server.url, flags=flags).warm_up()
+    undisturbed = World(tmp_path / "undisturbed", server.url, width=2, flags=flags)
     since = len(server.requests)
     assert undisturbed.start() == 0, (undisturbed.folder / "output").read_text()
     final, requests, evaluations = state(undisturbed), asked(server, since), undisturbed.evaluations
-    assert [(e.lane, e.number, e.outcome) for e in final["tries"] if e.round < 3] == [
-        ("a", 1, "incorrect"), ("a", 2, "improved"), ("b", 1, "no_kernel"), ("b", 2, "reverted"),
-        ("a", 1, "no_kernel"), ("a", 2, "reverted"), ("b", 1, "incorrect"), ("b", 2, "reverted"),
-    ]  # fmt: skip
-    assert final["best"].candidate.id == "r003at1" and set(requests.values()) == {1}
-    for step in range(3, MOST_STEPS, 9):
-        world = World(tmp_path / str(step), server.url, width=2)
+    assert [(e.lane, e.number, e.parent_id, e.outcome) for e in final["tries"] if e.round < 3] == tries
+    assert final["best"].candidate.id == winner and set(requests.values()) == {1}
+    for step in range(3, MOST_STEPS, 9 if flags != TWO_KERNELS else 13):
+        world = World(tmp_path / str(step), server.url, width=2, flags=flags)
         since = len(server.requests)
         if world.start(Kill(step, True)) is not None:
             break

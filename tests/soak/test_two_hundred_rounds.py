@@ -141,7 +141,7 @@ class Soak:
         assert len(self.folder.exchanges()) == len(self.ledger.entries)
 
 
-def soak(folder_path: Path, rounds: int, width: int) -> Soak:
+def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
     (folder_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
     task = task_from_files(folder_path / "add_reference.py", name="add")
     folder = RunFolder.create(folder_path / "checkpoints", manifest("soak", rounds=rounds), {})
@@ -166,7 +166,7 @@ def soak(folder_path: Path, rounds: int, width: int) -> Soak:
         outcome = Loop(
             task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
             replay=False), proposer, RunJournal(folder, memory), spending, observer,
-            LoopSettings(rounds=rounds, patience=rounds, width=width), lambda: False,
+            LoopSettings(rounds=rounds, patience=rounds, width=width, beam=beam), lambda: False,
         ).run()  # fmt: skip
         judge.close()
         folder.close()
@@ -207,6 +207,23 @@ def test_two_hundred_rounds_with_a_misbehaving_model(tmp_path: Path) -> None:
     assert ran.new_files <= 2, "connections the client library keeps alive"
     growth = watcher.resident_bytes[ROUNDS] - watcher.resident_bytes[WARM]
     assert growth < MOST_GROWTH_BYTES, f"{growth >> 20} MiB more after {ROUNDS} rounds than after {WARM}"
+
+
+@pytest.mark.slow
+def test_two_hundred_rounds_from_three_kernels_each_stay_flat(tmp_path: Path) -> None:
+    ran = soak(tmp_path, ROUNDS, width=2, beam=3)
+    assert ran.outcome.best_result.latency_us == WINS_US[188]
+    assert ran.folder.best_kernel.read_text(encoding="utf-8") == ran.outcome.best.source
+    ended = [end.attempt for end in ran.watcher.rounds]
+    assert {attempt.round for attempt in ended} == set(range(1, ROUNDS + 1))
+    assert sorted({(a.round, a.lane) for a in ended}) == [(a.round, a.lane) for a in ended], "told once, in order"
+    parents = [{attempt.parent_id for attempt in ended if attempt.round == number} for number in range(1, ROUNDS + 1)]
+    assert {len(each) for each in parents} == {1, 2, 3}, "as many as are near enough to the best"
+    ran.the_books_balance()
+    resident, told = ran.watcher.resident_bytes, len(ended)
+    growth = resident[told] - resident[told * WARM // ROUNDS]
+    assert growth < 3 * MOST_GROWTH_BYTES, f"{growth >> 20} MiB more after {ROUNDS} rounds than after {WARM}"
+    assert ran.new_files <= 8 and not [each for each in threading.enumerate() if each.name.startswith("lane")]
 
 
 def test_rounds_of_three_candidates_each_with_a_misbehaving_model(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Is this the same program as that one? Told by a digest of the program in its canonical form.
+
+Names, comments, where lines stand, what is declared and never used, and the order in which buffers are declared are no
+part of it. All that decides what a program computes and how long it takes is: the instructions in their order, what
+each touches, which of them and which buffers come of one source line (buffers of one line rotate through the same
+places), and which buffer is first where two begin or end with one instruction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+
+from nki_sim.memory import MemoryRegion
+from nki_sim.program import Bound, Program, TensorRef
+from nki_sim.program_file import template_to_json
+
+
+def digest(program: Program) -> str:
+    """32 hexadecimal digits: the same for programs that compute the same bits in the same time, by the same rows.
+
+    Programs that differ in their digests may still do so.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    used, numbers = _in_order_of_use(program)
+    templates, template_numbers = _first_come(program.template_ids, len(program.templates))
+    lines = _Lines()
+    header = {
+        "machine": program.machine,
+        "returns_tuple": program.returns_tuple,
+        "templates": [
+            template_to_json(replace(template, line=lines.number(template.line)))
+            for template in map(program.templates.__getitem__, templates.tolist())
+        ],
+        "buffers": [
+            [a.region.name, a.shape, str(a.dtype), lines.number(a.line), a.address]
+            for a in map(program.allocations.__getitem__, used.tolist())
+        ],
+        "shared": _shared(program, numbers) if program.peers else [],
+        "inputs": [_place(ref, numbers) for ref in program.inputs],
+        "outputs": [_place(ref, numbers) for ref in program.outputs],
+        "loops": [
+            [loop.kind, loop.start, loop.end, _number(loop.counter, numbers), _bound(loop.lower, numbers),
+             _bound(loop.upper, numbers), loop.step, _number(loop.next, numbers)]
+            for loop in program.loops
+        ],
+        "edges": [[edge.before, edge.after] for edge in program.edges],
+        "constants": sorted(
+            (int(numbers[number]), hashlib.blake2b(np.ascontiguousarray(contents).tobytes()).hexdigest())
+            for number, contents in program.constants.items()
+        ),
+        "peers": [digest(peer) for peer in program.peers],
+    }  # fmt: skip
+    found.update(json.dumps(header, separators=(",", ":"), sort_keys=True, default=int).encode())
+    operands = program.operand_data.astype("<i8")
+    operands[:, 0] = numbers[operands[:, 0]]
+    for array in (
+        template_numbers[program.template_ids],
+        program.operand_starts,
+        operands,
+        *(numbers[order] for order in _places_taken_over(program, used)),
+    ):
+        found.update(np.ascontiguousarray(array, "<i8").tobytes())
+    return found.hexdigest()
+
+
+class _Lines:
+    """Source lines by the order in which they are met: that two things share one stays known, where it stands not."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def number(self, line: int) -> int:
+        """0 stays 0: what comes of no line."""
+        return self._known.setdefault(line, len(self._known) + 1) if line else 0
+
+
+def _first_come(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64, the values that occur in the order of their first occurrence; int64 [count], each one's place there, -1
+    for one that does not occur). `values`: integers below `count`."""
+    first = np.full(count, len(values), np.int64)
+    first[values[::-1]] = np.arange(len(values) - 1, -1, -1)
+    order = np.argsort(first, kind="stable")
+    order = order[first[order] < len(values)]
+    numbers = np.full(count, -1, np.int64)
+    numbers[order] = np.arange(len(order))
+    return order, numbers
+
+
+def _in_order_of_use(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """As `_first_come`, of the buffers that instructions, loops, inputs, outputs or constants name."""
+    beside = [
+        *(ref.allocation for ref in (*program.inputs, *program.outputs)),
+        *(
+            register
+            for loop in program.loops
+            for register in (loop.counter, loop.lower.register, loop.upper.register, loop.next)
+            if register is not None and register >= 0
+        ),
+        *program.constants,
+    ]
+    named = np.concatenate((program.operand_data[:, 0], np.array(beside, np.int64)))
+    return _first_come(named, len(program.allocations))
+
+
+def _places_taken_over(program: Program, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [used] each: the buffers by their first and by their last use, the first declared first where those are
+    one instruction: in this order they take each other's places."""
+    declared = np.sort(used)
+    first, last = (declared[np.argsort(use[declared], kind="stable")] for use in (program.first_use, program.last_use))
+    return first, last
+
+
+def _shared(program: Program, numbers: np.ndarray) -> list[list[object]]:
+    """In the order by which two cores know them: the nth of each is the same memory."""
+    return [
+        [int(numbers[a.id]), a.shape, str(a.dtype)]
+        for a in program.allocations
+        if a.region is MemoryRegion.shared_hbm
+    ]  # fmt: skip
+
+
+def _number(buffer: int, numbers: np.ndarray) -> int:
+    return int(numbers[buffer]) if buffer >= 0 else -1
+
+
+def _bound(bound: Bound, numbers: np.ndarray) -> list[int]:
+    return [bound.value, -1 if bound.register is None else int(numbers[bound.register])]
+
+
+def _place(ref: TensorRef, numbers: np.ndarray) -> list[object]:
+    return [int(numbers[ref.allocation]), ref.offset, ref.pattern, str(ref.dtype)]

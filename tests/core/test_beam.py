@@ -1,0 +1,192 @@
+"""Rounds that start from an archive: of each kind the fastest kernel, several plans of each, samples of each plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from accelopt_core.candidate import Attempt, Plan
+from accelopt_core.evaluation import Bottleneck, Evaluation
+from accelopt_core.loop.lane import MOST_LANES, lane_names
+from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.ports import EvaluationRequest, Progress
+from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext
+from ka_extensions.divergence_guard import DivergenceGuard
+from ka_extensions.repair_rule import RepairRule
+from tests.core.test_rounds import BROKEN, TASK, WRONG, Script, measured
+
+BEAM = LoopSettings(rounds=1, beam=2, patience=99)
+
+
+class BeamScript(Script):
+    """A kernel's text is the list of what was done to it, and `worth` says what that comes to."""
+
+    def __init__(self, worth: dict[str, Any], by_tool: bool = False) -> None:
+        super().__init__([measured(100)])
+        self.worth = worth
+        self.by_tool = by_tool
+        self.ideas: dict[str, list[str]] = defaultdict(list)
+        """By what the parent is, the techniques that a planner has for it, in this order."""
+        self.at_once = self.most_at_once = 0
+
+    def plan(self, context: RoundContext) -> Plan:
+        self.contexts.append(context)
+        ideas = self.ideas[context.parent.source]
+        if not ideas:
+            raise NothingToPlan(f"nothing for {context.parent.source}")
+        name = ideas.pop(0)
+        return Plan(f"p{context.round}", name, name, Bottleneck.MEMORY_BOUND, 5.0, "because", by_tool=self.by_tool)
+
+    def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
+        self.written_for.append(context)
+        sample = f"#{context.sample}" if context.samples > 1 else ""
+        return f"{context.parent.source} + {plan.technique}{sample}{'!' * len(feedback)}"
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        if request.candidate.id == "input" or request.final:
+            return self.measured_by(request.candidate.source)
+        self.requests.append(request)
+        return self.measured_by(request.candidate.source)
+
+    def measured_by(self, source: str) -> Evaluation:
+        result = self.worth[source]
+        return result if not isinstance(result, (int, float)) else measured(result)
+
+    def go(self, settings: LoopSettings, past: Past | None = None) -> RunResult:
+        proposer = Proposer("script", self, self, self, self)
+        return Loop(TASK, "k", self, proposer, self, self, self, settings, lambda: False, past).run()
+
+    def started_from(self, number: int) -> list[str]:
+        return [context.parent.source for context in self.contexts if context.round == number]
+
+
+def told(attempts: Sequence[Attempt]) -> list[tuple[str, str, str]]:
+    return [(attempt.id, attempt.parent_id, attempt.outcome.value) for attempt in attempts]
+
+
+@pytest.mark.parametrize(("count", "first", "last"), [(1, "", ""), (2, "a", "b"), (26, "a", "z"), (27, "aa", "ba")])
+def test_lanes_are_named_in_the_order_of_the_alphabet(count: int, first: str, last: str) -> None:
+    names = lane_names(count)
+    assert (len(set(names)), names[0], names[-1]) == (count, first, last) and list(names) == sorted(names)
+
+
+def test_every_parent_has_its_plans_and_every_plan_its_samples() -> None:
+    script = BeamScript({"k": 100, "k + a#1": 90, "k + a#2": 80, "k + b#1": WRONG, "k + b#1!": 95, "k + b#2": 70})
+    script.ideas["k"] = ["a", "b"]
+    result = script.go(replace(BEAM, beam=1, plans=2, samples=2, width=3))
+    assert [(c.sample, c.samples) for c in sorted(script.written_for, key=lambda c: c.sample)][::4] == [(1, 2), (2, 2)]
+    assert told(result.attempts) == [
+        ("r001at1", "input", "improved"), ("r001bt1", "input", "improved"), ("r001ct1", "input", "incorrect"),
+        ("r001ct2", "input", "no_improvement"), ("r001dt1", "input", "improved"),
+    ]  # fmt: skip
+    assert [a.plan.id for a in result.attempts if a.plan] == ["p1a", "p1a", "p1c", "p1c", "p1c"]
+    assert {a.lanes for a in result.attempts} == {4} and result.best.source == "k + b#2"
+    assert [[plan.title for plan in context.planned] for context in script.contexts] == [[], ["a"]]
+
+
+def test_a_plan_that_a_tool_carries_out_is_written_once() -> None:
+    script = BeamScript({"k": 100, "k + a": 90}, by_tool=True)
+    script.ideas["k"] = ["a"]
+    result = script.go(replace(BEAM, samples=5))
+    assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == 1
+
+
+def two_ways() -> BeamScript:
+    """Technique a leads down to 80 and ends there; b begins at 90 and leads to 50."""
+    script = BeamScript({"k": 100, "k + a": 80, "k + b": 90, "k + a + c": 85, "k + a + d": 84, "k + b + c": 88,
+                         "k + b + d": 50, "k + b + d + e": 49.9, "k + a + e": 83})  # fmt: skip
+    script.ideas |= {"k": ["a", "b"], "k + a": ["c", "d", "e"], "k + b": ["c", "d"], "k + b + d": ["e"]}
+    return script
+
+
+def test_the_next_round_starts_from_the_fastest_of_each_kind() -> None:
+    script = two_ways()
+    result = script.go(replace(BEAM, plans=2, rounds=3))
+    assert [script.started_from(number)[::2] for number in (1, 2)] == [["k"], ["k + a", "k + b"]]
+    assert script.started_from(3)[0] == "k + b + d"
+    assert result.best.source == "k + b + d" and result.best_result.latency_us == 50
+    assert [request.candidate.parent_id for request in script.requests[2:4]] == ["r001at1", "r001at1"]
+
+
+def test_one_parent_at_a_time_gives_way_when_nothing_comes_of_it() -> None:
+    script = two_ways()
+    script.worth |= {f"k + a + {each}": 95 for each in "cdef"} | {"k + b + c": 70}
+    script.ideas["k + a"] += ["f"]
+    script.go(replace(BEAM, beam=1, plans=2, rounds=4))
+    assert [script.started_from(number)[0] for number in (1, 2, 3, 4)] == ["k", "k + a", "k + a", "k + b"]
+
+
+def test_where_nothing_can_be_planned_for_a_kernel_another_is_gone_on_from() -> None:
+    script = two_ways()
+    script.ideas["k + a"].clear()
+    result = script.go(replace(BEAM, beam=1, plans=2, rounds=9))
+    assert script.started_from(2) == ["k + a", "k + b", "k + b"] and script.started_from(3)[0] == "k + b + d"
+    assert [attempt.lane for attempt in result.attempts if attempt.round == 2] == ["a", "b"]
+    assert result.best.source == "k + b + d" and result.reason.startswith("nothing for")
+
+
+def test_what_is_too_slow_is_not_gone_on_from() -> None:
+    script = two_ways()
+    script.worth["k + b"] = 121
+    script.go(replace(BEAM, plans=2, rounds=2, guard=DivergenceGuard(revert_above=0.5)))
+    assert set(script.started_from(2)) == {"k + a", "k"}
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_a_run_that_was_cut_anywhere_goes_on_as_it_would_have(cut: int) -> None:
+    settings = replace(BEAM, plans=2, rounds=4)
+    whole = two_ways()
+    expected = whole.go(settings)
+    again = two_ways()
+    filed = tuple(whole.filed[:cut])
+    complete = [round for round in (1, 2, 3) if sum(a.round == round for a in filed) == len(
+        [a for a in whole.filed if a.round == round])]  # fmt: skip
+    for attempt in filed:  # a planner does not plan what it sees in the history
+        if attempt.round in complete and attempt.plan is not None:
+            parent = next((a.candidate.source for a in filed if a.candidate and a.id == attempt.parent_id), "k")
+            again.ideas[parent].remove(attempt.plan.technique)
+    resumed = again.go(settings, Past(measured(100), filed))
+    assert told(resumed.attempts) == told(expected.attempts) and resumed.best == expected.best
+    assert again.started_from(4) == whole.started_from(4)
+
+
+def test_a_winner_that_fails_its_last_check_leaves_its_place_to_the_next_of_its_kind() -> None:
+    script = BeamScript({"k": 100, "k + a": 80, "k + b": 90})
+    script.ideas["k"] = ["a", "b"]
+    plain = script.evaluate
+    script.evaluate = lambda request, progress: (  # type: ignore[method-assign]  # of this one object
+        WRONG if request.final and request.candidate.source == "k + a" else plain(request, progress)
+    )
+    result = script.go(replace(BEAM, plans=2))
+    assert result.best.source == "k + b"
+    kept = {attempt.id: attempt for attempt in script.filed}
+    later = BeamScript({"k": 100, "k + b": 90, "k + b + c": 85})
+    later.ideas["k + b"] = ["c"]
+    later.go(replace(BEAM, plans=2, rounds=2), Past(measured(100), tuple(kept.values())))
+    assert set(later.started_from(2)) == {"k + b", "k"}
+
+
+def test_a_fault_whose_repairs_come_to_nothing_is_not_repaired_for_ever() -> None:
+    script = BeamScript({"k": 100})
+    for name in "abcdef":
+        for tries in range(4):
+            script.worth[f"k + {name}{'!' * tries}"] = BROKEN
+    script.ideas["k"] = list("abcdef")
+    result = script.go(replace(BEAM, plans=2, rounds=3, max_repairs=3, repairs=RepairRule(after=6, least_share=0.1)))
+    tries = [sum(attempt.round == number for attempt in result.attempts) for number in (1, 2, 3)]
+    assert tries == [8, 2, 2]
+    plain = BeamScript(script.worth)
+    plain.ideas["k"] = list("abcdef")
+    many = plain.go(LoopSettings(rounds=3, width=2, repairs=RepairRule(after=6)))
+    assert len(many.attempts) == 24, "without an archive a round has nothing else to go on from"
+
+
+def test_at_most_so_many_candidates() -> None:
+    with pytest.raises(ValueError, match=f"1 to {MOST_LANES} candidates"):
+        LoopSettings(beam=20, plans=20, samples=2)
+    assert LoopSettings(beam=6, plans=12, samples=2).candidates == 144
+    assert LoopSettings(width=3).candidates == 3 and not LoopSettings(width=3).by_archive
