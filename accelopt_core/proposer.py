@@ -82,6 +82,8 @@ class RoundContext:
     sample: int = 1
     """Which of `samples` kernels is to be written from the plan, each without knowing of the others."""
     samples: int = 1
+    rounds_left: int | None = None
+    """After this one, at most; None where that is not known."""
     until: float = math.inf
     """When the run's time is used up, as `time.monotonic` tells it: a plan that takes longer is of no use."""
 

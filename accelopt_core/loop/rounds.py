@@ -506,7 +506,7 @@ class Loop:
             state.baseline.latency_us, history, self._window.entries, self._window.avoid, self._window.build_on,
             self._journal.shown(number, choose), settings.bans.banned(history, number),
             recurring_errors(history, number, least=settings.recurring_after), state.measured,
-            until=time.monotonic() + self._budget.seconds_left(),
+            rounds_left=max(0, self._settings.rounds - number), until=time.monotonic() + self._budget.seconds_left(),
         )  # fmt: skip
 
     def _file(self, attempt: Attempt) -> None:

@@ -238,6 +238,13 @@ def test_without_a_usable_summary_the_facts_are_filed_and_it_says_so() -> None:
     assert not experience.is_win
 
 
+def test_the_planner_is_told_how_many_rounds_are_left() -> None:
+    for left, said in ((7, "# Round 4: 7 more after this"), (0, "# Round 4: none more after this")):
+        with stage([GOOD_PLAN]) as given:
+            given.proposer.planner.plan(context(rounds_left=left))
+        assert given.requests[0].last_user_message.startswith(said)
+
+
 # --- reflexion ----------------------------------------------------------------------------------------
 
 GOOD_REVIEW = json.dumps(
