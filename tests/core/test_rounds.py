@@ -52,7 +52,7 @@ from accelopt_core.task import ShapePreset, Task
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
-from ka_extensions.reflexion import Reflexion
+from ka_extensions.reflexion import Diagnosis, Reflexion
 
 TASK = Task("copy", "", (ShapePreset("full", ()),))
 BOUNDS = Bounds(0.0, 0.0, 10.0, "declared")
@@ -140,7 +140,7 @@ class Script:
                 decision: Decision) -> Reflexion:  # fmt: skip
         self.reviewed.append(context)
         outcome = Outcome.IMPROVED if decision.improved else Outcome.NO_IMPROVEMENT
-        return Reflexion(context.round, plan.title, plan.technique, 5.0, None, outcome, True, "learned",
+        return Reflexion(context.round, plan.title, plan.technique, 5.0, None, outcome, Diagnosis.RIGHT, "learned",
                          avoid=(f"avoid {context.round}",))  # fmt: skip
 
     # Journal, Budget, RunObserver

@@ -35,7 +35,7 @@ from accelopt_core.ports import TargetInfo, Usage
 from infra.runs.run_folder import Manifest
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.outcome import Outcome
-from ka_extensions.reflexion import Reflexion
+from ka_extensions.reflexion import Diagnosis, Reflexion
 
 TARGET = TargetInfo("simulated trn2", "nki_sim-1", True, "trn2")
 PLAN = Plan("p1", "Hoist the rhs load", "hoist", Bottleneck.MEMORY_BOUND, 100.0, "it is invariant", "move line 12")
@@ -67,7 +67,9 @@ def attempted(
     decision = DivergenceGuard().decide(us, best_us)
     candidate = Candidate(f"r{round:03d}t{number}", source, "input", PLAN.id)
     outcome = Outcome(decision.verdict.value if us is not None else evaluation.kind)
-    reflexion = Reflexion(round, PLAN.title, PLAN.technique, 100.0, None, outcome, True, "lesson", ("a",), ("b",))
+    reflexion = Reflexion(
+        round, PLAN.title, PLAN.technique, 100.0, None, outcome, Diagnosis.RIGHT, "lesson", ("a",), ("b",)
+    )
     return Attempt(
         round, number, "input", PLAN, candidate, evaluation, outcome, explain(evaluation), decision=decision,
         reflexion=reflexion,

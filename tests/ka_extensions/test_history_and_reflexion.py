@@ -7,7 +7,7 @@ import pytest
 from accelopt_core.candidate import Attempt
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.outcome import Outcome
-from ka_extensions.reflexion import Reflexion, ReflexionWindow
+from ka_extensions.reflexion import Diagnosis, Reflexion, ReflexionWindow
 from tests.attempts import attempted
 
 
@@ -16,7 +16,7 @@ def attempt(round: int, outcome: str = "no_improvement") -> Attempt:
 
 
 def reflexion(round: int, avoid: tuple[str, ...] = (), build_on: tuple[str, ...] = ()) -> Reflexion:
-    return Reflexion(round, "t", "hoist", 10.0, 5.0, Outcome.IMPROVED, True, "l", avoid, build_on)
+    return Reflexion(round, "t", "hoist", 10.0, 5.0, Outcome.IMPROVED, Diagnosis.RIGHT, "l", avoid, build_on)
 
 
 def test_rounds_without_improvement_counts_rounds_and_not_tries() -> None:
