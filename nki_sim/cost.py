@@ -380,7 +380,7 @@ def _dma(template: Template, machine: Machine) -> Cost:
 
 
 def _ends_within_an_access(operand: Operand, machine: Machine) -> bool:
-    """Do most of its runs in HBM begin or end within what HBM moves at once? Where the first begins is not looked at."""
+    """Do most of its runs in HBM begin or end within what HBM moves at once? As if the first began with one."""
     access, item = machine.hbm_access_bytes, operand.dtype.itemsize
     run = _contiguous_elements(operand) * item
     apart = [abs(stride) * item for stride, size in operand.pattern if size > 1 and abs(stride) * item >= run]
