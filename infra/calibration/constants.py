@@ -155,7 +155,6 @@ NOT_MEASURED: Mapping[str, str] = {
     "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
     "launch_ns": "the runtime's, in no profile and in no simulated latency",
     "throttle_window_ns": "documented; without it the load at which Tensor cools would mean nothing",
-    "hbm_access_bytes": "a size, not a time; no kernel here has rows of another",
     "dma_unaligned_row_ns": "no kernel here has rows that end within what HBM moves at once",
     "stride_slowdown": "documented; what weights take to load is measured by it",
 }
