@@ -397,8 +397,6 @@ def one_pass(
         part = -1
         hold = busy
         if kind >= MATMUL:
-            busy += tensor_waits[i]
-            hold = busy
             part = parts[t]
             if part >= 0:
                 hold = holds[t]
@@ -409,6 +407,7 @@ def one_pass(
                 throttled += busy * (throttle - 1.0)
                 busy *= throttle
                 hold *= throttle
+            busy += tensor_waits[i]
         elif kind == FUNCTION:
             if tables[t] != table:
                 table = tables[t]

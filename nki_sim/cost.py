@@ -360,6 +360,8 @@ def _dma(template: Template, machine: Machine) -> Cost:
     first, last, rows_on_busiest, rows = _deal_rows(tensors, rows, nbytes, machine)
     bytes_on_busiest = nbytes * rows_on_busiest / rows
     rows_ns = rows_on_busiest * machine.dma_row_ns
+    if any(_ends_within_an_access(operand, machine) for operand in tensors):
+        rows_ns += rows_on_busiest * machine.dma_unaligned_row_ns
     bytes_ns = bytes_on_busiest / (machine.dma_engine_bytes_per_ns * efficiency)
     partitions = max((operand.partitions for operand in tensors if operand.region.on_chip), default=machine.dma_engines)
     queue, issue_ns, start_ns = _queue(template, machine, partitions)
@@ -375,6 +377,14 @@ def _dma(template: Template, machine: Machine) -> Cost:
             queue, not dst.region.on_chip, start_ns, first, last, moving_ns, bytes_ns, rows, nbytes // rows, nbytes
         ),
     )
+
+
+def _ends_within_an_access(operand: Operand, machine: Machine) -> bool:
+    """Do most of its runs in HBM begin or end within what HBM moves at once? As if the first began with one."""
+    access, item = machine.hbm_access_bytes, operand.dtype.itemsize
+    run = _contiguous_elements(operand) * item
+    apart = [abs(stride) * item for stride, size in operand.pattern if size > 1 and abs(stride) * item >= run]
+    return not operand.region.on_chip and run > access and any(each % access for each in (run, *apart))
 
 
 def _deal_rows(tensors: list[Operand], rows: int, nbytes: int, machine: Machine) -> tuple[int, int, int, int]:

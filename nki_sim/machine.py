@@ -198,6 +198,10 @@ class Machine:
     """Share of that rate which long streams of mixed reads and writes keep up."""
     dma_row_ns: float
     """Per contiguous run that an engine moves."""
+    hbm_access_bytes: int
+    """What HBM reads or writes at once."""
+    dma_unaligned_row_ns: float
+    """Besides dma_row_ns, for a longer run that begins or ends within one."""
     dma_cut_bytes: int
     """Between HBM tensors, rows are not cut shorter to be dealt to more engines."""
     dma_start_ns: float
@@ -484,6 +488,8 @@ _TRN2_OWN: Table = {
     "dma_engine_bytes_per_ns": (27.2, "profiler metadata dma_ddr_bandwidth, 435 GB/s over 16; M27", "documented"),
     "dma_sustained": (0.955, "C06-C18: centre of the AdamW sweep", "fitted"),
     "dma_row_ns": (7.0, "M27: 8 ns for 4 bytes, 157 ns for 4096", "fitted"),
+    "hbm_access_bytes": (64, "two bursts of 32 bytes, as memory with error correction has it", "prior"),
+    "dma_unaligned_row_ns": (12.0, "C09, C15: 12.4 and 11.5 ns a row beside C07, C08, C11, C14, C17", "fitted"),
     "dma_cut_bytes": (512, "least efficient row of older DMA guides", "prior"),
     "dma_start_ns": (736.0, "M05 less M04 and completion", "fitted"),
     "dma_spread_ns": (333.0, "M04: 468 ns for 2 KiB per engine, less the rows", "fitted"),

@@ -329,7 +329,6 @@ def _run(
         may_fill = True
         earliest = ready
         if kind >= _MATMUL:
-            busy += tensor_wait_ns
             hold = busy
             if extra is not None:
                 part, hold = extra
@@ -340,6 +339,7 @@ def _run(
                 throttled += busy * (throttle - 1.0)
                 busy *= throttle
                 hold *= throttle
+            busy += tensor_wait_ns  # no work of the array: its clock does not stretch it
         elif kind == _FUNCTION:
             if extra != table:
                 table = extra

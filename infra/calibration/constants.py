@@ -155,6 +155,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "profiler_transfer_ns": "a profile shows only its sum with dma_software_issue_ns",
     "launch_ns": "the runtime's, in no profile and in no simulated latency",
     "throttle_window_ns": "documented; without it the load at which Tensor cools would mean nothing",
+    "dma_unaligned_row_ns": "no kernel here has rows that end within what HBM moves at once",
     "stride_slowdown": "documented; what weights take to load is measured by it",
 }
 """Numbers that stay as shipped although a device has them, each with why: no kernel tells them from another."""

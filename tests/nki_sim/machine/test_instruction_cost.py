@@ -241,6 +241,28 @@ def test_rows_are_dealt_to_engines_by_partition(
     assert moved.engine_ns == pytest.approx(rows_on_busiest * per_row_ns(4 * columns))
 
 
+@pytest.mark.parametrize(
+    ("width", "columns", "ends_within"),
+    [
+        (4096, 684, True),
+        (4096, 1368, True),
+        (4096, 912, False),
+        (4096, 3, False),  # within one
+        (1000, 512, True),  # 4,000 bytes apart
+        (684, 684, False),  # one run
+    ],
+)
+def test_rows_that_end_within_what_hbm_moves_at_once_cost_more(width: int, columns: int, ends_within: bool) -> None:
+    def body(source: Any, result: Any) -> None:
+        nisa.dma_copy(dst=tile(columns), src=source[:, :columns])
+        nisa.dma_copy(dst=result, src=source)
+
+    moved = cost(traced(body, width).templates[0], TRN2).transfer
+    assert moved is not None
+    more = TRN2.dma_unaligned_row_ns if ends_within else 0.0
+    assert moved.engine_ns == pytest.approx(8 * (per_row_ns(4 * columns) + more))
+
+
 def test_a_strided_source_is_moved_element_by_element() -> None:
     def body(source: Any, result: Any) -> None:
         nisa.dma_copy(dst=tile(512), src=source[:, ::2])

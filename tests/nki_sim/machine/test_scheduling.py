@@ -468,7 +468,8 @@ def test_a_schedule_of_a_blocked_matmul_hides_its_loads() -> None:
     audit(timeline)
     rows = [i for i, t in enumerate(timeline.shown.template_ids.tolist()) if timeline.costs[t].resource == "tensor"]
     starts, ends = timeline.start_ns[rows], timeline.end_ns[rows]
-    assert starts[1:3] == pytest.approx(ends[:2])  # also the one that begins the next sum
+    pauses = starts[1:3] - ends[:2]  # the second before the one that begins the next sum
+    assert (pauses >= -1e-6).all() and (pauses < 0.01 * (ends[1] - starts[1])).all()
 
 
 def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from traced_kernels import P, nisa, nl, tile, traced
 
+from nki_sim import dtypes
 from nki_sim.machine import TRN1, TRN2, Machine
 from nki_sim.program import Program
 from nki_sim.schedule import Timeline, schedule
@@ -67,6 +68,19 @@ def test_a_stream_over_half_of_the_rows_never_warms_up_but_stays_warm() -> None:
     assert timeline.throttled_us == pytest.approx(200 * (TRN2.throttle_factor - 1.0) * FULL_NS / 1e3)
     _, _, warmed = runs(products([P] * 40 + [P // 2] * 200))
     assert warmed[-200:] == pytest.approx(FULL_NS)
+
+
+def test_it_waits_no_longer_for_a_transfer_while_it_is_cold() -> None:
+    def body(source: Any, result: Any) -> None:
+        values, total = tile(512, nl.bfloat16), tile(buffer=nl.psum)
+        nisa.dma_copy(dst=values, src=source)
+        for _ in range(2):
+            product(values, total)
+        nisa.dma_copy(dst=result, src=source)
+
+    _, _, durations = runs(traced(body, dtype=dtypes.bfloat16))
+    cold = TRN2.throttle_factor * FULL_NS
+    assert durations == pytest.approx([cold + TRN2.tensor_wait_ns, cold])
 
 
 def test_halves_of_the_array_side_by_side_are_as_active_as_the_whole() -> None:
