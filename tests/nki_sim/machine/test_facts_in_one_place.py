@@ -25,6 +25,7 @@ OTHER_MEANINGS = {
     "isa/registers.py": {32: "bits of a register"},
     "isa/tensor_engine.py": {64: "entries of a cache"},
     "nki/language/creation.py": {2048: "our own choice of a fill tile's width"},
+    "canonical.py": {16: "bytes of a digest"},
     "contracts.py": {16: "most dimensions of a tensor", 64: "bits of an attribute"},
     "migrate/operands.py": {16: "characters of an expression that is not written twice"},
     "proofs/algebra.py": {16: "powers of two that integers are looked up by"},
