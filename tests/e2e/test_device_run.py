@@ -10,6 +10,7 @@ import pytest
 
 import config
 from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.loop.screening import BEST_BY_SIMULATION
 from accelopt_core.ports import EvaluationRequest, Progress
 from infra import assembly
 from infra.judging.simulator_toolchain import traced_on_simulator
@@ -55,7 +56,7 @@ def test_the_three_best_by_simulation_go_to_the_device_and_it_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = carried_out(tmp_path, monkeypatch)
-    assert done.settings.run.width == assembly.BEST_BY_SIMULATION == 3
+    assert done.settings.run.width == BEST_BY_SIMULATION == 3
     tried = {attempt.lane: attempt for attempt in done.result.attempts}
     assert sorted(tried) == ["a", "b", "c"] and len({attempt.content_hash for attempt in tried.values()}) == 3
     times = {lane: attempt.latency_us for lane, attempt in tried.items() if attempt.latency_us is not None}
@@ -74,7 +75,7 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("wanted", "provider", "simulated", "at_once", "width"),
     [
-        (None, "catalogue", False, 1, assembly.BEST_BY_SIMULATION),
+        (None, "catalogue", False, 1, BEST_BY_SIMULATION),
         (1, "catalogue", False, 1, 1),
         (2, "catalogue", True, 1, 2),
         (None, "catalogue", True, 1, 1),
