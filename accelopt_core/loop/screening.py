@@ -128,13 +128,15 @@ class Screening:
     def _choose(self, lanes: Sequence[Lane], filed: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """What was chosen before an interruption stays chosen; what is new beside it is chosen from as ever."""
         before = {each.kernel: each for each in filed}
-        sources = {_kernel(lane): lane.written.source for lane in self._free if lane.written is not None}
-        if set(sources) <= set(before):
+        if {_kernel(lane) for lane in self._free} <= set(before):
             return filed
-        said = self._guide.simulator.predicted([source for kernel, source in sources.items() if kernel not in before])
-        predicted = {
-            kernel: before[kernel].predicted if kernel in before else said[source] for kernel, source in sources.items()
+        known: dict[str, Predicted | None] = {
+            _kernel(lane): lane.predicted for lane in self._free if lane.predicted is not None
         }
+        known |= {each.kernel: each.predicted for each in filed}
+        sources = {_kernel(lane): lane.written.source for lane in self._free if lane.written is not None}
+        said = self._guide.simulator.predicted([source for kernel, source in sources.items() if kernel not in known])
+        predicted = {kernel: known[kernel] if kernel in known else said[source] for kernel, source in sources.items()}
         us = {kernel: self._corrected_us(each) for kernel, each in predicted.items() if each is not None}
         worth = may_be_best([*us.values(), *self._measured_us(lanes)], self._guide.tie)
         send = dict(zip(us, worth))  # what has no price goes as well: only the device can tell

@@ -42,17 +42,25 @@ def try_by_try(
         elif some:
             act(some[0], file)
 
-    while True:
-        each([lane for lane in lanes if lane.is_under_way and lane.written is None], write)
+    while not any(_ends_the_round(lane) for lane in lanes):
         if screening is not None:
             screening.tell_duplicates(lanes, file)
-        waiting = [lane for lane in lanes if lane.is_under_way and lane.written is not None]
+        to_write = [lane for lane in lanes if lane.is_under_way and lane.written is None]
+        if to_write:
+            each(to_write, write)
+            continue
+        waiting = [lane for lane in lanes if lane.is_under_way]
         sent = waiting if screening is None else screening.chosen(lanes)
-        if not sent and all(lane.written is not None for lane in lanes if lane.is_under_way):
+        if not sent:
             break
         each(sent, judge)
     if screening is not None and all(lane.stopped_by is None for lane in lanes):
         screening.close(lanes, file)
+
+
+def _ends_the_round(lane: Lane) -> bool:
+    """Where one lane has no budget for its next question, what others wrote is evaluated all the same."""
+    return lane.stopped_by is not None and not isinstance(lane.stopped_by, BudgetExhausted)
 
 
 def run_side_by_side(lanes: Sequence[Lane], run: Callable[[Lane, Callable[[Attempt], None]], None], steps: Steps,

@@ -96,13 +96,13 @@ BESIDE = {
 }
 """What it writes for the second plan of a round, where a round has two."""
 
+SAME_IN_OTHER_WORDS = 3
+"""The round in which the second sample of a plan is at first the first one's program; else it is another one."""
+
 
 def reply_to(body: dict[str, Any]) -> str:
     """The same for the same request, whenever it is asked."""
     text = _text(body["messages"][0]["content"])
-    if "This is sample 2 of" in text:  # another text than the first sample's
-        plain = reply_to({"messages": [{"content": text.replace("This is sample 2 of", "Sample")}]})
-        return plain.replace("```\n", "SECOND = 1\n```\n") if "```python" in plain else plain
     found = re.search(
         r"[Rr]ound (\d+)", text[text.find("## The plan of round") :] if "## The plan of" in text else text
     )
@@ -117,7 +117,13 @@ def reply_to(body: dict[str, Any]) -> str:
     if "## The plan of round" in text:
         latest = re.search(r"Try (\d+), the latest", text)
         kernels = BESIDE if f"idea {number} beside" in text[text.find("## The plan of round") :] else KERNELS
-        return kernels[number][int(latest.group(1)) if latest else 0]
+        tries = int(latest.group(1)) if latest else 0
+        plain = kernels[number][min(tries, len(kernels[number]) - 1)]
+        if "This is sample 2 of" not in text:
+            return plain
+        if number == SAME_IN_OTHER_WORDS and not tries:
+            return plain.replace("```\n", "SECOND = 1\n```\n")
+        return plain.replace("data1=a, data2=b", "data1=b, data2=a")
     if "Write the entry" in text:
         return json.dumps({"title": f"Wider rows {number}", "summary": "Longer rows cost less."})
     return json.dumps({"diagnosis": "right", "lesson": f"lesson {number}", "avoid": [], "build_on": ["rows"]})

@@ -100,7 +100,7 @@ TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds
 
 
 @pytest.mark.parametrize(
-    ("flags", "tries", "winner"),
+    ("flags", "tries", "last", "winner"),
     [
         (
             ("--rounds", "3"),
@@ -110,6 +110,7 @@ TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds
                 ("a", 1, "r001at2", "no_kernel"), ("a", 2, "r001at2", "reverted"),
                 ("b", 1, "r001at2", "incorrect"), ("b", 2, "r001at2", "reverted"),
             ],
+            [("a", 1, "improved"), ("b", 1, "reverted")],
             "r003at1",
         ),
         (
@@ -122,14 +123,19 @@ TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds
                                               ("c", "input", "incorrect"), ("d", "input", "incorrect"))
                   for number, outcome in ((1, fault), (2, "no_improvement"))),
             ],
+            [
+                ("a", 1, "improved"), ("b", 1, "duplicate"), ("b", 2, "no_improvement"),
+                ("c", 1, "no_improvement"), ("d", 1, "duplicate"), ("d", 2, "no_improvement"),
+            ],
             "r003at1",
         ),
     ],
     ids=["two plans", "two kernels, two samples"],
 )  # fmt: skip
 def test_a_run_with_several_candidates_a_round_ends_the_same_wherever_it_is_killed(
-    server: WireServer, tmp_path: Path, flags: tuple[str, ...], tries: list[tuple[str, int, str, str]], winner: str
-) -> None:
+    server: WireServer, tmp_path: Path, flags: tuple[str, ...], tries: list[tuple[str, int, str, str]],
+    last: list[tuple[str, int, str]], winner: str,
+) -> None:  # fmt: skip
     """Which of two threads is first is chance; what comes of it is not."""
     World(tmp_path / "warm", server.url, flags=flags).warm_up()
     undisturbed = World(tmp_path / "undisturbed", server.url, width=2, flags=flags)
@@ -137,8 +143,9 @@ def test_a_run_with_several_candidates_a_round_ends_the_same_wherever_it_is_kill
     assert undisturbed.start() == 0, (undisturbed.folder / "output").read_text()
     final, requests, evaluations = state(undisturbed), asked(server, since), undisturbed.evaluations
     assert [(e.lane, e.number, e.parent_id, e.outcome) for e in final["tries"] if e.round < 3] == tries
+    assert [(e.lane, e.number, e.outcome) for e in final["tries"] if e.round == 3] == last
     assert final["best"].candidate.id == winner and set(requests.values()) == {1}
-    for step in range(3, MOST_STEPS, 9 if flags != TWO_KERNELS else 13):
+    for step in range(3, MOST_STEPS, 13 if flags != TWO_KERNELS else 29):
         world = World(tmp_path / str(step), server.url, width=2, flags=flags)
         since = len(server.requests)
         if world.start(Kill(step, True)) is not None:
