@@ -76,10 +76,10 @@ def test_a_prediction_says_what_binds_the_kernel(predict: Predictor) -> None:
 
 
 def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:
-    shapes = tuple(ShapePreset(name, (("M", 128), ("N", n))) for name, n in (("small", 3584), ("full", 7168)))
+    shapes = tuple(ShapePreset(name, (("M", 128), ("N", n))) for name, n in (("small", 7168), ("full", 14336)))
     predictor = Predictor(dataclasses.replace(small(), presets=shapes), "trn2")
     in_other_words = SOURCE.replace("TILE_N", "COLUMNS")
-    at_full_only = SOURCE.replace("M, N = x.shape", "M, N = x.shape\n    TILE_N = 512 if N < 7168 else 1024")
+    at_full_only = SOURCE.replace("M, N = x.shape", "M, N = x.shape\n    TILE_N = 512 if N < 14336 else 1024")
     broken = SOURCE.replace("nl.silu", "nl.nothing")
     some = [SOURCE, WIDER, in_other_words, at_full_only, broken, f"# again\n{SOURCE}"]
     try:
