@@ -202,6 +202,7 @@ def _optimize(
                     ties.shipped().within,
                     prices=not info.simulated,
                     earlier=() if residuals is None else residuals.of_other_runs(folder.run_id),
+                    least=max(BEST_BY_SIMULATION, target.width),
                 ),
             )
             try:
@@ -391,12 +392,17 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     )
 
 
+CHOSEN_FROM = 2 * BEST_BY_SIMULATION
+"""Ideas of the catalogue that a round on a device has to choose from: they cost no device time, and what it showed so
+far may put another one first."""
+
+
 def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> int:
     """Of a round: what the user wants, or enough for a device to choose from. With a language model each candidate
     costs calls, so none is added."""
     if wanted:
         return wanted
-    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
+    chosen = CHOSEN_FROM if provider == "catalogue" and not simulated else 1
     return min(max(at_once, chosen), MOST_AT_ONCE)
 
 

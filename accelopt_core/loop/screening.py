@@ -40,6 +40,8 @@ class Guide:
     """For a device. Where the target is the simulated machine itself, it would say nothing new."""
     earlier: tuple[Residual, ...] = ()
     """Of other runs on the same machine with the same tools."""
+    least: int = BEST_BY_SIMULATION
+    """Kernels of a round that go to the device in any case: as many as it times at once, where those are more."""
 
 
 def residuals(attempts: Iterable[Attempt]) -> Iterator[Residual]:
@@ -50,7 +52,7 @@ def residuals(attempts: Iterable[Attempt]) -> Iterator[Residual]:
             yield Residual.of(predicted.bound_by, predicted.latency_us, latency_us)
 
 
-def may_be_best(latencies_us: Sequence[float], tie: float, least: int = BEST_BY_SIMULATION) -> list[bool]:
+def may_be_best(latencies_us: Sequence[float], tie: float, least: int) -> list[bool]:
     """Of predicted latencies: which cannot be told from the best, and the `least` best in any case (all, where there
     are no more; of equal ones the earlier)."""
     if not latencies_us:
@@ -138,7 +140,7 @@ class Screening:
         said = self._guide.simulator.predicted([source for kernel, source in sources.items() if kernel not in known])
         predicted = {kernel: known[kernel] if kernel in known else said[source] for kernel, source in sources.items()}
         us = {kernel: self._corrected_us(each) for kernel, each in predicted.items() if each is not None}
-        worth = may_be_best([*us.values(), *self._measured_us(lanes)], self._guide.tie)
+        worth = may_be_best([*us.values(), *self._measured_us(lanes)], self._guide.tie, self._guide.least)
         send = dict(zip(us, worth))  # what has no price goes as well: only the device can tell
         return tuple(
             Choice(kernel, each, (kernel in before and before[kernel].sent) or send.get(kernel, True))

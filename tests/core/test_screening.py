@@ -112,7 +112,7 @@ SIX = {"a": 90.0, "b": 50.0, "c": 80.0, "d": 50.9, "e": 70.0, "f": 49.95}
 def test_what_cannot_be_told_from_the_best_may_be_it_and_three_in_any_case(
     predicted: list[float], sent: list[bool]
 ) -> None:
-    assert may_be_best(predicted, TIE) == sent
+    assert may_be_best(predicted, TIE, least=3) == sent
 
 
 def test_the_device_times_what_may_be_the_best_and_the_others_say_why_not() -> None:
@@ -127,6 +127,11 @@ def test_the_device_times_what_may_be_the_best_and_the_others_say_why_not() -> N
     assert left.decision is not None and left.reflexion is None and left.evaluation is None
     assert {context.parent.id for context in script.reviewed} == {"input"} and len(script.reviewed) == 3
     assert [attempt.predicted for attempt in result.attempts] == [Predicted(us, "dma") for us in SIX.values()]
+
+
+def test_a_target_that_times_more_at_once_is_sent_as_many() -> None:
+    script = Kernels(dict.fromkeys("bcdef", 60), TableSimulator(SIX), least=5)
+    assert told(script.go(width=6))["a"] == "outranked" and sorted(script.sent) == list("bcdef")
 
 
 def test_ties_with_the_best_go_however_many_they_are() -> None:
