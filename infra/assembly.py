@@ -30,7 +30,7 @@ from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
 from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
+from accelopt_core.ports import EvaluationLimits, Role, Target, TargetError, TargetInfo, TaskFault
 from accelopt_core.proposer import Proposer
 from accelopt_core.task import PrecisionPolicy, Task
 from infra import migrating
@@ -185,6 +185,9 @@ def _optimize(
         store = EvaluationStore(settings.run.checkpoints, folder.run_id)
         spending.device_used(store.seconds())
         metered = MeteredTarget(target, spending.device_used)
+        guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
+        if guide is not None and residuals is not None:
+            guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
         with _interruptible(observer) as interrupted:
             loop = Loop(
                 problem.task,
@@ -197,13 +200,7 @@ def _optimize(
                 loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
-                guide=Guide(
-                    predictor,
-                    ties.shipped().within,
-                    prices=not info.simulated,
-                    earlier=() if residuals is None else residuals.of_other_runs(folder.run_id),
-                    least=max(BEST_BY_SIMULATION, target.width),
-                ),
+                guide=guide,
             )
             try:
                 result = loop.run()
@@ -562,6 +559,22 @@ def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Obs
 
 def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
     return Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
+
+
+def _guide(predictor: Predictor, info: TargetInfo, lanes: int, at_once: int, observer: Observers) -> Guide | None:
+    """None where there is nothing to tell apart or to choose, or nobody here who could: the user is told then."""
+    if info.simulated and lanes == 1:
+        return None
+    try:
+        predictor.arguments()
+    except (TargetError, TaskFault) as error:
+        every = "every kernel is evaluated" if info.simulated else "every kernel goes to the device"
+        observer.tell(
+            events.Notice(f"the simulator cannot be asked about this task here, so {every}: {error}", "warning")
+        )
+        return None
+    within = ties.shipped().within
+    return Guide(predictor, within, prices=not info.simulated, least=max(BEST_BY_SIMULATION, at_once))
 
 
 def residuals_of(settings: config.Settings, info: TargetInfo) -> ResidualFile:

@@ -140,8 +140,9 @@ class Screening:
         said = self._guide.simulator.predicted([source for kernel, source in sources.items() if kernel not in known])
         predicted = {kernel: known[kernel] if kernel in known else said[source] for kernel, source in sources.items()}
         us = {kernel: self._corrected_us(each) for kernel, each in predicted.items() if each is not None}
-        worth = may_be_best([*us.values(), *self._measured_us(lanes)], self._guide.tie, self._guide.least)
-        send = dict(zip(us, worth))  # what has no price goes as well: only the device can tell
+        right_us = self._measured_us(lanes)
+        worth = may_be_best([*right_us, *us.values()], self._guide.tie, self._guide.least)
+        send = dict(zip(us, worth[len(right_us) :]))  # what has no price goes as well: only the device can tell
         return tuple(
             Choice(kernel, each, (kernel in before and before[kernel].sent) or send.get(kernel, True))
             for kernel, each in predicted.items()

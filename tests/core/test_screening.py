@@ -155,6 +155,12 @@ def test_what_the_device_finds_wrong_gives_its_place_to_the_next_best() -> None:
     assert told(result)["a"] == "outranked" and result.best.source == "b"
 
 
+def test_what_is_no_better_than_a_measured_one_does_not_take_the_place_that_a_wrong_one_leaves() -> None:
+    predicted = {"a": 90.0, "b": 90.0, "c": 50.0, "d": 50.0, "c!": 60.0}
+    script = Kernels({"a": 95, "c": WRONG, "c!": 65, "d": 66}, TableSimulator(predicted))
+    assert told(script.go(width=4))["b"] == "outranked" and sorted(script.sent) == ["a", "c", "c!", "d"]
+
+
 def test_a_repaired_kernel_is_priced_as_any_other() -> None:
     predicted = SIX | {"f!": 49.0, "d!": 99.0}
     script = Kernels({"f": WRONG, "f!": 55, "b": 60, "d": WRONG, "e": 65}, TableSimulator(predicted))
