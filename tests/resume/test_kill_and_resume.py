@@ -100,7 +100,8 @@ TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds
 
 
 FOUR_LANES_OF_ROUND_2 = (
-    ("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"), ("c", "input", "incorrect"), ("d", "input", "incorrect"),
+    ("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),
+    ("c", "input", "incorrect"), ("d", "input", "incorrect"),
 )  # fmt: skip
 
 
