@@ -12,15 +12,20 @@ from rich.console import Console
 
 import config
 from accelopt_core.evaluation import Evaluation, Measured
-from accelopt_core.loop.screening import BEST_BY_SIMULATION, may_be_best
-from accelopt_core.ports import EvaluationRequest, Progress
+from accelopt_core.loop import events
+from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide, may_be_best
+from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
+from accelopt_core.task import ShapePreset, Task
 from infra import assembly
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.prediction.predictor import Predictor
+from infra.runs.event_log import Observers
 from infra.terminal import report
 from ka_extensions.outcome import Outcome
 from nki_sim import ties
+from tests.e2e.kernels import REFERENCE
 from tests.infra.test_kernel_wrapper import PretendDevice
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
@@ -105,3 +110,39 @@ def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
     wanted: int | None, provider: str, simulated: bool, at_once: int, width: int
 ) -> None:
     assert assembly._width(wanted, at_once, simulated, provider) == width
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.notices: list[events.Notice] = []
+
+    def tell(self, event: events.Event) -> None:
+        assert isinstance(event, events.Notice)
+        self.notices.append(event)
+
+
+def guide_for(simulated: bool, lanes: int, at_once: int, reference: str = REFERENCE) -> tuple[Guide | None, Heard]:
+    task = Task("add", reference, (ShapePreset("full", (("N", 2048), ("T", 4))),), seeds=(0,))
+    info, heard = TargetInfo("there", "there-1", simulated, "trn2"), Heard()
+    predictor = Predictor(task, "trn2")
+    try:
+        return assembly._guide(predictor, info, lanes, at_once, Observers(heard)), heard
+    finally:
+        predictor.close()
+
+
+def test_a_device_is_sent_as_many_as_it_times_at_once_and_three_at_least() -> None:
+    (one, said), (many, _) = guide_for(False, 6, 1), guide_for(False, 6, 5)
+    assert one is not None and many is not None and (one.prices, one.least, many.least) == (True, 3, 5)
+    assert one.tie == ties.shipped().within and said.notices == []
+    beside, _ = guide_for(True, 2, 1)
+    assert beside is not None and not beside.prices
+    assert guide_for(True, 1, 1)[0] is None
+
+
+def test_where_the_reference_cannot_be_read_here_every_kernel_goes_to_the_device_and_that_is_said() -> None:
+    none, heard = guide_for(False, 1, 1, reference="import no_such_package\n")
+    assert none is None
+    (notice,) = heard.notices
+    assert notice.level == "warning" and "every kernel goes to the device" in notice.message
+    assert "no_such_package" in notice.message
