@@ -53,7 +53,7 @@ class EvaluationRequest:
     extra_seeds: tuple[int, ...] = ()
     """Seeds beside the task's published ones, secret from the candidate."""
     final: bool = False
-    """The final winner: every seed at every shape."""
+    """The final winner: every seed."""
     incumbent: Candidate | None = None
     """The kernel to beat. Timed in turns with the candidate where timing is not exact, so that drift cannot decide;
     where it is exact, only for `final` (the input kernel then), so that one process's numbers make the speed-up."""

@@ -52,7 +52,7 @@ class Depth(Enum):
     """How closely a kernel is looked at before its latency is believed."""
 
     TIMED = "no output is looked at"
-    CANDIDATE = "as a candidate: every seed at the small shape, one published and one secret seed at the full"
+    CANDIDATE = "as a candidate: every seed at the small shape, at the full the input kernel's published one"
     WINNER = "as a run's winner: every tier, with every seed and every input distribution"
 
     @classmethod

@@ -113,7 +113,8 @@ def _judged(
         limit = request.verify_full_below_us
         verify_full = limit is None or estimate is None or estimate < limit
         if verify_full:
-            draws = draws_at_full_shape(request, toolchain.simulated and is_proved_equal(proofs))
+            settled = toolchain.simulated and (request.is_input or is_proved_equal(proofs))
+            draws = draws_at_full_shape(request, settled)
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             twice = request.final or len(task.presets) == 1
             verified = _verified(request, toolchain, full, cache, draws, twice)

@@ -96,7 +96,7 @@ class RoundEnded:
 
 @dataclass(frozen=True)
 class LastCheck:
-    """The winner, verified on every seed at every shape and timed beside the input kernel."""
+    """The winner, verified on every seed and timed beside the input kernel."""
 
     candidate_id: str
     evaluation: Evaluation

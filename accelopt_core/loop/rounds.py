@@ -465,14 +465,14 @@ class Loop:
         )  # fmt: skip
 
     def _confirm_winner(self) -> None:
-        """Every seed at every shape, and fresh ones, timed beside the input; a winner that fails gives way to the next.
+        """Every seed, and fresh ones, timed beside the input; a winner that fails gives way to the next.
 
         It stays out for good: the journal says so, and a resumed run does not start from it again. What the input
         kernel fails as well does not count against a winner: the judge leaves it out, and it is said here.
         """
         state = self._state
         while (candidate := state.best) is not self._input:
-            self._tell(Notice(f"checking the winner {candidate.id} on every seed at every shape"))
+            self._tell(Notice(f"checking the winner {candidate.id} on every seed"))
             request = self._request(candidate, incumbent=self._input, final=True)
             result = self._evaluate(request, Place(self._settings.rounds + 1))
             if not isinstance(result, Measured):

@@ -21,7 +21,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.plain_names import check_fixed, made_beside, made_once
 from accelopt_core.transforms.private_tile import without
-from accelopt_core.transforms.syntax import name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import descendants, name_nodes, replace_nodes
 
 READ_PSUM = {
     "activation": ("data",),
@@ -37,7 +37,7 @@ READ_PSUM = {
 @dataclass(frozen=True)
 class _Copy:
     source: cst.BaseExpression
-    """What is copied: a tile by its name, or a slice of one."""
+    """What is copied: a tile by its name, a part of one, or one in another shape."""
     allocation: Statement
     """Of the copy."""
     readers: tuple[Statement, ...]
@@ -87,10 +87,21 @@ class DropCopy(InstructionTransform[_Copy]):
 
 
 def _copied(code: KernelCode, copy: Statement) -> str:
-    """The tile that a copy is of, or of a slice of; empty for anything else."""
+    """The tile that a copy is of, or of a part, or in another shape; empty for anything else."""
     src = code.argument(copy, "src", 1)
     base = src.value if isinstance(src, cst.Subscript) else src
+    if isinstance(src, cst.Call) and isinstance(src.func, cst.Attribute) and _new_rank(src):
+        base = src.func.value
     return base.value if isinstance(base, cst.Name) else ""
+
+
+def _new_rank(src: cst.Call) -> int:
+    """Dimensions of `tile.reshape((...))`; 0 for any other call."""
+    shape = src.args[0].value if len(src.args) == 1 else None
+    named = isinstance(src.func, cst.Attribute) and src.func.attr.value == "reshape"
+    if not named or not isinstance(shape, cst.Tuple) or any(isinstance(e, cst.StarredElement) for e in shape.elements):
+        return 0
+    return len(shape.elements)
 
 
 def _check_alike(
@@ -105,20 +116,32 @@ def _check_alike(
             raise IllegalSite(f"{one[0]} and {other[0]} are not declared with the same {keyword}")
 
 
-def _check_slice(
+def _check_view(
     code: KernelCode,
     src: cst.BaseExpression,
     copied: tuple[str, Statement],
     whole: tuple[str, Statement],
     at: Statement,
 ) -> None:
-    """A slice that has the copy's dimensions, one for one, wherever the copy is read. Raises IllegalSite."""
-    assert isinstance(src, cst.Subscript)
-    shapes = [code.argument(allocation, "shape", 0) for _, allocation in (copied, whole)]
-    ranks = {len(shape.elements) if isinstance(shape, cst.Tuple) else 0 for shape in shapes} | {len(src.slice)}
-    if len(ranks) > 1 or not all(isinstance(part.slice, cst.Slice) for part in src.slice):
+    """A view that has the copy's dimensions, one for one, wherever the copy is read. Raises IllegalSite."""
+    shape, of_whole = (code.argument(allocation, "shape", 0) for _, allocation in (copied, whole))
+    rank, most = (len(each.elements) if isinstance(each, cst.Tuple) else 0 for each in (shape, of_whole))
+    if isinstance(src, cst.Call):
+        found = _new_rank(src)
+    else:
+        assert isinstance(src, cst.Subscript)
+        kept = [isinstance(part.slice, cst.Slice) for part in src.slice]
+        # an index takes a dimension away, but for the partitions'
+        found = sum(kept) + most - len(kept) if kept[0] and all(map(_is_plain, src.slice)) else 0
+    if not rank or rank != found:
         raise IllegalSite(f"{copied[0]} is a copy of a part of {whole[0]} that may have other dimensions")
     check_fixed(code, [src], f"the part of {whole[0]}", at)
+
+
+def _is_plain(part: cst.SubscriptElement) -> bool:
+    """An interval, or an index that is a number: no `...`, and no nl.ds or other call that stands for an interval."""
+    value = part.slice.value if isinstance(part.slice, cst.Index) else None
+    return value is None or not any(isinstance(node, (cst.Call, cst.Ellipsis)) for node in descendants(value))
 
 
 def _reads_whole(reader: Statement, name: str) -> bool:
@@ -133,13 +156,13 @@ def _plan(code: KernelCode, name: str, copy: Statement) -> _Copy:
     source = _copied(code, copy)
     assert src is not None and source
     made = made_beside(code, name, copy)
-    if not isinstance(src, cst.Subscript):
+    if isinstance(src, cst.Name):
         origin = made_beside(code, source, copy)
         _check_alike(code, (name, made), (source, origin), ("shape", declared_shape), ("dtype", declared_dtype))
     else:
         origin = made_once(code, source)
         _check_alike(code, (name, made), (source, origin), ("dtype", declared_dtype))
-        _check_slice(code, src, (name, made), (source, origin), copy)
+        _check_view(code, src, (name, made), (source, origin), copy)
     order = copy.block.statements
     readers = []
     for statement in code.statements():

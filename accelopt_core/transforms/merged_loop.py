@@ -44,6 +44,11 @@ MERGEABLE = {
 }
 """Every element of `dst` depends on the same element of the other tiles alone; of tensor_reduce, on the same row."""
 
+PRODUCTS = {
+    "nc_matmul": Elementwise(("dst", "moving"), (), ("is_transpose", "tile_position", "tile_size", "perf_mode")),
+}
+"""Every column of `dst` depends on the same column of `moving` alone; what is stationary is the same for all."""
+
 
 @dataclass(frozen=True)
 class _Tile:
@@ -68,13 +73,14 @@ class _Part:
 class MergedLoop:
     """Raises IllegalSite, when it is made, naming what forbids it.
 
-    With `partly`, what cannot be merged stays in loops of its own, between the instructions that are.
+    With `partly`, what cannot be merged stays in loops of its own, between the instructions that are. With `products`,
+    products by one stationary tile are merged too, and so is an inner loop in which everything can be.
     """
 
-    def __init__(self, code: KernelCode, loop: Statement, partly: bool = False) -> None:
+    def __init__(self, code: KernelCode, loop: Statement, partly: bool = False, products: bool = False) -> None:
         if loop.count is None:
             raise IllegalSite(f"the loop over {loop.variable} does not simply count up from 0")
-        self._code, self.loop, self._partly = code, loop, partly
+        self._code, self.loop, self._partly, self._products = code, loop, partly, products
         inside = check_names_and_order(code, loop, lists_may_grow=partly)
         self._changing = changing_names(loop, inside)
         self._read = AccessReader(code, loop, self._changing)
@@ -93,7 +99,7 @@ class MergedLoop:
         check_no_shapes(frozenset(self._tiles), loop)
         self._check_parts(own)
         self._keep_lists_in_order()
-        self.merged = [s for s in self.statements if s.kind is Kind.INSTRUCTION and self._can_be_merged(s)]
+        self.merged = [s for s in self.statements if self._can_be_merged(s)]
         if partly:
             self._leave_tiles_that_stay()
             self._check_that_all_can_be_written()
@@ -164,19 +170,39 @@ class MergedLoop:
             raise IllegalSite(f"{where} stands in the loop over {self.loop.variable} ({statement.kind.value})")
 
     def _can_be_merged(self, statement: Statement) -> bool:
-        """Raises IllegalSite if it cannot, unless it may stay."""
+        """Raises IllegalSite for an instruction that cannot, unless it may stay."""
+        if statement.kind is Kind.LOOP and self._products:
+            return statement not in self._in_order and self._whole_loop_can_be_merged(statement)
+        if statement.kind is not Kind.INSTRUCTION:
+            return False
         try:
-            form = MERGEABLE.get(statement.operation)
-            if form is None:
-                raise IllegalSite(f"line {statement.line}: {statement.operation} does not work element by element")
-            if any(self._code.argument(statement, keyword) is not None for keyword in form.not_with):
-                raise IllegalSite(f"line {statement.line}: {statement.operation} does more than its elements")
             self._merged_operands(statement, self.all_iterations)
         except IllegalSite:
             if not self._partly:
                 raise
             return False
         return statement not in self._in_order
+
+    def _whole_loop_can_be_merged(self, inner: Statement) -> bool:
+        """It runs as often in every iteration, and all that it holds can be merged or is a number."""
+        for each in inner.walk():
+            if each.kind is Kind.LOOP and not each.header_uses & self._changing:
+                continue
+            if each.kind is Kind.CHECK and not each.uses & self._changing:
+                continue
+            if each.kind is not Kind.DEFINE and not (each.kind is Kind.INSTRUCTION and self._can_be_merged(each)):
+                return False
+        return any(each.kind is Kind.INSTRUCTION for each in inner.walk())
+
+    def _form(self, statement: Statement) -> Elementwise:
+        form = MERGEABLE.get(statement.operation)
+        if form is None and self._products:
+            form = PRODUCTS.get(statement.operation)
+        if form is None:
+            raise IllegalSite(f"line {statement.line}: {statement.operation} does not work element by element")
+        if any(self._code.argument(statement, keyword) is not None for keyword in form.not_with):
+            raise IllegalSite(f"line {statement.line}: {statement.operation} does more than its elements")
+        return form
 
     def _leave_tiles_that_stay(self) -> None:
         """A tile that a single run of what stays uses is made there, as it was."""
@@ -322,7 +348,7 @@ class MergedLoop:
 
     def _merged_operands(self, statement: Statement, iterations: Iterations) -> dict[cst.CSTNode, cst.CSTNode]:
         """What is written instead of its operands. Raises IllegalSite."""
-        form, given = MERGEABLE[statement.operation], arguments_of(statement)
+        form, given = self._form(statement), arguments_of(statement)
         if any(tile not in given for tile in form.tiles):
             raise IllegalSite(f"line {statement.line}: {statement.operation} lacks an operand")
         accesses = {tile: self._laid_out(self._access(given[tile], statement), iterations.count) for tile in form.tiles}
@@ -331,6 +357,8 @@ class MergedLoop:
         if merged is None:
             merged = self._as_patterns(accesses, iterations, statement)
         by_partition = not all(m.before for m in merged.values())
+        if by_partition and statement.operation in PRODUCTS:
+            raise IllegalSite(f"line {statement.line}: {statement.operation} turns to other partitions")
         for keyword, value in given.items():
             if keyword in form.tiles:
                 continue
@@ -400,8 +428,19 @@ class MergedLoop:
 
     # --- rewriting ------------------------------------------------------------------------------------
 
-    def statement(self, instruction: Statement, iterations: Iterations) -> cst.BaseStatement:
-        return _statement(replace_nodes(instruction.node, self._merged_operands(instruction, iterations)))
+    def statement(self, merged: Statement, iterations: Iterations) -> cst.BaseStatement:
+        """An instruction for all of the iterations; or a loop of such, without the numbers of a single one."""
+        if merged.kind is not Kind.LOOP:
+            return _statement(replace_nodes(merged.node, self._merged_operands(merged, iterations)))
+        assert merged.body is not None and isinstance(merged.node, cst.For)
+        body = []
+        for each in merged.body.statements:
+            if each.kind in (Kind.LOOP, Kind.INSTRUCTION):
+                body.append(self.statement(each, iterations))
+            elif not each.binds & self._changing:
+                body.append(_statement(replace_nodes(each.node, {})))
+        block = merged.body.node.with_changes(body=body)
+        return _statement(replace_nodes(merged.node.with_changes(body=block), {}))
 
     def one_by_one(self, run: list[Statement], variable: str, count: Polynomial) -> list[cst.BaseStatement]:
         """Statements that stay: of the loop's own tiles, the part of the iteration that `variable` counts."""

@@ -4,7 +4,8 @@
     tile = nl.ndarray(rows.shape, dtype=rows.dtype, ...)  ->  nisa.dma_copy(dst=tile, src=x[i, a : a + P, 0:N])
     nisa.dma_copy(dst=tile, src=rows)
 
-Only where every name in the view is bound once, so that it means the same in both places.
+Only where every name in the view is bound once, so that it means the same in both places. A second name of a buffer
+gives way to the first.
 """
 
 from __future__ import annotations
@@ -18,10 +19,29 @@ from accelopt_core.transforms.tile_shapes import Shapes
 
 def with_views_written_out(code: KernelCode) -> cst.Module:
     """The module; the very one of `code` when nothing changes."""
-    changes = _Views(code).changes()
+    changes = _second_names(code) or _Views(code).changes()
     if not changes:
         return code.module
     return _without_unused_views(code, code.changed(changes), changes)
+
+
+def _second_names(code: KernelCode) -> dict[cst.CSTNode, cst.CSTNode]:
+    """Wherever `b` of a statement `b = a` is asked for, `a`: of buffers, and where both names are bound once."""
+    shapes = Shapes(code)
+    first: dict[str, str] = {}
+    for statement in code.statements():
+        small = statement.node.body[0] if isinstance(statement.node, cst.SimpleStatementLine) else None
+        if statement.kind is not Kind.DEFINE or not isinstance(small, cst.Assign) or len(small.targets) != 1:
+            continue
+        target, value = small.targets[0].target, small.value
+        if not isinstance(target, cst.Name) or not isinstance(value, cst.Name) or value.value not in code.roots:
+            continue
+        users = [each for each in code.statements() if target.value in each.own_uses]
+        if users and all(shapes.definition(target.value, each) is not None for each in users):
+            first[target.value] = value.value
+    return {
+        node: node.with_changes(value=first[node.value]) for node in name_nodes(code.function) if node.value in first
+    }
 
 
 class _Views:
@@ -76,7 +96,7 @@ class _Views:
 
 
 def _without_unused_views(code: KernelCode, made: cst.Module, changes: dict[cst.CSTNode, cst.CSTNode]) -> cst.Module:
-    """Definitions of views that were written out everywhere go, unless a comment stands there."""
+    """Definitions of views that were written out everywhere go; what was said beside them stays."""
     views = {
         node.value for old in changes for node in descendants(old) if isinstance(node, cst.Name)
     } - code.captured  # fmt: skip
@@ -93,7 +113,7 @@ def _without_unused_views(code: KernelCode, made: cst.Module, changes: dict[cst.
 
 
 class _Drop(cst.CSTTransformer):
-    """Comments above a definition that goes stay where they are; comments within it went with the view."""
+    """Comments above and beside a definition that goes stay where they are; comments within it went with the view."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -106,7 +126,10 @@ class _Drop(cst.CSTTransformer):
         for statement in updated_node.body:
             leading = [*carried, *getattr(statement, "leading_lines", ())]
             if self._goes(statement):
+                assert isinstance(statement, cst.SimpleStatementLine)
+                beside = statement.trailing_whitespace.comment
                 carried = [line for line in leading if line.comment is not None]
+                carried += [cst.EmptyLine(comment=beside)] if beside is not None else []
             elif carried:
                 body.append(statement.with_changes(leading_lines=leading))
                 carried = []
@@ -121,5 +144,4 @@ class _Drop(cst.CSTTransformer):
         if not isinstance(small, cst.Assign) or not isinstance(statement, cst.SimpleStatementLine):
             return False
         target = small.targets[0].target
-        said = statement.trailing_whitespace.comment is not None
-        return isinstance(target, cst.Name) and target.value in self._names and not said
+        return isinstance(target, cst.Name) and target.value in self._names

@@ -34,6 +34,7 @@ from accelopt_core.transforms.subtract_in_activation import SubtractInActivation
 from accelopt_core.transforms.transpose_by_dma import TransposeByDma
 from accelopt_core.transforms.transpose_by_pe import TransposeByPe
 from accelopt_core.transforms.widen_dma_rows import WidenDmaRows
+from accelopt_core.transforms.widen_products import WidenProducts
 
 TRANSFORMS: tuple[Transform, ...] = (
     HoistInvariantLoads(),
@@ -65,6 +66,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     MergeIterations(),
     GroupTransposes(),
     GroupLoads(),
+    WidenProducts(),
     StagedStores(),
     InterchangeLoops(),
 )

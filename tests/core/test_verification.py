@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
@@ -174,6 +175,18 @@ def test_a_cache_over_its_budget_keeps_nothing(tmp_path: Path) -> None:
     ref = reference()
     ReferenceCache(tmp_path, budget_bytes=10).kept(ref, "0", lambda: ref.expected(ref.inputs(0)))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_full_after_all_leaves_nothing_behind(tmp_path: Path) -> None:
+    ref = reference()
+    large = np.zeros(1 << 16)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
+    try:
+        (kept,) = ReferenceCache(tmp_path).kept(ref, "0", lambda: (large,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert kept is large and not list(tmp_path.iterdir())
 
 
 OUTER = """

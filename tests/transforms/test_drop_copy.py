@@ -116,6 +116,25 @@ def test_a_part_of_a_tile_is_read_where_it_is():
     assert count(after, "tensor_copy", x, z) == 0 and "data1=a[0:128, start : start + 64]" in after
 
 
+def test_an_index_takes_a_dimension_away_and_a_shape_may_be_another():
+    """As kernels of older dialects have them."""
+    deep = (
+        PARTS.replace("a = nl.ndarray((128, 128)", "a = nl.ndarray((128, 2, 64)")
+        .replace("dst=a, src=x[0:128, 0:128]", "dst=a, src=x.reshape((128, 2, 64))")
+        .replace("src=a[0:128, start : start + 64]", "src=a[0:128, h, 0:64]")
+    )
+    flat = PARTS.replace("part = nl.ndarray((128, 64)", "whole = nl.ndarray((128, 2, 32), dtype=nl.float32, "
+                         "buffer=nl.sbuf)\n        nisa.dma_copy(dst=whole, src=x[:, 0:64].reshape((128, 2, 32)))\n"
+                         "        part = nl.ndarray((128, 64)")  # fmt: skip
+    flat = flat.replace("src=a[0:128, start : start + 64]", "src=whole.reshape((128, 64))")
+    x, z = random(128, 128), random(128, 64, seed=1)
+    for source, read in ((deep, "data1=a[0:128, h, 0:64]"), (flat, "data2=whole.reshape((128, 64))")):
+        after = applied(DROP, source, "part")
+
+        np.testing.assert_array_equal(run(after, x, z), run(source, x, z))
+        assert count(after, "tensor_copy", x, z) == 0 and read in after
+
+
 REFUSED_PARTS = {
     "a part of the part": (ADDS, ADDS.replace("data1=part", "data1=part[0:128, 0:64]"), "which is a part itself"),
     "written meanwhile": (ADDS, f"nisa.memset(dst=a, value=0.0)\n        {ADDS}", "changes a while"),

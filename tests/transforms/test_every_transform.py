@@ -58,6 +58,7 @@ from tests.transforms import test_subtract_in_activation as subtract
 from tests.transforms import test_transpose_by_dma as by_dma
 from tests.transforms import test_transpose_by_pe as by_pe
 from tests.transforms import test_widen_dma_rows as widen
+from tests.transforms import test_widen_products as products
 from tests.transforms.running import applied
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,12 @@ def turned_before_the_loop(bmm: str) -> str:
     before, _, after = bmm.partition(loop)
     turning, blank, rest = after.partition("\n\n")
     return before + turning.replace("\n    ", "\n")[4:] + "\n" + loop + rest
+
+
+def in_narrow_tiles(bmm: str) -> str:
+    """The left tile is turned once, and 128 columns are multiplied by it at a time."""
+    assert "TILE_N = 512\n" in bmm
+    return turned_before_the_loop(bmm).replace("TILE_N = 512\n", "TILE_N = 128\n")
 
 
 def with_a_copy(adamw: str) -> str:
@@ -384,6 +391,11 @@ CONTRACTS = {
         loads.test_one_transfer_for_several_tiles_and_products_in_their_order,
         loads.REFUSALS, loads.test_refuses,
         loads.test_every_site_of_a_random_kernel_keeps_the_result, "matmul",
+    ),
+    "widen-products": Contract(
+        products.test_the_rows_of_several_iterations_in_one_product,
+        products.REFUSALS, products.test_refuses,
+        products.test_every_site_of_a_random_kernel_keeps_the_result, "bmm", in_narrow_tiles,
     ),
     "interchange-loops": Contract(
         interchange.test_what_depends_on_the_inner_loop_alone_is_loaded_once,
