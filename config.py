@@ -88,7 +88,7 @@ class RunSettings(Group):
     width: int | None = setting(
         None,
         "Candidates that a round tries at once. Without it: as many as the target evaluates at once, but on a device "
-        "with the catalogue at least 3: the best by simulation, of which the device chooses.",
+        "with the catalogue at least 6: those that may be the best by simulation go there, and it decides.",
         legal=Legal(at_least=1, below=MOST_AT_ONCE + 1),
     )
     beam: int = setting(

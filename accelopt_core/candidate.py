@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
+from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, Predicted
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
@@ -85,6 +85,8 @@ class Attempt:
     reflexion: Reflexion | None = None
     last_check: Evaluation | None = None
     """Of a winner that failed it: what the check came to, filed with the attempt once more."""
+    predicted: Predicted | None = None
+    """Of a kernel for a device what the simulated machine said first; None where it could not, or was not asked."""
 
     @property
     def id(self) -> str:
@@ -106,6 +108,11 @@ class Attempt:
     @property
     def latency_us(self) -> float | None:
         return self.measured.latency_us if self.measured is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        """Others of its round were sent to the device in its place: it is as untried as before."""
+        return self.outcome is Outcome.OUTRANKED
 
     @cached_property
     def content_hash(self) -> str:

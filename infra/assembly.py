@@ -26,10 +26,11 @@ from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
 from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
 from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
+from accelopt_core.ports import EvaluationLimits, Role, Target, TargetError, TargetInfo, TaskFault
 from accelopt_core.proposer import Proposer
 from accelopt_core.task import PrecisionPolicy, Task
 from infra import migrating
@@ -39,6 +40,7 @@ from infra.calibration.file import Calibrations
 from infra.calibration.report import ConsoleView, print_outcome
 from infra.doctor import DoctorReport
 from infra.journal import utc_now
+from infra.judging.simulator_toolchain import simulator_fingerprint
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
 from infra.llm.prices import SHIPPED_PRICES, load_prices
 from infra.llm.provider import ProviderSettings
@@ -53,6 +55,7 @@ from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
+from infra.runs.residual_file import ResidualFile
 from infra.runs.run_folder import Loaded, Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
 from infra.settings_reader import SettingsError
@@ -154,6 +157,7 @@ def _optimize(
         seconds_before=seconds_before, on_time=folder.keep_time,
     )  # fmt: skip
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
+    residuals = None if info.simulated else residuals_of(settings, info)
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
@@ -181,18 +185,22 @@ def _optimize(
         store = EvaluationStore(settings.run.checkpoints, folder.run_id)
         spending.device_used(store.seconds())
         metered = MeteredTarget(target, spending.device_used)
+        guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
+        if guide is not None and residuals is not None:
+            guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
         with _interruptible(observer) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
                 RememberingTarget(metered, store, replay=settings.run.replay),
                 proposer,
-                RunJournal(folder, memory),
+                RunJournal(folder, memory, residuals),
                 spending,
                 observer,
                 loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
+                guide=guide,
             )
             try:
                 result = loop.run()
@@ -381,16 +389,17 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     )
 
 
-BEST_BY_SIMULATION = 3
-"""Candidates of a round of the catalogue that a device chooses from. Of the settings of a measured kernel the best by
-simulation may be several percent slower than the fastest, the best of three seldom is (docs/timing_model.md)."""
+CHOSEN_FROM = 2 * BEST_BY_SIMULATION
+"""Ideas of the catalogue that a round on a device has to choose from: they cost no device time, and what it showed so
+far may put another one first."""
 
 
 def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> int:
-    """Of a round: what the user wants. With a language model each candidate costs calls, so none is added."""
+    """Of a round: what the user wants, or enough for a device to choose from. With a language model each candidate
+    costs calls, so none is added."""
     if wanted:
         return wanted
-    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
+    chosen = CHOSEN_FROM if provider == "catalogue" and not simulated else 1
     return min(max(at_once, chosen), MOST_AT_ONCE)
 
 
@@ -550,6 +559,27 @@ def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Obs
 
 def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
     return Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
+
+
+def _guide(predictor: Predictor, info: TargetInfo, lanes: int, at_once: int, observer: Observers) -> Guide | None:
+    """None where there is nothing to tell apart or to choose, or nobody here who could: the user is told then."""
+    if info.simulated and lanes == 1:
+        return None
+    try:
+        predictor.arguments()
+    except (TargetError, TaskFault) as error:
+        every = "every kernel is evaluated" if info.simulated else "every kernel goes to the device"
+        observer.tell(
+            events.Notice(f"the simulator cannot be asked about this task here, so {every}: {error}", "warning")
+        )
+        return None
+    within = ties.shipped().within
+    return Guide(predictor, within, prices=not info.simulated, least=max(BEST_BY_SIMULATION, at_once))
+
+
+def residuals_of(settings: config.Settings, info: TargetInfo) -> ResidualFile:
+    """What that device took for what is predicted here."""
+    return ResidualFile(settings.run.memory, info.fingerprint, simulator_fingerprint(info.machine, info.calibration))
 
 
 def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:

@@ -380,6 +380,7 @@ def tried(context: RoundContext, root: Candidate, content_hash: str, title: str)
     return content_hash == root.content_hash or any(
         attempt.content_hash == content_hash or (attempt.parent_id == root.id and attempt.title == title)
         for attempt in context.history
+        if not attempt.is_open
     )
 
 

@@ -133,7 +133,7 @@ class CatalogueMenu:
                 "Copy tool and site from the menu, or describe a change of your own without them"
             ) from error
         for attempt in context.history:
-            if attempt.content_hash == source_hash(made):
+            if attempt.content_hash == source_hash(made) and not attempt.is_open:
                 raise MalformedAnswer(
                     f"tool {tool} at site {key} makes the kernel that round {attempt.round} tried ({attempt.outcome}): "
                     "choose another change"

@@ -3,7 +3,8 @@
 profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
 
 A round may try several candidates side by side: each is planned in turn, knowing the plans before it, then all are
-written and evaluated at once (`lane.py`), and decided one after the other. A round with one lane is the plain case.
+written, those worth it are evaluated (`side_by_side.py`), and they are decided one after the other. A round with one
+lane is the plain case.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from accelopt_core.loop.events import (
     RunObserver,
 )
 from accelopt_core.loop.known_programs import INPUT, known_programs
-from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names, run_side_by_side
+from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names
+from accelopt_core.loop.screening import Guide, Screening, residuals
 from accelopt_core.loop.search_state import Ended, SearchState
+from accelopt_core.loop.side_by_side import try_by_try
 from accelopt_core.loop.steps import Place, Steps, Stop
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
@@ -52,8 +55,9 @@ from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
-from ka_extensions.reflexion import ReflexionWindow
+from ka_extensions.reflexion import Reflexion, ReflexionWindow
 from ka_extensions.repair_rule import RepairRule
+from ka_extensions.residuals import Correction
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,9 @@ class Loop:
         interrupted: Callable[[], bool],
         past: Past | None = None,
         today: Callable[[], datetime.date] = datetime.date.today,
+        guide: Guide | None = None,
     ) -> None:
+        """`guide`: who tells kernels apart and which are worth a device's time; without one all are evaluated."""
         self._task = task
         self._target = target
         self._proposer = proposer
@@ -163,6 +169,7 @@ class Loop:
         """By candidate: a winner that fails its last check is written once more."""
         self._past = past
         self._today = today
+        self._guide = guide
 
     def run(self) -> RunResult:
         past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
@@ -348,20 +355,27 @@ class Loop:
         settings = self._settings
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
 
-        def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
-            lane.run(
-                self._proposer.executor, evaluate, self._steps, file, settings.max_repairs,
-                lambda fault: fault not in hopeless,
+        def write(lane: Lane, file: Callable[[Attempt], None]) -> None:
+            lane.write(
+                self._proposer.executor, self._steps, file, settings.max_repairs, lambda fault: fault not in hopeless
             )  # fmt: skip
 
-        if len(lanes) == 1:
-            run(lanes[0], self._file)
-        elif lanes:
-            at_once = settings.width if settings.by_archive else len(lanes)
-            run_side_by_side(lanes, run, self._steps, self._file, at_once)
+        def judge(lane: Lane, file: Callable[[Attempt], None]) -> None:
+            lane.judge(evaluate, self._steps, file)
+
+        at_once = settings.width if settings.by_archive else len(lanes)
+        screening = self._screening(lanes[0].place.round) if lanes else None
+        try_by_try(lanes, write, judge, screening, self._steps, self._file, at_once)
         errors = [lane.stopped_by for lane in lanes if lane.stopped_by is not None]
         grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
         return next(iter([*grave, *errors]), None)
+
+    def _screening(self, number: int) -> Screening | None:
+        """What earlier rounds showed is learned; what this one shows, the next ones learn from."""
+        if self._guide is None:
+            return None
+        seen = Correction((*self._guide.earlier, *residuals(self._history.attempts)))
+        return Screening(self._guide, seen, number, self._journal, self._steps)
 
     def _conclude(self, lane: Lane, decision: Decision) -> None:
         """Summarize, reflect; then, and only then, the lane has its decision on file."""
@@ -372,19 +386,27 @@ class Loop:
             if measured is not None and candidate is not None:
                 self._steps.begin(place, Step.SUMMARIZE)
                 self._summarize(place, context, plan, candidate, measured, decision)
-            self._steps.begin(place, Step.REFLECT)
-            try:
-                reflexion = self._proposer.reflector.reflect(context, plan, candidate, lane.result, decision)
-                self._window.add(reflexion)
-                self._steps.note(place, Step.REFLECT, reflexion.lesson)
-            except ModelError as error:
-                self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            if lane.last is None or not lane.last.is_open:  # what was not tried has taught nothing
+                reflexion = self._reflect(place, context, plan, lane, decision)
         assert lane.last is not None, "a lane that came this far has tried something"
         attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
         if candidate is not None and measured is not None:
             self._measured[candidate.id] = attempt
         self._file_last(lane)
         self._tell(RoundEnded(attempt, decision))
+
+    def _reflect(
+        self, place: Place, context: RoundContext, plan: Plan, lane: Lane, decision: Decision
+    ) -> Reflexion | None:
+        self._steps.begin(place, Step.REFLECT)
+        try:
+            reflexion = self._proposer.reflector.reflect(context, plan, lane.candidate, lane.result, decision)
+        except ModelError as error:
+            self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            return None
+        self._window.add(reflexion)
+        self._steps.note(place, Step.REFLECT, reflexion.lesson)
+        return reflexion
 
     def _decide(self, lane: Lane) -> Decision:
         """Spends nothing, so it is done even where the run must stop."""

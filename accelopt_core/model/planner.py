@@ -74,9 +74,10 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
     tried_here = {attempt.title for attempt in context.history}
     elsewhere = [e for e in context.experiences if e.kernel != context.task.name or e.title not in tried_here]
     experiences = elsewhere[: detail.experiences]
-    attempts = context.history[-detail.attempts :]
+    tried = [attempt for attempt in context.history if not attempt.is_open]
+    attempts = tried[-detail.attempts :]
     reviewed = {(note.round, note.plan_title) for note in context.reflexions[-detail.reflexions :]}
-    older = context.history[: len(context.history) - len(attempts)]
+    older = tried[: len(tried) - len(attempts)]
     result = context.parent_result
     return render(
         "planner_user.j2",
@@ -91,6 +92,7 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         rejections=[experience for experience in experiences if not experience.is_win],
         attempts=[(attempt, (attempt.round, attempt.title) in reviewed) for attempt in attempts],
         attempts_left_out=len(older),
+        unsent=[attempt for attempt in context.history if attempt.is_open][-detail.attempts :],
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
         offers=offers,
         instructions=instructions,

@@ -11,6 +11,7 @@
                          by the key of the request it came of, by which a resumed run finds it
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
+    chosen/              which of a round's kernels were worth a device's time, as they were predicted
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
@@ -40,7 +41,7 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
-from accelopt_core.ports import TargetInfo
+from accelopt_core.ports import Choice, TargetInfo
 from accelopt_core.task import Surroundings
 from infra.journal import (
     FileLock,
@@ -62,6 +63,7 @@ from infra.runs.earlier_layout import kernel_by_reference, target_with_machine
 from infra.runs.evaluation_store import EVALUATIONS
 from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
+from infra.runs.residual_file import ResidualFile
 
 T = TypeVar("T")
 
@@ -106,6 +108,13 @@ class Shown:
     """Experiences that a round's proposer was shown."""
 
     experiences: tuple[Experience, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One choice of a round of what goes to the device."""
+
+    choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True)
@@ -278,7 +287,17 @@ class RunFolder:
         replace_file(self.path / "shown" / f"{round:03d}.json", _pretty(to_document(Shown(experiences))))
         return experiences
 
+    def keep_chosen(self, round: int, number: int, choices: tuple[Choice, ...]) -> None:
+        """Before any of them is sent, so that going through the round again sends the same."""
+        make_folder(self.path / "chosen")
+        replace_file(self.path / "chosen" / _choice(round, number), _pretty(to_document(Chosen(choices))))
+
     # --- reading ---
+
+    def chosen(self, round: int, number: int) -> tuple[Choice, ...]:
+        """Empty where that choice was not made yet."""
+        name = f"chosen/{_choice(round, number)}"
+        return self._read(Chosen, name).choices if (self.path / name).exists() else ()
 
     def shown(self, round: int) -> tuple[Experience, ...] | None:
         name = f"shown/{round:03d}.json"
@@ -385,11 +404,15 @@ def run_ids(checkpoints: Path) -> list[str]:
 class RunJournal:
     """`accelopt_core.ports.Journal`, on a run's folder and the memory that all runs share."""
 
-    def __init__(self, folder: RunFolder, memory: MemoryFile) -> None:
+    def __init__(self, folder: RunFolder, memory: MemoryFile, residuals: ResidualFile | None = None) -> None:
+        """`residuals`: of a run on a device, which are for all runs as well."""
         self._folder = folder
         self._memory = memory
+        self._residuals = residuals
 
     def attempt(self, attempt: Attempt) -> None:
+        if self._residuals is not None and attempt.decision is not None and attempt.last_check is None:
+            self._residuals.record(self._folder.run_id, attempt)
         self._folder.attempt(attempt)
 
     def best(self, candidate: Candidate, result: Measured) -> None:
@@ -404,6 +427,15 @@ class RunJournal:
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         kept = self._folder.shown(round)
         return self._folder.keep_shown(round, choose()) if kept is None else kept
+
+    def chosen(
+        self, round: int, number: int, choose: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+    ) -> tuple[Choice, ...]:
+        filed = self._folder.chosen(round, number)
+        made = choose(filed)
+        if made != filed:
+            self._folder.keep_chosen(round, number, made)
+        return made
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -420,6 +452,10 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _pretty(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
+
+
+def _choice(round: int, number: int) -> str:
+    return f"{round:03d}-{number}.json"
 
 
 def _safe(name: str) -> str:

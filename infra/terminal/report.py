@@ -26,6 +26,7 @@ from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
 from infra.terminal.wording import LatencyRow, latency_table, one_line
+from ka_extensions.ranking import kendall_tau_b, regret_percent
 
 DIFF_LINES_SHOWN = 60
 
@@ -118,7 +119,8 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         on_a_device = manifest.target.calibration if baseline.simulated else None
         notes = wording.notes(baseline, summary.best.result)
-        for note in [*notes, *([on_a_device.line] if on_a_device is not None else [])]:
+        guide = simulator_line(summary.attempts)
+        for note in [*notes, *([on_a_device.line] if on_a_device is not None else []), *([guide] if guide else [])]:
             console.print(Text(note, style="dim"), soft_wrap=True)
     console.print()
     for name, text in _facts(summary):
@@ -154,6 +156,26 @@ def print_line(console: Console, summary: RunSummary) -> None:
             f"{summary.status}"
         )
     console.print(Text(wording.printable(text)), soft_wrap=True)
+
+
+LEAST_TIMED = 3
+"""Kernels that were predicted and timed, to say anything of how they were ordered."""
+
+
+def simulator_line(attempts: Sequence[Attempt]) -> str | None:
+    """How good a guide the simulator was on the device that timed these; None where too few were timed on both."""
+    timed_on_both = [
+        (attempt.predicted.latency_us, attempt.measured.latency_us)
+        for attempt in attempts
+        if attempt.predicted is not None and attempt.measured is not None
+    ]
+    if len(timed_on_both) < LEAST_TIMED:
+        return None
+    tau = kendall_tau_b(timed_on_both)
+    order = f"tau {tau:.2f}" if tau is not None else "no order to compare"
+    regret = regret_percent(timed_on_both, 1)
+    cost = f"{regret:.1f} % slower than the best measured" if regret > 0 else "the best measured"
+    return f"the simulator on this device: {order} over {len(timed_on_both)} kernels, its first choice is {cost}"
 
 
 def _facts(summary: RunSummary) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
+    Choice,
     EvaluationRequest,
     ModelUnreachable,
     Progress,
@@ -88,6 +89,8 @@ class Script:
     feedbacks: list[tuple[Feedback, ...]] = field(default_factory=list)
     written: int = 0
     interrupted: bool = False
+    choices: dict[tuple[int, int], tuple[Choice, ...]] = field(default_factory=dict)
+    """On file, by round and number."""
 
     # Target
     def describe(self) -> TargetInfo:
@@ -155,6 +158,11 @@ class Script:
 
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         return choose()
+
+    def chosen(
+        self, round: int, number: int, choose: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+    ) -> tuple[Choice, ...]:
+        return self.choices.setdefault((round, number), choose(self.choices.get((round, number), ())))
 
     def recall(self) -> OptimizationMemory:
         return self.memory

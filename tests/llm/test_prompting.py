@@ -43,6 +43,7 @@ from accelopt_core.model.prompting import (
 )
 from accelopt_core.task import Surroundings
 from nki_sim.machine import MACHINES, machine
+from tests.attempts import attempted
 from tests.llm.scenes import KERNEL, PLAN, PROFILE, TASK, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
@@ -250,6 +251,20 @@ def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_i
     beside = planner_prompt(context(planned=(PLAN,)), "", Detail())
     assert "in this round already" not in alone and "in this round already" in beside
     assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
+
+
+def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_what_was_tried() -> None:
+    before = planner_prompt(context(), "", Detail())
+    unsent = tuple(
+        attempted(9, "outranked", source=f"x = {n}", technique="wait", title=f"waits {n}", lane=f"l{n}",
+                  summary="predicted 40.0 µs, 3 others were better (from 30.0 µs): not timed on the device")
+        for n in range(40)
+    )  # fmt: skip
+    text = planner_prompt(context(history=(*context().history, *unsent)), "", Detail())
+    told, rest = text.split("## Not timed on the device")
+    assert told.rstrip() in before and "waits" not in told and rest.count("3 others were better") == Detail().attempts
+    assert "waits 39 [wait]" in rest and "waits 20 [" not in rest
+    assert "Not timed on the device" not in before
 
 
 # --- the files that a kernel imports ----------------------------------------------------------------

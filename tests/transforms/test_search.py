@@ -23,6 +23,7 @@ from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, KernelModule, Site, SiteGone
 from infra.tasks.seed_index import load_seed
+from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
 from tests.transforms.running import priced_by
 
@@ -207,6 +208,8 @@ def test_what_was_tried_is_not_planned_again_by_code_or_by_name():
 
     assert game.plan("", history=(by_code,)).title == "go b, then go d"
     assert game.plan("", history=(by_name,)).title == "go b, then go d"
+    unsent = tuple(replace(each, outcome=Outcome.OUTRANKED) for each in (by_code, by_name))
+    assert game.plan("", history=unsent).title == "go b, then go c", "it was not sent to the device: it may be now"
 
 
 def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
