@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
+from ka_extensions.bandit import Spent
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
@@ -37,6 +38,8 @@ class Plan:
     """The measured candidate it changes; None: the one that the round starts from."""
     by_tool: bool = False
     """Carried out without a model, so that there is one way to write it and no sample to draw."""
+    proposer: str = ""
+    """Who made it, where several take turns."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -85,6 +88,10 @@ class Attempt:
     reflexion: Reflexion | None = None
     last_check: Evaluation | None = None
     """Of a winner that failed it: what the check came to, filed with the attempt once more."""
+    proposer: str = ""
+    """Who was to make it, where several take turns; also where no plan came of it."""
+    spent: Spent | None = None
+    """What its lane took, where several proposers take turns: on the last attempt of its lane only."""
 
     @property
     def id(self) -> str:

@@ -48,6 +48,7 @@ from accelopt_core.ports import (
 from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import AttemptHistory
+from ka_extensions.bandit import Spent
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
@@ -262,8 +263,8 @@ class Loop:
             decisions = [self._decide(lane) for lane in lanes if lane.measured is not None or stopped_by is None]
             if stopped_by is not None:
                 raise stopped_by
-            for lane, decision in zip(lanes, decisions):
-                self._conclude(lane, decision)
+            for number_of_lane, (lane, decision) in enumerate(zip(lanes, decisions)):
+                self._conclude(lane, decision, lanes[number_of_lane:])
             state.end_round(
                 [
                     Ended(lane.context.parent.id, lane.candidate, lane.measured, decision)
@@ -288,8 +289,10 @@ class Loop:
                 place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
                 self._steps.begin(place, Step.PLAN)
                 known = replace(start, planned=plans) if plans else start
+                began, asked = time.monotonic(), ""
                 try:
                     plan = self._proposer.planner.plan(known)
+                    asked = plan.proposer
                     parted = known.started_from(plan.parent_id)
                 except NothingToPlan as said:
                     nothing = said
@@ -299,7 +302,8 @@ class Loop:
                 except BudgetExhausted:
                     raise
                 except (UnusablePlan, ModelError) as error:
-                    lane = Lane(place, start, None)
+                    asked = asked or (error.proposer if isinstance(error, UnusablePlan) else "")
+                    lane = Lane(place, start, None, asked, time.monotonic() - began)
                     failed = isinstance(error, ModelError)
                     lane.last = lane.tried(1, Outcome.MODEL_FAILED if failed else Outcome.NO_PLAN, f"no plan: {error}")
                     lanes.append(lane)
@@ -315,10 +319,12 @@ class Loop:
                 plans += (plan,)
                 plan = replace(plan, id=f"{plan.id}{place.lane}")
                 of = 1 if plan.by_tool else settings.samples
+                each_s = (time.monotonic() - began) / of
                 for sample, each in enumerate((place, *beside[: of - 1]), 1):
                     self._tell(PlanMade(number, plan, each.lane))
-                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan))
-                self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan, asked, each_s))
+                by = f"{asked}: " if asked else ""
+                self._steps.note(place, Step.PLAN, f"{by}{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
         if not lanes and nothing is not None:
             raise nothing
         return _counted(lanes)
@@ -349,10 +355,12 @@ class Loop:
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
 
         def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
+            began = time.monotonic()
             lane.run(
                 self._proposer.executor, evaluate, self._steps, file, settings.max_repairs,
                 lambda fault: fault not in hopeless,
             )  # fmt: skip
+            lane.seconds += time.monotonic() - began
 
         if len(lanes) == 1:
             run(lanes[0], self._file)
@@ -363,8 +371,12 @@ class Loop:
         grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
         return next(iter([*grave, *errors]), None)
 
-    def _conclude(self, lane: Lane, decision: Decision) -> None:
-        """Summarize, reflect; then, and only then, the lane has its decision on file."""
+    def _conclude(self, lane: Lane, decision: Decision, open_lanes: Sequence[Lane]) -> None:
+        """Summarize, reflect; then, and only then, the lane has its decision on file.
+
+        `open_lanes`: those of the round that have none yet, this one among them.
+        """
+        began = time.monotonic()
         place, plan, candidate, measured = lane.place, lane.plan, lane.candidate, lane.measured
         reflexion = None
         if plan is not None:
@@ -380,11 +392,24 @@ class Loop:
             except ModelError as error:
                 self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
         assert lane.last is not None, "a lane that came this far has tried something"
-        attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
+        lane.seconds += time.monotonic() - began
+        spent = self._spent(lane, open_lanes)
+        attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion, spent=spent)
         if candidate is not None and measured is not None:
             self._measured[candidate.id] = attempt
         self._file_last(lane)
         self._tell(RoundEnded(attempt, decision))
+
+    def _spent(self, lane: Lane, open_lanes: Sequence[Lane]) -> Spent | None:
+        """What a lane took, where several proposers take turns: of what its proposer cost and no lane has on file yet,
+        an equal share, since one call may serve several lanes, and calls of a round that was cut served this one."""
+        account = self._proposer.spent_usd
+        if account is None or not lane.proposer:
+            return None
+        filed = [*self._history.attempts, *self._of_round]
+        known = sum(each.spent.usd for each in filed if each.spent is not None and each.proposer == lane.proposer)
+        sharing = sum(other.proposer == lane.proposer for other in open_lanes)
+        return Spent(max(0.0, account(lane.proposer) - known) / sharing, lane.seconds)
 
     def _decide(self, lane: Lane) -> Decision:
         """Spends nothing, so it is done even where the run must stop."""

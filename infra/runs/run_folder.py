@@ -11,6 +11,7 @@
                          by the key of the request it came of, by which a resumed run finds it
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
+    choices.jsonl        where several proposers take turns: who was chosen for each plan, and what was thought of each
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
@@ -39,6 +40,7 @@ from typing import Any, Literal, TypeVar
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured
+from accelopt_core.loop.choosing import Choice
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Surroundings
@@ -132,6 +134,7 @@ class RunFolder:
         self.path = path
         self._experiments = JsonLines(path / "experiments.jsonl")
         self._usage = JsonLines(path / "usage.jsonl")
+        self._choices = JsonLines(path / "choices.jsonl")
         self._evaluations = Evaluations(path / EVALUATIONS)
         self._lock: FileLock | None = None
         self._numbering = threading.Lock()
@@ -278,7 +281,20 @@ class RunFolder:
         replace_file(self.path / "shown" / f"{round:03d}.json", _pretty(to_document(Shown(experiences))))
         return experiences
 
+    def choose(self, choice: Choice) -> None:
+        """Who makes a plan, before he is asked for it."""
+        self._choices.append({"at": _stamp(utc_now()), **to_document(choice)})
+
     # --- reading ---
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Oldest first; of those for one plan of one round the last counts."""
+        records = enumerate(self._choices.read(), 1)
+        return tuple(from_document(Choice, each, f"{self._choices.path} line {number}") for number, each in records)
+
+    def chosen(self, round: int, place: int) -> str | None:
+        found = [choice.proposer for choice in self.choices() if (choice.round, choice.place) == (round, place)]
+        return found[-1] if found else None
 
     def shown(self, round: int) -> tuple[Experience, ...] | None:
         name = f"shown/{round:03d}.json"
