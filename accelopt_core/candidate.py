@@ -40,6 +40,8 @@ class Plan:
     """Carried out without a model, so that there is one way to write it and no sample to draw."""
     proposer: str = ""
     """Who made it, where several take turns."""
+    follows: tuple[str, ...] = ()
+    """Keys of the experiences that it goes by."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():

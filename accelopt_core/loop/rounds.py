@@ -384,6 +384,8 @@ class Loop:
             if measured is not None and candidate is not None:
                 self._steps.begin(place, Step.SUMMARIZE)
                 self._summarize(place, context, plan, candidate, measured, decision)
+            if plan.follows and lane.last is not None and lane.last.outcome is not Outcome.MODEL_FAILED:
+                self._journal.credit(plan.follows, decision.improved, f"{lane.last.id}-followed")
             self._steps.begin(place, Step.REFLECT)
             try:
                 reflexion = self._proposer.reflector.reflect(context, plan, candidate, lane.result, decision)
@@ -524,6 +526,7 @@ class Loop:
                 limit=settings.experiences,
                 machine=machine_and_toolchain(result.machine)[0],
                 toolchain=machine_and_toolchain(result.machine)[1],
+                kernel=self._task.name,
             )
 
         return RoundContext(

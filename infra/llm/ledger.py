@@ -65,6 +65,15 @@ class Totals:
             self.failed + entry.failed,
         )
 
+    def join(self, other: Totals) -> Totals:
+        return Totals(
+            self.calls + other.calls,
+            self.usage + other.usage,
+            self.cost_usd + other.cost_usd,
+            self.unpriced_calls + other.unpriced_calls,
+            self.failed + other.failed,
+        )
+
 
 class Ledger:
     """Every model call of a run passes through one ledger; safe to share between threads."""

@@ -300,6 +300,13 @@ class RunFolder:
         name = f"shown/{round:03d}.json"
         return self._read(Shown, name).experiences if (self.path / name).exists() else None
 
+    def all_shown(self) -> tuple[Experience, ...]:
+        """What any round was shown, oldest first; as it was when it was shown last."""
+        found: dict[str, Experience] = {}
+        for path in sorted((self.path / "shown").glob("*.json")):
+            found.update((each.key, each) for each in self._read(Shown, f"shown/{path.name}").experiences)
+        return tuple(found.values())
+
     def manifest(self) -> Manifest:
         document = _load(self.path / "manifest.json")
         if isinstance(document.get("target"), dict):
@@ -413,6 +420,9 @@ class RunJournal:
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
+
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}")
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()
