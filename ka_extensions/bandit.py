@@ -106,7 +106,8 @@ class Arm:
 
     name: str
     typical: Spent
-    """What a round of it takes as far as is known without one: by the price list. Counts as one try."""
+    """What a round of it takes as far as is known without one: by the price list. Counts as one try, corrected by how
+    far off it was for those that were tried."""
     predicted: float | None = None
     """The logarithm of the speed-up that it promises for this very kernel; None where it cannot say. A price for
     what there is to gain now says more than what was gained before."""
@@ -156,16 +157,33 @@ class CostAware:
             + _capped(before.get(arm.name, Track()))
             for arm in arms
         }
-        others = Track()
-        for arm in arms:  # what one predicts says nothing of those who do not
-            if arm.predicted is None:
-                others += known[arm.name]
-        chance, gain = _pooled(others)
+        # What one that predicts came to says nothing of those that do not.
+        others = [arm for arm in arms if arm.predicted is None]
+        chance, gain = _pooled([known[arm.name] for arm in others])
+        dearer = self._dearer([(arm.typical, known[arm.name]) for arm in others])
         # In the order of their names: which of them are listed first must not matter.
-        found = [self._draw(arm, known[arm.name], chance, gain, dice) for arm in sorted(arms, key=lambda arm: arm.name)]
+        found = []
+        for arm in sorted(arms, key=lambda arm: arm.name):
+            typical_usd = self.cost_usd(arm.typical) * (dearer if arm.predicted is None else 1.0)
+            found.append(self._draw(arm, known[arm.name], chance, gain, typical_usd, dice))
         return tuple(sorted(found, key=lambda draw: (-draw.worth, draw.proposer)))
 
-    def _draw(self, arm: Arm, known: Track, chance: float, gain: float, dice: random.Random) -> Draw:
+    def _dearer(self, known: Sequence[tuple[Spent, Track]]) -> float:
+        """How many times what is typical a try took. A price list knows which model is dearer, not how long this
+        kernel's prompts are: without this, whoever is tried first looks cheap for ever."""
+        if not known:
+            return 1.0
+        one = sum(self.cost_usd(typical) for typical, _ in known) / len(known)
+        took = sum(self._total_usd(track) for _, track in known)
+        expected = sum(track.pulls * self.cost_usd(typical) for typical, track in known)
+        return (one + took) / (one + expected) if one > 0 else 1.0
+
+    def _total_usd(self, track: Track) -> float:
+        return self.cost_usd(Spent(track.usd, track.seconds))
+
+    def _draw(
+        self, arm: Arm, known: Track, chance: float, gain: float, typical_usd: float, dice: random.Random
+    ) -> Draw:
         won = UNKNOWN_TRIES * chance + known.wins
         lost = UNKNOWN_TRIES * (1 - chance) + max(0.0, known.pulls - known.wins)
         drawn = dice.betavariate(won, lost)
@@ -173,9 +191,7 @@ class CostAware:
             brings = max(0.0, arm.predicted)
         else:
             brings = (gain + known.log_speedup) / (1 + known.wins)
-        tries = 1 + known.pulls
-        spent = Spent((arm.typical.usd + known.usd) / tries, (arm.typical.seconds + known.seconds) / tries)
-        cost = max(self.cost_usd(spent), 1e-6)
+        cost = max((typical_usd + self._total_usd(known)) / (1 + known.pulls), 1e-6)
         return Draw(arm.name, drawn * brings / cost, drawn, brings, cost)
 
 
@@ -183,7 +199,8 @@ def _capped(before: Track) -> Track:
     return before * (MOST_BEFORE / before.pulls) if before.pulls > MOST_BEFORE else before
 
 
-def _pooled(known: Track) -> tuple[float, float]:
+def _pooled(tracks: Sequence[Track]) -> tuple[float, float]:
     """The chance of a win, and what it brings, of one of whom nothing is known but what is known of others."""
+    known = sum(tracks, Track())
     chance = (UNKNOWN_WINS + known.wins) / (UNKNOWN_TRIES + known.pulls)
     return chance, (UNKNOWN_GAIN + known.log_speedup) / (1 + known.wins)

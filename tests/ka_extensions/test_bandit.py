@@ -79,7 +79,17 @@ def test_a_new_model_is_thought_of_as_the_others_were() -> None:
         return next(draw for draw in RULE.draws([DEAR, CHEAP], pulls, {}, 2, "s") if draw.proposer == "dear")
 
     assert gain(1.5).gain > 3 * gain(1.05).gain
-    assert gain(1.5).cost_usd == pytest.approx(RULE.cost_usd(DEAR.typical)), "what it costs is its own"
+
+
+def test_where_tries_take_less_than_is_typical_so_they_will_of_whom_was_not_tried() -> None:
+    def cost(pulls: list[Pull]) -> float:
+        return {draw.proposer: draw.cost_usd for draw in RULE.draws([DEAR, CHEAP], pulls, {}, 2, "s")}["dear"]
+
+    assert cost([]) == pytest.approx(RULE.cost_usd(DEAR.typical))
+    as_typical = [pull("cheap", usd=CHEAP.typical.usd, seconds=CHEAP.typical.seconds) for _ in range(9)]
+    assert cost(as_typical) == pytest.approx(cost([]))
+    short = [pull("cheap", usd=0.001, seconds=1) for _ in range(200)]
+    assert cost(short) < 0.3 * cost([])
 
 
 def test_earlier_runs_weigh_as_much_as_four_tries() -> None:
