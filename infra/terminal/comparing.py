@@ -47,7 +47,7 @@ def models_table(calls: Calls) -> Table:
         table.add_row(
             one_line(name, 48), str(total.calls), str(total.failed), tokens(total.usage),
             cost(total.cost_usd, total.unpriced_calls),
-            *(f"{roles[role].calls}, ${roles[role].cost_usd:.2f}" if role in roles else "-" for role in Role),
+            *(_by_role(roles[role]) if role in roles else "-" for role in Role),
         )  # fmt: skip
     return table
 
@@ -59,7 +59,13 @@ def memory_line(uses: Sequence[Use], others: int) -> str:
         rest = uses[MOST_NAMED:]
         helped, used = sum(use.helped for use in rest), sum(use.used for use in rest)
         said.append(f"{len(rest)} more helped {helped} of {used}")
-    return "; ".join([*said, *([f"{others} others were shown"] if others else [])])
+    if others:
+        said.append("1 more was shown" if others == 1 else f"{others} more were shown")
+    return "; ".join(said)
+
+
+def _by_role(total: Totals) -> str:
+    return f"{total.calls}, {cost(total.cost_usd, total.unpriced_calls)}"
 
 
 def _table(*names: str) -> Table:
