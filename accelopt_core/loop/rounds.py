@@ -16,7 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
-from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation
+from accelopt_core.learning.experiences import (
+    machine_and_toolchain,
+    measured_rejection,
+    refutation,
+    way_experience,
+)
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.events import (
@@ -55,6 +60,9 @@ from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import ReflexionWindow
 from ka_extensions.repair_rule import RepairRule
+
+WAYS_REMEMBERED = 3
+"""Of an archive's, the fastest."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,7 @@ class Loop:
         ending, reason = self._rounds(first)
         if ending is not Ending.FAILED:
             self._confirm_winner()
+            self._remember_ways()
         return RunResult(
             ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
         )  # fmt: skip
@@ -493,6 +502,18 @@ class Loop:
             reason = f"beside the input kernel, {decision.reason}"
             self._drop(candidate, result, Outcome(decision.verdict.value), reason)
         self._journal.best(state.best, state.best_result)
+
+    def _remember_ways(self) -> None:
+        """What an archive shows and no single change does: which changes, one after the other, led to its fastest."""
+        for name in self._state.ways[:WAYS_REMEMBERED]:
+            way: list[Attempt] = []
+            at: str | None = name
+            while at in self._measured:
+                way.insert(0, self._measured[at])
+                at = way[0].parent_id
+            experience = way_experience(self._task.name, self._input.source, self._state.baseline, way, self._today())
+            if experience is not None:
+                self._journal.remember(experience, f"{name}-way", ())
 
     def _drop(self, candidate: Candidate, result: Evaluation, outcome: Outcome, reason: str) -> None:
         self._tell(LastCheck(candidate.id, result, False, reason))

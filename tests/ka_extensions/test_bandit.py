@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -113,6 +114,45 @@ def test_tries_add_up_by_bottleneck_and_proposer() -> None:
     assert list(found) == [("memory-bound", "a"), ("compute-bound", "a"), ("memory-bound", "b")]
     assert found["memory-bound", "a"] == Track(2, 1, math.log(1.5), 0.2, 120)
     assert track_of(pulls).speedup == pytest.approx(3.0)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a proposer is really like: its chance, what a win brings (ln), what a try takes."""
+
+    chance: float
+    gain: float
+    spent: Spent
+
+
+def gained(truths: dict[str, Truth], budget_usd: float, seed: int, in_turn: bool = False) -> float:
+    """The logarithm of the speed-up of a run of at most 40 rounds, in which gains dry up."""
+    dice = random.Random(seed)
+    arms = [Arm(name, Spent(1.5 * truth.spent.usd, 180)) for name, truth in truths.items()]
+    pulls: list[Pull] = []
+    for number in range(1, 41):
+        best = RULE.draws(arms, pulls, {}, number, f"{seed}/{number}")[0].proposer
+        truth = truths[name := list(truths)[number % len(truths)] if in_turn else best]
+        if sum(each.spent.usd for each in pulls) + truth.spent.usd > budget_usd:
+            break
+        left = 0.93 ** sum(each.log_speedup > 0 for each in pulls)
+        won = truth.gain * left * dice.uniform(0.5, 1.5) if dice.random() < truth.chance else 0.0
+        pulls.append(Pull(name, number, "memory-bound", won, truth.spent))
+    return sum(each.log_speedup for each in pulls)
+
+
+@pytest.mark.parametrize(
+    ("truths", "times"),
+    [
+        ({"cheap": Truth(0.3, 0.15, Spent(0.05, 120)), "dear": Truth(0.3, 0.15, Spent(0.8, 240))}, 2.0),
+        ({"cheap": Truth(0.2, 0.1, Spent(0.05, 120)), "dear": Truth(0.4, 0.15, Spent(0.8, 240))}, 1.3),
+        ({"poor": Truth(0.05, 0.1, Spent(0.3, 120)), "good": Truth(0.4, 0.15, Spent(0.3, 120))}, 1.15),
+    ],
+    ids=["as good and cheaper", "less good and cheaper", "one is good"],
+)
+def test_for_the_same_dollars_it_gains_more_than_asking_in_turn(truths: dict[str, Truth], times: float) -> None:
+    chosen, in_turn = (sum(gained(truths, 5.0, seed, how) for seed in range(60)) for how in (False, True))
+    assert chosen > times * in_turn, (chosen / 60, in_turn / 60)
 
 
 def test_nonsense_is_refused() -> None:
