@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import heapq
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from dataclasses import dataclass, replace
 CLEAR_WIN, CLEAR_LOSS = 1.04, 1.15
 """Times faster, and times slower: what changed less is a lesson for its own kernel alone."""
 MOST_EXPERIENCES = 2000
+LEFT_WHEN_FULL = 0.95
+"""Of that many, so that not every new one drops another."""
 OLDEST_DAYS = 365
 """Since it was last measured: compilers change faster."""
 
@@ -135,7 +138,7 @@ class OptimizationMemory:
     def expire(
         self, today: datetime.date, *, most: int = MOST_EXPERIENCES, days: int = OLDEST_DAYS, keep: str = ""
     ) -> tuple[int, int]:
-        """Drops what is older than `days`, then the least useful beyond `most`; how many of each.
+        """Drops what is older than `days`, then, of more than `most`, the least useful; how many of each.
 
         `keep`: the key of one that stays in any case. What has no date is not known to be old.
         """
@@ -146,7 +149,8 @@ class OptimizationMemory:
         }
         left = len(self._by_key)
         if left > most:
-            best = heapq.nlargest(most, self._by_key.items(), key=lambda item: (item[0] == keep, *_lasting(item[1])))
+            stay = math.ceil(LEFT_WHEN_FULL * most)
+            best = heapq.nlargest(stay, self._by_key.items(), key=lambda item: (item[0] == keep, *_lasting(item[1])))
             kept = {key for key, _ in best}
             self._by_key = {key: each for key, each in self._by_key.items() if key in kept}
         return before - left, left - len(self._by_key)

@@ -106,16 +106,18 @@ def labelled(context: RoundContext) -> dict[str, Experience]:
 
 
 def followed(answer: Mapping[str, Any], technique: str, known: Mapping[str, Experience]) -> tuple[str, ...]:
-    """Keys of the experiences that a plan goes by: those that it names, or else wins of its technique.
+    """Keys of the experiences that a plan goes by: wins that it names, or else those of its technique; and rejections
+    of its technique, which it tries again.
 
-    A name that nothing was shown by is left out: a plan is no worse for it.
+    A name that no win was shown by is left out: a plan is no worse for it.
     """
     names = answer.get("follows")
     if not isinstance(names, list):
         names = [names] if isinstance(names, str) else []
     named = [known[name] for name in dict.fromkeys(str(name) for name in names) if name in known]
-    same = [each for each in known.values() if each.is_win and each.technique == technique]
-    return tuple(each.key for each in named or same)
+    same = [each for each in known.values() if each.technique == technique]
+    wins, same_wins = ([each for each in group if each.is_win] for group in (named, same))
+    return tuple(each.key for each in [*(wins or same_wins), *(each for each in same if not each.is_win)])
 
 
 def _is_in(source: str, code: str) -> bool:

@@ -82,10 +82,9 @@ class MemoryFile:
     def _expire(self, memory: OptimizationMemory, keep: str) -> None:
         expired, worst = memory.expire(self._now().date(), keep=keep)
         if expired or worst:
-            self._notice(
-                f"{self.path}: {expired} experience{'' if expired == 1 else 's'} older than {OLDEST_DAYS} days and the "
-                f"{worst} least useful beyond {MOST_EXPERIENCES:,} are forgotten"
-            )
+            aged = f"{expired} experience{'' if expired == 1 else 's'} older than {OLDEST_DAYS} days"
+            least = f"of more than {MOST_EXPERIENCES:,}, the {worst} least useful"
+            self._notice(f"{self.path}: {aged} and, {least} are forgotten")
 
     def _locked(self) -> FileLock:
         return FileLock(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s)

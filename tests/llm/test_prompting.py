@@ -305,10 +305,12 @@ def test_a_plan_says_which_of_what_is_known_it_follows() -> None:
     assert known == {"E1": WIN, "E2": REJECTION}
     prompt = planner_prompt(context(), "", Detail())
     assert "- E1: worked, 1.42x on rmsnorm" in prompt and "- E2: measured and rejected (0.80x) on bmm" in prompt
-    assert followed({"follows": ["E2", "E9", "E2"]}, "retile", known) == (REJECTION.key,), "E9 was not shown"
+    assert followed({"follows": ["E2", "E9", "E1"]}, "retile", known) == (WIN.key,), "E2 warns, and E9 was not shown"
     assert followed({"follows": "E1"}, "retile", known) == (WIN.key,)
     assert followed({}, WIN.technique, known) == (WIN.key,), "a win of the same technique, where it names none"
-    assert followed({"follows": None}, REJECTION.technique, known) == ()
+    again = followed({"follows": ["E1"]}, REJECTION.technique, known)
+    assert again == (WIN.key, REJECTION.key), "it tries again what was rejected"
+    assert followed({"follows": None}, "retile", known) == ()
 
 
 def test_what_was_tried_in_this_run_has_no_name_to_follow() -> None:
