@@ -133,7 +133,7 @@ class CostAware:
     """The rule by which one is chosen."""
 
     usd_per_hour: float = 3.0
-    """What an hour of the run costs: about that of a machine with one Trainium2."""
+    """What an hour of the run costs. An assumption; whoever knows what his machine costs says so."""
 
     def __post_init__(self) -> None:
         if not (self.usd_per_hour > 0 and math.isfinite(self.usd_per_hour)):

@@ -273,6 +273,9 @@ def test_one_that_never_will_answer_is_out_for_the_run_and_costs_no_round(error:
     assert [attempt.outcome for attempt in result.attempts] == ["improved"] * 6
     (said,) = stage.said
     assert said == f"refused is out for this run, other goes on: {error}"
+    mended = Stage(Player("refused", [1.1], typical=Spent(0.0)), Player("other", [1.1], typical=Spent(1.0)))
+    mended.run(rounds=8, past=Past(result.baseline, result.attempts))
+    assert "refused" in mended.turns, "a resumed run asks again: the key may be right by now"
 
 
 def test_one_that_is_busy_is_asked_again_in_the_next_round_and_out_after_two_in_a_row() -> None:

@@ -74,11 +74,9 @@ def test_killed_anywhere_it_asks_whom_it_had_chosen_and_pays_once(tmp_path: Path
         assert step > 50, "the enumeration missed the journal"
 
 
-def test_one_whose_key_is_refused_is_out_and_asked_again_by_a_resumed_run(tmp_path: Path) -> None:
-    refused = True
-
+def test_one_whose_key_is_refused_is_out_after_one_call_that_is_on_file(tmp_path: Path) -> None:
     def reply(body: dict[str, Any]) -> Any:
-        if refused and body["model"] == "model-b":
+        if body["model"] == "model-b":
             return HttpFault(401, "authentication_error", "invalid x-api-key")
         return answer(body)
 
