@@ -23,8 +23,10 @@ PRICES = "".join(
 
 
 def answer(body: dict[str, Any]) -> str:
-    """Model b, the cheaper, begins with a kernel that is no faster."""
+    """Model b, the cheaper, begins with a kernel that is no faster. All plans follow what memory held before."""
     reply = reply_to(body)
+    if '"technique"' in reply:
+        return json.dumps({**json.loads(reply), "follows": ["E1"]})
     if body["model"] == "model-b" and "```python" in reply and "## The plan of round 1" in json.dumps(body):
         return fenced(with_step(512) + f"\nASKED = {zlib.crc32(json.dumps(body).encode())}\n")
     return reply
@@ -33,6 +35,8 @@ def answer(body: dict[str, Any]) -> str:
 def world_at(folder: Path, url: str) -> World:
     world = World(folder, url, models=("--proposers", "model-a,model-b", "--prices", str(folder / "prices.toml")))
     (folder / "prices.toml").write_text(f'as_of = "2026-11-01"\nsources = ["a test"]\n{PRICES}')
+    known = {"title": "Longer rows", "summary": "s", "technique": "rows", "speedup": 3.0, "kernel": "softmax"}
+    (folder / "memory.json").write_text(json.dumps([known]))
     return world
 
 
@@ -59,6 +63,8 @@ def test_killed_anywhere_it_asks_whom_it_had_chosen_and_pays_once(tmp_path: Path
         assert set(final["chosen"]) == {(1, 0), (2, 0), (3, 0)} and len(set(final["chosen"].values())) == 2
         paid = sum(each.spent.usd for each in final["tries"] if each.spent is not None)
         assert paid == pytest.approx(sum(entry.cost_usd for entry in final["ledger"])) and paid > 0
+        old = next(each for each in final["memory"] if each.title == "Longer rows")
+        assert (old.used, old.helped) == (3, 1), "only the last round came to a new best"
         assert final["tracks"] and sum(pulls for pulls, _, _ in final["tracks"].values()) == 3
         for step in range(1, MOST_STEPS, 9):
             world = world_at(tmp_path / str(step), server.url)
