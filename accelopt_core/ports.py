@@ -276,6 +276,10 @@ class Journal(Protocol):
         """
         ...
 
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        """A plan followed the experiences of these keys and came to a new best, or did not; once per `occasion`."""
+        ...
+
     def recall(self) -> OptimizationMemory:
         """All experiences, those of other runs included."""
         ...

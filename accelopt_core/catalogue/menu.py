@@ -107,6 +107,12 @@ class CatalogueMenu:
             blocked=self._blocked(context, found, prices),
         )
 
+    def best_gain_us(self, context: RoundContext) -> float | None:
+        """What the best of the offers is predicted to gain, 0 where none gains more than a tie; None: nobody knows."""
+        offers = self.offers(context)
+        gains = [offer.gain_us for offer in offers.offers if not offer.tie]
+        return None if offers.note else max(gains, default=0.0)
+
     def _blocked(self, context: RoundContext, found: Analysis, prices: Prices) -> tuple[Blocked, ...]:
         """What stands between the tools and the larger gaps; what they offer is on the menu itself."""
         explanation = joined(

@@ -34,6 +34,10 @@ class Lane:
     place: Place
     context: RoundContext
     plan: Plan | None
+    proposer: str = ""
+    """Who was to plan it, where several take turns."""
+    seconds: float = 0.0
+    """At work on it so far."""
     lanes: int = 1
     """How many the round has."""
     last: Attempt | None = None
@@ -145,7 +149,7 @@ class Lane:
         place = self.place
         return Attempt(
             place.round, number, self.context.parent.id, self.plan, candidate, result, outcome, summary,
-            place.lane, self.lanes, predicted=None if candidate is None else self.predicted,
+            place.lane, self.lanes, predicted=None if candidate is None else self.predicted, proposer=self.proposer,
         )  # fmt: skip
 
     def _hold(self, entry: Attempt, file: Callable[[Attempt], None]) -> None:

@@ -12,6 +12,7 @@
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
     chosen/              which of a round's kernels were worth a device's time, as they were predicted
+    turns.jsonl          where several proposers take turns: who was chosen for each plan, and what was thought of each
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
@@ -40,6 +41,7 @@ from typing import Any, Literal, TypeVar
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured
+from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import Choice, TargetInfo
 from accelopt_core.task import Surroundings
@@ -141,6 +143,7 @@ class RunFolder:
         self.path = path
         self._experiments = JsonLines(path / "experiments.jsonl")
         self._usage = JsonLines(path / "usage.jsonl")
+        self._turns = JsonLines(path / "turns.jsonl")
         self._evaluations = Evaluations(path / EVALUATIONS)
         self._lock: FileLock | None = None
         self._numbering = threading.Lock()
@@ -292,6 +295,10 @@ class RunFolder:
         make_folder(self.path / "chosen")
         replace_file(self.path / "chosen" / _choice(round, number), _pretty(to_document(Chosen(choices))))
 
+    def take(self, turn: Turn) -> None:
+        """Who makes a plan, before he is asked for it."""
+        self._turns.append({"at": _stamp(utc_now()), **to_document(turn)})
+
     # --- reading ---
 
     def chosen(self, round: int, number: int) -> tuple[Choice, ...]:
@@ -299,9 +306,25 @@ class RunFolder:
         name = f"chosen/{_choice(round, number)}"
         return self._read(Chosen, name).choices if (self.path / name).exists() else ()
 
+    def turns(self) -> tuple[Turn, ...]:
+        """Oldest first; of those for one plan of one round the last counts."""
+        records = enumerate(self._turns.read(), 1)
+        return tuple(from_document(Turn, each, f"{self._turns.path} line {number}") for number, each in records)
+
+    def turn_of(self, round: int, place: int) -> str | None:
+        found = [turn.proposer for turn in self.turns() if (turn.round, turn.place) == (round, place)]
+        return found[-1] if found else None
+
     def shown(self, round: int) -> tuple[Experience, ...] | None:
         name = f"shown/{round:03d}.json"
         return self._read(Shown, name).experiences if (self.path / name).exists() else None
+
+    def all_shown(self) -> tuple[Experience, ...]:
+        """What any round was shown, oldest first; as it was when it was shown last."""
+        found: dict[str, Experience] = {}
+        for path in sorted((self.path / "shown").glob("*.json")):
+            found.update((each.key, each) for each in self._read(Shown, f"shown/{path.name}").experiences)
+        return tuple(found.values())
 
     def manifest(self) -> Manifest:
         document = _load(self.path / "manifest.json")
@@ -420,6 +443,9 @@ class RunJournal:
 
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
+
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}")
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -18,11 +18,14 @@ from rich.text import Text
 from accelopt_core.candidate import Attempt
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import timed
+from accelopt_core.learning.usage import uses_of
+from accelopt_core.loop.choosing import pulls_of
+from accelopt_core.optimization_memory import Experience
 from infra.journal import JournalError
-from infra.llm.ledger import Totals
+from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
-from infra.terminal import wording
+from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
 from infra.terminal.wording import LatencyRow, latency_table, one_line
@@ -45,6 +48,12 @@ class RunSummary:
     seconds_used: float = 0.0
     explanation: Explanation | None = None
     """Why the gaps of the best kernel are still there; None where the run did not come to that."""
+    calls: comparing.Calls = field(default_factory=dict)
+    """Of models."""
+    proposers: tuple[str, ...] = ()
+    """Those that took turns."""
+    shown: tuple[Experience, ...] = ()
+    """What any round was shown of memory."""
 
     @property
     def improved(self) -> bool:
@@ -87,12 +96,13 @@ class RunSummary:
 
 def summary_of(folder: RunFolder) -> RunSummary:
     """Raises JournalError when a file of the run is missing or damaged."""
-    totals = Totals()
-    for entry in folder.model_calls():
+    totals, entries = Totals(), folder.model_calls()
+    for entry in entries:
         totals = totals.plus(entry)
+    took_turns = dict.fromkeys(draw.proposer for turn in folder.turns() for draw in turn.draws)
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
-        folder.seconds_used(), folder.explanation(),
+        folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
     )  # fmt: skip
 
 
@@ -126,6 +136,13 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     for name, text in _facts(summary):
         # Paths are copied from here: they are never broken over two lines.
         console.print(Text.assemble((f"{name:9}", "dim"), one_line(text)), soft_wrap=True)
+    if summary.proposers and summary.baseline is not None:
+        console.print()
+        pulls = pulls_of(summary.attempts, summary.baseline.result)
+        _print_whole(console, comparing.proposers_table(summary.proposers, pulls, summary.calls))
+    if len(summary.calls) > 1:
+        console.print()
+        _print_whole(console, comparing.models_table(summary.calls))
     if summary.attempts:
         console.print()
         print_rounds(console, summary.attempts)
@@ -189,6 +206,9 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
         ("cost", money),
         ("time", wording.duration(summary.seconds)),
     ]
+    uses, others = uses_of(summary.attempts, summary.shown)
+    if uses:
+        facts.append(("memory", comparing.memory_line(uses, others)))
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
@@ -282,11 +302,15 @@ def print_runs(console: Console, checkpoints: Path) -> None:
     if not known:
         console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
         return
-    # Wider than a narrow window or a pipe, rather than ids that cannot be copied.
-    table.width = console.measure(table, options=console.options.update(width=1000)).maximum
-    console.print(table, crop=False)
+    _print_whole(console, table)
     for line in damage:
         console.print(Text(one_line(line), style="red"), soft_wrap=True)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Wider than a narrow window or a pipe, rather than names that cannot be copied."""
+    table.width = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.print(table, crop=False)
 
 
 def _run_row(run_id: str, summary: RunSummary) -> list[str]:

@@ -724,3 +724,28 @@ def test_a_round_that_was_cut_between_two_decisions_is_gone_through_again() -> N
     second = WideScript({"a": measured(90), "b": measured(80)})
     second.run(Past(measured(100), tuple(half)), rounds=1, width=2)
     assert [c.round for c in second.contexts] == [1, 1] and second.contexts[0].history == ()
+
+
+class FollowingScript(Script):
+    """Its plans go by an experience; what is said of it is kept."""
+
+    def __init__(self, *results: Evaluation, **more: Any) -> None:
+        super().__init__(list(results), **more)
+        self.credited: list[tuple[tuple[str, ...], bool, str]] = []
+
+    def plan(self, context: RoundContext) -> Plan:
+        return replace(super().plan(context), follows=("key",))
+
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        self.credited.append((keys, improved, occasion))
+
+
+def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
+    script = FollowingScript(measured(100), measured(80), BROKEN, BROKEN, measured(79.9))
+    script.run(rounds=3, max_repairs=1)
+    assert script.credited == [
+        (("key",), True, "r001t1-followed"), (("key",), False, "r002t2-followed"), (("key",), False, "r003t1-followed"),
+    ]  # fmt: skip
+    silent = FollowingScript(measured(100), replies=[ModelUnreachable("no answer")])
+    silent.run()
+    assert silent.credited == [], "a model that cannot answer says nothing of an idea"

@@ -166,6 +166,7 @@ class World:
     reference: str = REFERENCE
     flags: tuple[str, ...] = ("--rounds", "3")
     device: bool = False
+    models: tuple[str, ...] = ("--model", "test-model")
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
@@ -194,7 +195,7 @@ class World:
         if (self.run.path / "manifest.json").exists():
             return [*places, "--resume", "r"]
         return [*places, "--kernel", str(self.folder / "add.py"), *self.flags, "--run-id", "r",
-                "--provider", "anthropic", "--model", "test-model", "--menu-seconds", "0",
+                "--provider", "anthropic", *self.models, "--menu-seconds", "0",
                 "--width", str(self.width)]  # fmt: skip
 
     def start(self, kill: Kill | None = None, target: Callable[[], Target] | None = None) -> int | None:

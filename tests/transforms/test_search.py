@@ -219,6 +219,9 @@ def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
     plan = game.proposer.planner.plan(replace(game.context(""), experiences=(lost,)))
 
     assert plan.title == "go b, then go d"
+    misled = replace(lost, used=9, helped=0)
+    plan = game.proposer.planner.plan(replace(game.context(""), experiences=(misled,)))
+    assert plan.title == "go b, then go c" and plan.follows == (misled.key,), "what misled before counts less"
 
 
 @pytest.mark.parametrize(
