@@ -217,24 +217,26 @@ class Search:
         taken in front as long as the whole gains. What no longer has its place after them goes alone. What was found
         at the kernel as it stands is looked for in the normal form that the idea begins with.
         """
-        *before, last = idea.path
         found = idea
-        alike = [o for o in others if o.root is idea.root and o.source != idea.source and _begins_alike(o, before)]
         front = self._start_of(idea, context)
+        steps = idea.path[len(front.path) :]
+        begins = ((), front.path)
+        alike = [o for o in others if o.root is idea.root and o.source != idea.source and o.path[:-1] in begins]
         for other in sorted(alike, key=lambda each: each.after_us)[: self._look_ahead.longest_sum]:
-            if _left_s(context) <= 0 or front is None:
+            if _left_s(context) <= 0:
                 break
-            first = self._further(front, other.path[-1], context)
-            whole = self._further(first, last, context) if first is not None else None
+            whole = first = self._further(front, other.path[-1], context)
+            for step in steps:
+                whole = self._further(whole, step, context) if whole is not None else None
             if first is None or whole is None or whole.us > found.after_us - LEAST_SUMMAND * idea.after_us:
                 continue
             front, found = first, _idea(whole)
         return found
 
-    def _start_of(self, idea: Idea, context: RoundContext) -> _Node | None:
-        """The form of its kernel that its last step was taken at; None where there were other steps before that."""
-        starts = self._starts(context, idea.root, idea.root_us)
-        return next((start for start in starts if start.path == idea.path[:-1]), None)
+    def _start_of(self, idea: Idea, context: RoundContext) -> _Node:
+        """The form of its kernel that it begins at."""
+        as_is, *forms = self._starts(context, idea.root, idea.root_us)
+        return next((form for form in forms if form.path == idea.path[:1]), as_is)
 
     def _further(self, node: _Node, site: Site, context: RoundContext) -> _Node | None:
         """After one more step, where that is still legal; priced."""
@@ -409,11 +411,6 @@ def _name_of(site: Site) -> SiteName:
 
 def _left_s(context: RoundContext) -> float:
     return max(0.0, context.until - time.monotonic())
-
-
-def _begins_alike(idea: Idea, before: Sequence[Site]) -> bool:
-    """With the same normal form, or with none."""
-    return list(idea.path[:-1]) in ([], list(before))
 
 
 def _does_as(idea: Idea, site: Site) -> bool:

@@ -237,6 +237,39 @@ def test_there_is_one_spelling():
         assert text in made, text
 
 
+LEFT = """
+def plan(total, per):
+    left = total - per
+    if left >= per:
+        n = min(4, left // per)
+        left -= n * per
+    else:
+        n = 1
+        left -= per
+    m = 1
+    if left >= per:
+        m += left // per
+        left -= m * per
+    return n, m
+
+
+"""
+
+
+def test_what_a_name_is_made_of_itself_stays_one_name():
+    body = """
+left = 0
+n, m = plan(32, 4)
+tile = nl.ndarray((64, 32), dtype=x.dtype, buffer=nl.sbuf)
+nisa.dma_copy(dst=tile, src=x)
+for i in range(n):
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0 * m)
+nisa.dma_copy(dst=out, src=tile)
+"""
+    made = same(kernel(body, LEFT))
+    assert "plan(" not in made.partition("def kernel")[2]
+
+
 def test_nested_functions_keep_what_they_see():
     body = """
 tile = nl.ndarray((64, 32), dtype=x.dtype, buffer=nl.sbuf)

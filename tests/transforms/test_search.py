@@ -409,6 +409,15 @@ def test_small_gains_of_less_work_go_in_front_of_what_would_shut_them_out(monkey
     assert Game(REGROUPED, prices, 0.02, TIDIED).plan("").title == "go t, then go u, then go R"
 
 
+def test_they_go_in_front_of_several_steps_too(monkeypatch):
+    """R gains nothing by itself, and what it opens does."""
+    monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
+    edges = {"": "R", "R": "S", "t": "R", "tR": "S"}
+    prices = {"": 100.0, "t": 99.2, "R": 100.0, "RS": 90.0, "tR": 99.2, "tRS": 88.0}
+    plan = Game(edges, prices, 0.02, {"": "t"}).plan("")
+    assert plan.title == "go t, then go R, then go S" and plan.expected_gain_us == pytest.approx(12)
+
+
 def test_what_gains_nothing_in_front_or_takes_the_place_of_the_greater_step_stays_out(monkeypatch):
     monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
     prices = {"": 100.0, "t": 99.2, "u": 99.5, "R": 95.0, "tR": 95.0}
