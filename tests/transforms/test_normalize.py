@@ -222,7 +222,11 @@ for at in range(0, x.shape[0], T):
     nisa.tensor_copy(part[:, :], tiles[at // T], engine=nisa.vector_engine)
     nisa.tensor_reduce(row, nl.add, part[0:T, 0:32], (1,), keepdims=True)
     nisa.tensor_tensor(dst=total, data1=total, data2=row, op=nl.add)
-    nisa.tensor_scalar(dst=part, data=part, op0=nl.add, operand0=total[0:T, 0:1], name="shift")
+    nisa.tensor_scalar(
+        dst=part, data=part, op0=nl.add,
+        operand0=total[0:T, 0:1],  # of each row
+        name="shift",
+    )
     nisa.dma_copy(dst=out[at : at + T, 0:32], src=part)
 """
 
@@ -233,7 +237,13 @@ def test_there_is_one_spelling():
     assert all(loop.count is not None for loop in code.loops())
     for text in ("nl.zeros", "par_dim", "keepdims", "vector_engine", "part[", "total[", "name=", " for i in range(4)]"):
         assert text not in made, text
-    for text in ("range(x.shape[0] // T)", "axis=1", "data=part", "engine=nisa.engine.vector"):
+    for text in (
+        "operand0=total,  # of each row\n        )\n",
+        "range(x.shape[0] // T)",
+        "axis=1",
+        "data=part",
+        "engine=nisa.engine.vector",
+    ):
         assert text in made, text
 
 
