@@ -25,6 +25,7 @@ from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
+from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 
 DIFF_LINES_SHOWN = 60
@@ -258,7 +259,7 @@ def print_runs(console: Console, checkpoints: Path) -> None:
             continue
         table.add_row(*_run_row(run_id, summary))
     if not known:
-        console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
+        console.print(f"no run in {checkpoints} yet: {started_as('./run.sh')} starts one")
         return
     # Wider than a narrow window or a pipe, rather than ids that cannot be copied.
     table.width = console.measure(table, options=console.options.update(width=1000)).maximum

@@ -1,0 +1,43 @@
+"""What the installed commands `nki-optimizer` and `nki-sim` run: the tree's own programs, from any folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nki_optimizer import TREE
+
+COMPLETION = "--print-completion"
+
+
+def optimizer() -> int:
+    """The exit status of `orchestrator.py` with the arguments of this process."""
+    _enter("orchestrator.py")
+    if COMPLETION in sys.argv:
+        from nki_optimizer import completion
+
+        return completion.print_script(completion.optimizer(), sys.argv[1:])
+    import orchestrator
+
+    return orchestrator.main(sys.argv[1:])
+
+
+def simulator() -> int:
+    """The exit status of `python -m nki_sim` with the arguments of this process."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as nki_sim.__main__ does, and NumPy is not loaded yet
+    _enter("nki_sim/__main__.py", "nki_sim")
+    if COMPLETION in sys.argv:
+        from nki_optimizer import completion
+
+        return completion.print_script(completion.simulator(), sys.argv[1:])
+    from nki_sim.__main__ import main
+
+    return main(program="nki-sim")
+
+
+def _enter(script: str, module: str = "") -> None:
+    """Makes the tree's modules the ones that are imported, and sees to the output and to interrupts as its scripts do."""
+    sys.path.insert(0, str(TREE))
+    import bootstrap
+
+    bootstrap.enter(str(TREE / script), module=module)
