@@ -18,7 +18,7 @@ TREE = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
 _OFFERED = {"NKIKernel": "infra.nki_kernel"}
 """Names of this package, loaded when they are first asked for, and where they are from."""
 
-__all__ = ["TREE", "NKIKernel"]  # noqa: F822  # by __getattr__
+__all__ = ["TREE", "NKIKernel"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,7 +30,5 @@ def __getattr__(name: str) -> Any:
     package = _OFFERED[name].partition(".")[0]
     found = import_module(package).__file__ or ""
     if not Path(found).resolve().is_relative_to(TREE):
-        raise ImportError(
-            f"nki_optimizer.{name} is in a package {package!r}, and here {found} has that name: rename it"
-        )
+        raise ImportError(f"nki_optimizer.{name} needs its own package {package!r}, and here {found} has that name")
     return getattr(import_module(_OFFERED[name]), name)

@@ -36,7 +36,7 @@ def simulator() -> int:
 
 
 def _enter(script: str, module: str = "") -> None:
-    """Makes the tree's modules the ones that are imported, and sees to the output and to interrupts as its scripts do."""
+    """Makes the tree's modules those that are imported, and sees to output and interrupts as its scripts do."""
     sys.path.insert(0, str(TREE))
     import bootstrap
 

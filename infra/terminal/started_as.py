@@ -1,4 +1,4 @@
-"""What a person types to start the program, in the texts that tell them to: written as in a clone, said as it is here."""
+"""What a person types to start the program: texts name it as in a clone, and say it as it is here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TREE = Path(__file__).resolve().parents[2]
 INSTALLED = "nki-optimizer"
 
 _IN_A_CLONE = re.compile(r"(?:python3 )?orchestrator\.py\b|\./run\.sh\b")
-_IN_A_COLUMN = re.compile(rf"^(\s*(?:{_IN_A_CLONE.pattern}).*?\S)(\s{{2,}})(?=\S)", re.MULTILINE)
+_IN_A_COLUMN = re.compile(rf"^( *(?:{_IN_A_CLONE.pattern})(?:.*?\S)??) {{2,}}(?=\S)", re.MULTILINE)
 """A command that stands before its explanation."""
 
 
