@@ -433,7 +433,7 @@ exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wron
 _WHERE_IT_KEEPS = f"""
 Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
 ${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
-Shell completion: `eval "$(nki-optimizer --print-completion bash)"`, or zsh; for tcsh see its output.
+Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc; zsh and others likewise.
 """
 
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")

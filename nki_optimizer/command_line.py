@@ -8,15 +8,16 @@ import sys
 from nki_optimizer import TREE
 
 COMPLETION = "--print-completion"
+"""With the name of a shell behind it: the script by which that completes the command."""
 
 
 def optimizer() -> int:
     """The exit status of `orchestrator.py` with the arguments of this process."""
     _enter("orchestrator.py")
-    if COMPLETION in sys.argv:
+    if sys.argv[1:2] == [COMPLETION]:
         from nki_optimizer import completion
 
-        return completion.print_script(completion.optimizer(), sys.argv[1:])
+        return completion.print_script(completion.optimizer(), "".join(sys.argv[2:]))
     import orchestrator
 
     return orchestrator.main(sys.argv[1:])
@@ -26,10 +27,10 @@ def simulator() -> int:
     """The exit status of `python -m nki_sim` with the arguments of this process."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as nki_sim.__main__ does, and NumPy is not loaded yet
     _enter("nki_sim/__main__.py", "nki_sim")
-    if COMPLETION in sys.argv:
+    if sys.argv[1:2] == [COMPLETION]:
         from nki_optimizer import completion
 
-        return completion.print_script(completion.simulator(), sys.argv[1:])
+        return completion.print_script(completion.simulator(), "".join(sys.argv[2:]))
     from nki_sim.__main__ import main
 
     return main(program="nki-sim")

@@ -1,4 +1,4 @@
-"""Scripts for the shell that complete the commands' flags, values and files: `nki-optimizer --print-completion bash`.
+"""Scripts by which a shell completes flags, values and files: `nki-optimizer --print-completion bash`.
 
 They are made from the parsers and hold everything, so that no Python starts while somebody presses the tab key.
 """
@@ -6,7 +6,8 @@ They are made from the parsers and hold everything, so that no Python starts whi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import shtab
@@ -15,7 +16,6 @@ import config
 from infra.tasks.seed_index import seed_index
 from nki_sim import __main__ as nki_sim_command
 
-FLAG = "--print-completion"
 USAGE = 2
 _FOLDERS = ("DIR",)
 _FILES = ("FILE", "FILE.csv", "PATH", "REF.py", "NEW.py", "A.npy")
@@ -36,15 +36,13 @@ def simulator() -> argparse.ArgumentParser:
     return _told(nki_sim_command.parser("nki-sim"))
 
 
-def print_script(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """Prints the script for the shell named behind the flag. The exit status: 0, or 2 where no such shell is known."""
-    known = shtab.SUPPORTED_SHELLS
-    shell = arguments[arguments.index(FLAG) + 1 :][:1]
-    if not shell or shell[0] not in known:
-        parser.print_usage()
-        print(f"{parser.prog}: {FLAG}: for which shell? {', '.join(known)}")
+def print_script(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Prints the script for that shell. The exit status: 0, or 2 where no such shell is known."""
+    if shell not in shtab.SUPPORTED_SHELLS:
+        known = " or ".join(shtab.SUPPORTED_SHELLS)
+        print(f"{parser.prog}: completion for {shell or 'which shell'}? there is {known}", file=sys.stderr)
         return USAGE
-    print(shtab.complete(parser, shell[0]))
+    print(shtab.complete(parser, shell))
     return 0
 
 
