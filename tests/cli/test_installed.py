@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from infra.toml_files import read_toml
+from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -106,8 +107,10 @@ def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
         return {str(path) for path in site.rglob("*") if "__pycache__" not in path.parts}
 
     before = installed()
-    run = start(environment, tmp_path, "nki-optimizer", "--task", "silu", "--preset", "small", "--rounds", "1")
-    assert run.returncode == 0, run.stderr
+    (tmp_path / "mine.py").write_text(SLOW)
+    (tmp_path / "mine_reference.py").write_text(REFERENCE)
+    run = start(environment, tmp_path, "nki-optimizer", "--kernel", "../mine.py", "--rounds", "1")
+    assert run.returncode == 0 and "improved" in run.stdout, run.stderr
     (folder,) = (tmp_path / "work" / "checkpoints").iterdir()
     assert (folder / "best_kernel.py").is_file()
     data = tmp_path / "home" / ".local" / "share" / "nki-optimizer"
