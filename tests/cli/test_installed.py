@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.judging.shipment import files_to_ship, judge_fingerprint
 from infra.toml_files import read_toml
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
@@ -157,3 +158,13 @@ def test_python_imports_the_two_names_and_no_other(environment: Path, site: Path
     for name in ("config", "bootstrap", "orchestrator", "infra", "prompts", "accelopt_core", "ka_extensions"):
         done = start(environment, tmp_path, "python", "-c", f"import {name}")
         assert "ModuleNotFoundError" in done.stderr, name
+
+
+def test_what_travels_to_a_host_is_what_travels_from_a_clone(environment: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from nki_optimizer import TREE; sys.path.insert(0, str(TREE)); "
+        "from infra.judging.shipment import files_to_ship, judge_fingerprint; "
+        "print(judge_fingerprint(), *files_to_ship())"
+    )
+    done = start(environment, tmp_path, "python", "-c", code)
+    assert done.stdout.split() == [judge_fingerprint(), *files_to_ship()], done.stderr
