@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args
 
 from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
-from infra.llm import registry
+from infra.llm import contenders, registry
+from infra.llm.provider import UnknownProvider
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
 from infra.settings_reader import (
     Given,
@@ -91,7 +92,7 @@ class RunSettings(Group):
     width: int | None = setting(
         None,
         "Candidates that a round tries at once. Without it: as many as the target evaluates at once, but on a device "
-        "with the catalogue at least 3: the best by simulation, of which the device chooses.",
+        "with the catalogue at least 6: those that may be the best by simulation go there, and it decides.",
         legal=Legal(at_least=1, below=MOST_AT_ONCE + 1),
     )
     beam: int = setting(
@@ -219,6 +220,15 @@ class ModelSettings(Group):
         legal=Legal(choices=PROVIDERS),
     )
     model: str | None = setting(None, "Without it: the provider's default.", metavar="NAME")
+    proposers: tuple[str, ...] = setting(
+        (),
+        "Two or more that take turns, by commas: catalogue, PROVIDER, PROVIDER:MODEL, or a MODEL of --provider. For "
+        "each plan the one is asked that may be expected to gain most for its cost. Without it: --provider alone.",
+        metavar="NAME,NAME,...",
+    )
+    usd_per_hour: float = setting(
+        3.0, "What an hour costs beside model calls, in US dollars: for --proposers.", metavar="USD", legal=_POSITIVE
+    )
     planner_model: str | None = setting(None, "Another model for planning.", metavar="NAME")
     executor_model: str | None = setting(None, "Another model for writing kernels.", metavar="NAME")
     summarizer_model: str | None = setting(None, "Another model for summarizing wins.", metavar="NAME")
@@ -255,10 +265,31 @@ class ModelSettings(Group):
                 raise SettingsError("base-url: it holds a password: leave it out, and put the key in the environment")
             if not re.match(r"https?://[^/]", self.base_url):
                 raise SettingsError(f"base-url: {self.base_url!r} is not an http:// or https:// address")
-        needs = registry.PROVIDERS[self.provider].needs if self.provider in registry.PROVIDERS else ()
+        for which in self.take_turns:
+            self._check_needs("proposers", which.name, which.lacks)
+        if not self.proposers and self.provider in registry.PROVIDERS:
+            self._check_needs("provider", self.provider, registry.PROVIDERS[self.provider].needs)
+
+    @property
+    def take_turns(self) -> tuple[contenders.Named, ...]:
+        """Those that `proposers` names; none where one proposes alone. Raises SettingsError."""
+        if not self.proposers:
+            return ()
+        if len(self.proposers) == 1:
+            raise SettingsError("proposers: one takes no turns: name two or more, or that one with --provider")
+        beside = ("model", "planner_model", "executor_model", "summarizer_model", "reflexion_model")
+        for spec in specs(ModelSettings):
+            if spec.field in beside and getattr(self, spec.field) is not None:
+                raise SettingsError(f"proposers: each has its own model, for all roles: leave {spec.flag} away")
+        try:
+            return contenders.all_named(self.proposers, self.provider)
+        except UnknownProvider as error:
+            raise SettingsError(f"proposers: {error}") from None
+
+    def _check_needs(self, setting: str, name: str, needs: Sequence[str]) -> None:
         for spec in specs(ModelSettings):
             if spec.field in needs and getattr(self, spec.field) is None:
-                raise SettingsError(f"provider: {self.provider} needs {spec.flag} as well")
+                raise SettingsError(f"{setting}: {name} needs {spec.flag} as well")
 
 
 @dataclass(frozen=True)

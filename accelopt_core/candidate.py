@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from accelopt_core.evaluation import Bottleneck, Evaluation, Measured
+from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, Predicted
+from ka_extensions.bandit import Spent
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
@@ -37,6 +38,10 @@ class Plan:
     """The measured candidate it changes; None: the one that the round starts from."""
     by_tool: bool = False
     """Carried out without a model, so that there is one way to write it and no sample to draw."""
+    proposer: str = ""
+    """Who made it, where several take turns."""
+    follows: tuple[str, ...] = ()
+    """Keys of the experiences that it goes by."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -85,6 +90,12 @@ class Attempt:
     reflexion: Reflexion | None = None
     last_check: Evaluation | None = None
     """Of a winner that failed it: what the check came to, filed with the attempt once more."""
+    predicted: Predicted | None = None
+    """Of a kernel for a device what the simulated machine said first; None where it could not, or was not asked."""
+    proposer: str = ""
+    """Who was to make it, where several take turns; also where no plan came of it."""
+    spent: Spent | None = None
+    """What its lane took, where several proposers take turns: on the last attempt of its lane only."""
 
     @property
     def id(self) -> str:
@@ -106,6 +117,11 @@ class Attempt:
     @property
     def latency_us(self) -> float | None:
         return self.measured.latency_us if self.measured is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        """Others of its round were sent to the device in its place: it is as untried as before."""
+        return self.outcome is Outcome.OUTRANKED
 
     @cached_property
     def content_hash(self) -> str:

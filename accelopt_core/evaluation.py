@@ -132,6 +132,31 @@ BUSY = 0.6
 """Share of the time above which an engine, or the DMA, counts as what limits the kernel."""
 
 
+def busy_shares(fields: Mapping[str, float]) -> dict[str, float]:
+    """Fraction of the time that each engine and the DMA are busy, as far as the profiler says."""
+    total_s = fields.get("total_time", 0.0)
+    if not total_s > 0:
+        return {}
+    names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
+    names["dma"] = "dma_active_time"
+    return {engine: fields[name] / total_s for engine, name in names.items() if name in fields}
+
+
+def bound_by(fields: Mapping[str, float]) -> str:
+    """The engine, or `dma`, that limits a kernel of these profiler fields; empty where none is busy enough."""
+    name, share = max(busy_shares(fields).items(), key=lambda item: item[1], default=("", 0.0))
+    return name if share >= BUSY else ""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the simulated machine says of a kernel at the task's full shape, before a device times it."""
+
+    latency_us: float
+    bound_by: str
+    """As the function of that name."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """Named fields of the Neuron profiler's summary (its units: seconds, bytes, fractions), and more."""
@@ -145,20 +170,14 @@ class Profile:
 
     @property
     def busy_shares(self) -> dict[str, float]:
-        """Fraction of the time that each engine and the DMA are busy, as far as the profiler says."""
-        total_s = self.fields.get("total_time", 0.0)
-        if not total_s > 0:
-            return {}
-        names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
-        names["dma"] = "dma_active_time"
-        return {engine: self.fields[name] / total_s for engine, name in names.items() if name in self.fields}
+        """As the function of that name."""
+        return busy_shares(self.fields)
 
     def bottleneck(self, latency_us: float) -> Bottleneck:
         """What limits the kernel, from its busiest engine, or from its bounds where the profiler is silent."""
-        shares = self.busy_shares
-        if shares:
-            name, share = max(shares.items(), key=lambda item: item[1])
-            if share < BUSY:
+        if self.busy_shares:
+            name = bound_by(self.fields)
+            if not name:
                 return Bottleneck.UNDERUTILIZED
             return Bottleneck.MEMORY_BOUND if name == "dma" else Bottleneck.COMPUTE_BOUND
         if self.bounds.peak_us < BUSY * latency_us:

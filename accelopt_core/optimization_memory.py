@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import heapq
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+CLEAR_WIN, CLEAR_LOSS = 1.04, 1.15
+"""Times faster, and times slower: what changed less is a lesson for its own kernel alone."""
+MOST_EXPERIENCES = 2000
+LEFT_WHEN_FULL = 0.95
+"""Of that many, so that not every new one drops another."""
+OLDEST_DAYS = 365
+"""Since it was last measured: compilers change faster."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,10 @@ class Experience:
     """ISO date of the last measurement."""
     rejected: bool = False
     """Measured and not kept, even where it was faster by less than the noise."""
+    used: int = 0
+    """Plans that followed it, whatever became of them ..."""
+    helped: int = 0
+    """... and of these, those that came to what it says: to a new best after a win, to none after a rejection."""
 
     def __post_init__(self) -> None:
         if not self.title.strip():
@@ -58,6 +72,16 @@ class Experience:
     @property
     def is_win(self) -> bool:
         return not self.rejected and (self.speedup is None or self.speedup > 1)
+
+    @property
+    def is_clear(self) -> bool:
+        """Worth telling of another kernel. A rejection that was faster was wrong, or no faster after all."""
+        return self.speedup is None or self.speedup >= CLEAR_WIN or self.speedup <= 1 / CLEAR_LOSS
+
+    @property
+    def usefulness(self) -> float:
+        """1 as long as nobody followed it; towards 0 where it misled, towards 2 where it helped."""
+        return 2 * (self.helped + 1) / (self.used + 2)
 
 
 class OptimizationMemory:
@@ -96,22 +120,56 @@ class OptimizationMemory:
         key = new.key
         old = self._by_key.get(key)
         if old is not None:
-            new = replace(new, confirmed=old.confirmed + new.confirmed, refuted=old.refuted + new.refuted)
+            new = replace(
+                new, confirmed=old.confirmed + new.confirmed, refuted=old.refuted + new.refuted,
+                used=old.used + new.used, helped=old.helped + new.helped,
+            )  # fmt: skip
         self._by_key[key] = new
         return new
 
+    def credit(self, keys: Iterable[str], improved: bool) -> None:
+        """A plan followed the experiences of these keys, and came to a new best or did not."""
+        for key in keys:
+            known = self._by_key.get(key)
+            if known is not None:
+                agreed = improved == known.is_win
+                self._by_key[key] = replace(known, used=known.used + 1, helped=known.helped + agreed)
+
+    def expire(
+        self, today: datetime.date, *, most: int = MOST_EXPERIENCES, days: int = OLDEST_DAYS, keep: str = ""
+    ) -> tuple[int, int]:
+        """Drops what is older than `days`, then, of more than `most`, the least useful; how many of each.
+
+        `keep`: the key of one that stays in any case. What has no date is not known to be old.
+        """
+        before = len(self._by_key)
+        oldest = (today - datetime.timedelta(days=days)).isoformat()
+        self._by_key = {
+            key: each for key, each in self._by_key.items() if not each.date or each.date >= oldest or key == keep
+        }
+        left = len(self._by_key)
+        if left > most:
+            stay = math.ceil(LEFT_WHEN_FULL * most)
+            best = heapq.nlargest(stay, self._by_key.items(), key=lambda item: (item[0] == keep, *_lasting(item[1])))
+            kept = {key for key, _ in best}
+            self._by_key = {key: each for key, each in self._by_key.items() if key in kept}
+        return before - left, left - len(self._by_key)
+
     def retrieve(
-        self, *, bottleneck: str, operators: Iterable[str], limit: int, toolchain: str = "", machine: str = ""
-    ) -> tuple[Experience, ...]:
+        self, *, bottleneck: str, operators: Iterable[str], limit: int, toolchain: str = "", machine: str = "",
+        kernel: str = "",
+    ) -> tuple[Experience, ...]:  # fmt: skip
         """The most relevant first; at most half are rejections while there are wins to show.
 
         Relevant is: the same bottleneck, shared operators, a large effect, often confirmed, measured with this
-        toolchain, on this machine.
+        toolchain, on this machine; useful where it was followed. What is not clear is told of its own `kernel` alone.
         """
         wanted = frozenset(operators)
         wins: list[tuple[float, Experience]] = []
         rejections: list[tuple[float, Experience]] = []
         for experience in self._by_key.values():
+            if not (experience.is_clear or (kernel and experience.kernel == kernel)):
+                continue
             worth = _score(experience, bottleneck, wanted, toolchain) * _kinship(experience.machine, machine)
             scored = (worth, experience)
             (wins if experience.is_win else rejections).append(scored)
@@ -129,10 +187,20 @@ def _first(pair: tuple[float, Experience]) -> float:
 def _score(experience: Experience, bottleneck: str, wanted: frozenset[str], toolchain: str) -> float:
     shared = len(wanted.intersection(experience.operators)) / (len(wanted) or 1)
     fit = 0.1 + (experience.bottleneck == bottleneck) + shared
+    return fit * _weight(experience) * _freshness(experience.toolchain, toolchain)
+
+
+def _weight(experience: Experience) -> float:
+    """Wherever it is told."""
     trust = experience.confirmed / (experience.confirmed + 2 * experience.refuted + 1)
     speedup = experience.speedup or 1.0
     effect = min(1.0, speedup - 1.0 if speedup > 1 else 1.0 - speedup)
-    return fit * (0.25 + trust * (0.5 + effect)) * _freshness(experience.toolchain, toolchain)
+    return (0.25 + trust * (0.5 + effect)) * experience.usefulness
+
+
+def _lasting(experience: Experience) -> tuple[bool, float, str]:
+    """By which experiences stay where there are too many; of equals the newest."""
+    return experience.is_clear, _weight(experience), experience.date
 
 
 def _freshness(measured_with: str, now_with: str) -> float:

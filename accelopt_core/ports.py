@@ -5,13 +5,13 @@ One verb per port: a target evaluates, a model completes, an observer is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.evaluation import Evaluation, Installed, Measured, Step
+from accelopt_core.evaluation import Evaluation, Installed, Measured, Predicted, Step
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
 from nki_sim.calibration import Calibration
@@ -125,6 +125,22 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
+# --- the simulated machine, beside the target ---------------------------------------------------------
+
+
+class Simulator(Protocol):
+    """Both are answered by source, for sources that nobody has judged. Raises TargetMisconfigured and TaskFault."""
+
+    def predicted(self, sources: Sequence[str]) -> Mapping[str, Predicted | None]:
+        """None of what it cannot compile at every shape of the task, or not price in its time."""
+        ...
+
+    def programs(self, sources: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+        """What tells the programs of these sources apart: the same for two where they are the same program at every
+        shape, and only then. Empty where it does not compile, and for a source that has no other beside it."""
+        ...
+
+
 # --- language model -------------------------------------------------------------------------------
 
 
@@ -234,6 +250,16 @@ class LanguageModel(Protocol):
 # --- what a run leaves behind, and what it may use up ----------------------------------------------
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Of one kernel: whether it is worth the device's time."""
+
+    kernel: str
+    """`Candidate.content_hash`."""
+    predicted: Predicted | None
+    sent: bool
+
+
 class Journal(Protocol):
     """Everything is durable when the call returns."""
 
@@ -250,12 +276,26 @@ class Journal(Protocol):
         """
         ...
 
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        """A plan followed the experiences of these keys and came to a new best, or did not; once per `occasion`."""
+        ...
+
     def recall(self) -> OptimizationMemory:
         """All experiences, those of other runs included."""
         ...
 
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         """What a round is shown of memory: chosen once, and the same when the round is gone through again."""
+        ...
+
+    def chosen(
+        self, round: int, number: int, choose: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+    ) -> tuple[Choice, ...]:
+        """The `number`-th choice of a round of what goes to the device: on file before anything is sent.
+
+        `choose` is handed what is on file of that choice, which is nothing unless the round is gone through again, and
+        says what it comes to now.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ know which it has.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,6 +27,9 @@ class NothingToPlan(Exception):
 
 class UnusablePlan(Exception):
     """The planner answered, repeatedly, with something that is not a plan."""
+
+    proposer: str = ""
+    """Whose planner, where several take turns."""
 
 
 class UnusableReply(Exception):
@@ -147,3 +151,5 @@ class Proposer:
     executor: Executor
     summarizer: Summarizer
     reflector: Reflector
+    spent_usd: Callable[[str], float] | None = None
+    """Where several take turns: US dollars that the one of that name has cost so far. None: nobody keeps account."""

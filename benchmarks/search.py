@@ -116,13 +116,13 @@ def missed(found: dict[tuple[str, str], Runs]) -> list[str]:
     ]
 
 
-def write(path: Path, lines: Sequence[str]) -> None:
+def write(path: Path, lines: Sequence[str], first: str = BEGIN, last: str = END) -> None:
     """Between the two marks of a document. Raises ValueError where it has none."""
     text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{path} has no {BEGIN} and {END}")
+        raise ValueError(f"{path} has no {first} and {last}")
     path.write_text("\n".join([before + begin, *lines, end + after]), encoding="utf-8")
 
 

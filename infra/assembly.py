@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +24,23 @@ from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.loop import events
+from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
 from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
 from accelopt_core.model.proposer import proposer_from_model
-from accelopt_core.ports import EvaluationLimits, Role, Target, TargetInfo
+from accelopt_core.ports import (
+    EvaluationLimits,
+    LanguageModel,
+    Role,
+    Target,
+    TargetError,
+    TargetInfo,
+    TaskFault,
+    Usage,
+)
 from accelopt_core.proposer import Proposer
 from accelopt_core.task import PrecisionPolicy, Task
 from infra import migrating
@@ -39,6 +50,8 @@ from infra.calibration.file import Calibrations
 from infra.calibration.report import ConsoleView, print_outcome
 from infra.doctor import DoctorReport
 from infra.journal import utc_now
+from infra.judging.simulator_toolchain import simulator_fingerprint
+from infra.llm.contenders import Named
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
 from infra.llm.prices import SHIPPED_PRICES, load_prices
 from infra.llm.provider import ProviderSettings
@@ -53,6 +66,8 @@ from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
+from infra.runs.proposer_memory import ProposerMemory
+from infra.runs.residual_file import ResidualFile
 from infra.runs.run_folder import Loaded, Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
 from infra.settings_reader import SettingsError
@@ -67,6 +82,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
 from infra.terminal import report
 from infra.terminal.dashboard import open_view
+from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
 from nki_sim import ties
@@ -154,6 +170,7 @@ def _optimize(
         seconds_before=seconds_before, on_time=folder.keep_time,
     )  # fmt: skip
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
+    residuals = None if info.simulated else residuals_of(settings, info)
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
@@ -181,22 +198,29 @@ def _optimize(
         store = EvaluationStore(settings.run.checkpoints, folder.run_id)
         spending.device_used(store.seconds())
         metered = MeteredTarget(target, spending.device_used)
+        guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
+        if guide is not None and residuals is not None:
+            guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
         with _interruptible(observer) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
                 RememberingTarget(metered, store, replay=settings.run.replay),
                 proposer,
-                RunJournal(folder, memory),
+                RunJournal(folder, memory, residuals),
                 spending,
                 observer,
                 loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
+                guide=guide,
             )
             try:
                 result = loop.run()
                 limit_s = LIMIT_S if provider == "catalogue" else min(LIMIT_S, settings.model.menu_s)
+                if provider == SEVERAL:
+                    pulls = pulls_of(result.attempts, result.baseline)
+                    _proposer_memory(settings, folder, observer).record(pulls)
                 explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
@@ -381,16 +405,17 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     )
 
 
-BEST_BY_SIMULATION = 3
-"""Candidates of a round of the catalogue that a device chooses from. Of the settings of a measured kernel the best by
-simulation may be several percent slower than the fastest, the best of three seldom is (docs/timing_model.md)."""
+CHOSEN_FROM = 2 * BEST_BY_SIMULATION
+"""Ideas of the catalogue that a round on a device has to choose from: they cost no device time, and what it showed so
+far may put another one first."""
 
 
 def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> int:
-    """Of a round: what the user wants. With a language model each candidate costs calls, so none is added."""
+    """Of a round: what the user wants, or enough for a device to choose from. With a language model each candidate
+    costs calls, so none is added."""
     if wanted:
         return wanted
-    chosen = BEST_BY_SIMULATION if provider == "catalogue" and not simulated else 1
+    chosen = CHOSEN_FROM if provider == "catalogue" and not simulated else 1
     return min(max(at_once, chosen), MOST_AT_ONCE)
 
 
@@ -407,7 +432,7 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
         shape=problem.task.full.describe(),
         kernel=str(problem.kernel.resolve()),
         target=info,
-        proposer=provider,
+        proposer=", ".join(each.name for each in settings.model.take_turns) or provider,
         versions={
             "nki-optimizer": config.VERSION,
             "python": platform.python_version(),
@@ -438,7 +463,7 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
         guard=DivergenceGuard(guard.revert_above, guard.noise, exploration),
         bans=BanRule(guard.ban_after, guard.ban_rounds),
         recurring_after=guard.recurring_after,
-        model_failures=guard.model_failures,
+        model_failures=guard.model_failures * max(1, len(settings.model.proposers)),
         reflexion_window=guard.reflexion_window,
         experiences=guard.experiences,
         secret_seeds=verification.extra_seeds,
@@ -453,7 +478,13 @@ def loop_settings(settings: config.Settings, provider: str) -> LoopSettings:
 # --- who proposes ---------------------------------------------------------------------------------
 
 
+SEVERAL = "several"
+"""In place of a provider, where proposers take turns."""
+
+
 def _provider(settings: config.Settings) -> str:
+    if settings.model.proposers:
+        return SEVERAL
     if settings.model.provider != "auto":
         return settings.model.provider
     return provider_from_environment() or "catalogue"
@@ -469,10 +500,69 @@ def _proposer(
     observer: Observers,
     predictor: Predictor,
 ) -> Proposer:
+    """Raises a ModelError where a model cannot be built."""
     if provider == "catalogue":
-        within = ties.shipped().within
-        return catalogue_proposer(predictor, datetime.date.today, tie=within, arguments=predictor.arguments)
+        return _catalogue(predictor)
+    ledger = _ledger(settings, folder, spending)
+    wanted = settings.model
+    folders = [folder.path]
+    if wanted.replies is not None and provider == "replay":
+        folders += [wanted.replies, wanted.replies.parent]
+    menu = _menu(settings, folders, predictor)
+    if provider != SEVERAL:
+        told = _told(settings, observer)
+        role_models = {
+            Role.PLANNER: wanted.planner_model,
+            Role.EXECUTOR: wanted.executor_model,
+            Role.SUMMARIZER: wanted.summarizer_model,
+            Role.REFLEXION: wanted.reflexion_model,
+        }
+        named = Named(provider, provider)
+        models = _models(named, replace(told, model=wanted.model), ledger, folder, role_models=role_models)
+        return _model_proposer(settings, problem, provider, info, models, menu)
+    contenders = []
+    for each in wanted.take_turns:
+        if not each.is_model:
+            typical, predicted_us = CATALOGUE_ROUND, menu.best_gain_us if menu is not None else None
+            contenders.append(Contender(_catalogue(predictor), typical, predicted_us))
+            continue
+        told = each.settings(_told(settings, observer))
+        if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
+            told = replace(told, base_url=None)
+        models = _models(each, told, ledger, folder, proposer=each.name)
+        made = _model_proposer(settings, problem, each.provider, info, models, menu)
+        usd = ledger.price_usd(models[Role.EXECUTOR], TYPICAL_ROUND)
+        if usd is None:
+            usd = 0.0
+            observer.tell(events.Notice(f"{each.name}: its price is unknown, so it counts as free but for its time"))
+        contender = replace(made, name=each.name, spent_usd=ledger.cost_usd)
+        contenders.append(Contender(contender, Spent(usd, TYPICAL_ROUND_S)))
+    before = _proposer_memory(settings, folder, observer)
+    turns = TakingTurns(
+        contenders, CostAware(wanted.usd_per_hour), folder, folder.run_id, before.tracks, before.record,
+        lambda line: observer.tell(events.Notice(line, "warning")), settings.run.patience,
+    )  # fmt: skip
+    return turns.together()
 
+
+TYPICAL_ROUND = Usage(60_000, 20_000)
+"""Of the four calls that a round takes when nothing is repaired: what a model is taken to cost before it was asked."""
+TYPICAL_ROUND_S = 180.0
+CATALOGUE_ROUND = Spent(0.0, 60.0)
+
+
+def _proposer_memory(settings: config.Settings, folder: RunFolder, observer: Observers) -> ProposerMemory:
+    return ProposerMemory(
+        settings.run.memory, folder.run_id, lambda line: observer.tell(events.Notice(line, "warning"))
+    )
+
+
+def _catalogue(predictor: Predictor) -> Proposer:
+    within = ties.shipped().within
+    return catalogue_proposer(predictor, datetime.date.today, tie=within, arguments=predictor.arguments)
+
+
+def _ledger(settings: config.Settings, folder: RunFolder, spending: Spending) -> Ledger:
     def spent(entry: LedgerEntry) -> None:
         folder.spend(entry)
         spending.model_called(entry)
@@ -484,45 +574,64 @@ def _proposer(
         on_entry=spent,
     )
     spending.attach(ledger)
+    return ledger
+
+
+def _told(settings: config.Settings, observer: Observers) -> ProviderSettings:
+    """What every model is told, whosever it is."""
     wanted = settings.model
-    role_models = {
-        Role.PLANNER: wanted.planner_model,
-        Role.EXECUTOR: wanted.executor_model,
-        Role.SUMMARIZER: wanted.summarizer_model,
-        Role.REFLEXION: wanted.reflexion_model,
-    }
-    model_settings = settings_from_environment(
-        provider,
-        ProviderSettings(
-            model=wanted.model,
-            base_url=wanted.base_url,
-            timeout_s=wanted.reply_timeout_s,
-            patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
-            model_command=wanted.model_command,
-            mailbox=wanted.mailbox,
-            replies=wanted.replies,
-        ),
+    return ProviderSettings(
+        base_url=wanted.base_url,
+        timeout_s=wanted.reply_timeout_s,
+        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+        model_command=wanted.model_command,
+        mailbox=wanted.mailbox,
+        replies=wanted.replies,
     )
+
+
+def _models(
+    named: Named,
+    told: ProviderSettings,
+    ledger: Ledger,
+    folder: RunFolder,
+    *,
+    role_models: Mapping[Role, str | None] | None = None,
+    proposer: str = "",
+) -> dict[Role, LanguageModel]:
+    """`proposer`: for whom they are asked, where several take turns."""
+    model_settings = settings_from_environment(named.provider, told)
     secrets = [model_settings.api_key] if model_settings.api_key else []
 
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
 
-    models = models_for_roles(
-        provider,
+    return models_for_roles(
+        named.provider,
         model_settings,
         ledger,
         keep,
-        role_models={role: name for role, name in role_models.items() if name},
+        role_models={role: name for role, name in (role_models or {}).items() if name},
         recorded=folder.exchanges(),
+        proposer=proposer,
     )
-    menu = None
-    if wanted.menu_s > 0:
-        folders = [
-            folder.path,
-            *([wanted.replies, wanted.replies.parent] if provider == "replay" and wanted.replies else []),
-        ]
-        menu = CatalogueMenu(predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
+
+
+def _menu(settings: config.Settings, folders: list[Path], predictor: Predictor) -> CatalogueMenu | None:
+    """`folders`: where prices of it may be recorded; new ones go to the first."""
+    if settings.model.menu_s <= 0:
+        return None
+    return CatalogueMenu(predictor, settings.model.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
+
+
+def _model_proposer(
+    settings: config.Settings,
+    problem: Problem,
+    provider: str,
+    info: TargetInfo,
+    models: Mapping[Role, LanguageModel],
+    menu: CatalogueMenu | None,
+) -> Proposer:
     versions = nki_versions(info, problem.source)
     return proposer_from_model(
         models,
@@ -550,6 +659,27 @@ def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Obs
 
 def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
     return Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
+
+
+def _guide(predictor: Predictor, info: TargetInfo, lanes: int, at_once: int, observer: Observers) -> Guide | None:
+    """None where there is nothing to tell apart or to choose, or nobody here who could: the user is told then."""
+    if info.simulated and lanes == 1:
+        return None
+    try:
+        predictor.arguments()
+    except (TargetError, TaskFault) as error:
+        every = "every kernel is evaluated" if info.simulated else "every kernel goes to the device"
+        observer.tell(
+            events.Notice(f"the simulator cannot be asked about this task here, so {every}: {error}", "warning")
+        )
+        return None
+    within = ties.shipped().within
+    return Guide(predictor, within, prices=not info.simulated, least=max(BEST_BY_SIMULATION, at_once))
+
+
+def residuals_of(settings: config.Settings, info: TargetInfo) -> ResidualFile:
+    """What that device took for what is predicted here."""
+    return ResidualFile(settings.run.memory, info.fingerprint, simulator_fingerprint(info.machine, info.calibration))
 
 
 def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:

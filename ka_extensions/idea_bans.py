@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from ka_extensions.attempt_history import AttemptRecord, last_of_rounds
 from ka_extensions.outcome import Outcome
 
+_SAYS_NOTHING = (Outcome.MODEL_FAILED, Outcome.OUTRANKED)
+"""Of a technique: nothing of it was tried."""
+
 
 @dataclass(frozen=True)
 class Ban:
@@ -39,7 +42,7 @@ class BanRule:
         failed: dict[str, list[AttemptRecord]] = defaultdict(list)
         for lanes in last_of_rounds(attempts):
             won = {attempt.technique for attempt in lanes if attempt.outcome is Outcome.IMPROVED}
-            lost = {a.technique: a for a in lanes if a.technique and a.outcome is not Outcome.MODEL_FAILED}
+            lost = {a.technique: a for a in lanes if a.technique and a.outcome not in _SAYS_NOTHING}
             for technique in won:
                 failed.pop(technique, None)
             for technique in lost.keys() - won:

@@ -22,6 +22,8 @@ class Outcome(str, Enum):
     CRASHED = "crashed"
     DUPLICATE = "duplicate"
     """The program of an earlier kernel in other words."""
+    OUTRANKED = "outranked"
+    """Not sent to the device: others of its round were predicted to be faster."""
     NO_KERNEL = "no_kernel"
     """The reply held no usable kernel."""
     NO_PLAN = "no_plan"

@@ -30,7 +30,7 @@ class RepairRule:
         right: dict[Outcome, list[bool]] = defaultdict(list)
         for attempt in attempts:
             lane = (attempt.round, attempt.lane)
-            if lane in before and attempt.outcome is not Outcome.MODEL_FAILED:
+            if lane in before and attempt.outcome not in (Outcome.MODEL_FAILED, Outcome.OUTRANKED):
                 right[before[lane]].append(attempt.outcome not in FAULTS)
             before[lane] = attempt.outcome
         return frozenset(

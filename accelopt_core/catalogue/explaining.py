@@ -267,7 +267,11 @@ class _Answers:
         self._before_us = prices.get(candidate.content_hash)
         self._least_us = worth_a_round(tie) * (self._before_us or 0.0)
         self._applied = dict(_applied(candidate.id, history))
-        self._tried = {a.content_hash: a for a in history if a.candidate is not None and a.candidate.id != candidate.id}
+        self._tried = {
+            attempt.content_hash: attempt
+            for attempt in history
+            if attempt.candidate is not None and attempt.candidate.id != candidate.id and not attempt.is_open
+        }
 
     def of(self, transform: str, hot: set[int]) -> Iterator[Answer]:
         """At most one of each kind: what it offers, what it refuses, what it did; or that there is nothing for it."""

@@ -214,25 +214,29 @@ class Search:
         """The idea, and in front of it those others, each a tie by itself, that it gains more with.
 
         For a step that regroups iterations, which shuts most others out: `others` are what leaves less work, and are
-        taken in front as long as the whole gains. What no longer has its place after them goes alone.
+        taken in front as long as the whole gains. What no longer has its place after them goes alone. What was found
+        at the kernel as it stands is looked for in the normal form that the idea begins with.
         """
-        *before, last = idea.path
         found = idea
-        alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and o.source != idea.source]
-        front: _Node | None = None
+        front = self._start_of(idea, context)
+        steps = idea.path[len(front.path) :]
+        begins = ((), front.path)
+        alike = [o for o in others if o.root is idea.root and o.source != idea.source and o.path[:-1] in begins]
         for other in sorted(alike, key=lambda each: each.after_us)[: self._look_ahead.longest_sum]:
             if _left_s(context) <= 0:
                 break
-            first = (
-                _Node(other.root, other.root_us, other.path, other.source, other.after_us)
-                if front is None
-                else self._further(front, other.path[-1], context)
-            )
-            whole = self._further(first, last, context) if first is not None else None
+            whole = first = self._further(front, other.path[-1], context)
+            for step in steps:
+                whole = self._further(whole, step, context) if whole is not None else None
             if first is None or whole is None or whole.us > found.after_us - LEAST_SUMMAND * idea.after_us:
                 continue
             front, found = first, _idea(whole)
         return found
+
+    def _start_of(self, idea: Idea, context: RoundContext) -> _Node:
+        """The form of its kernel that it begins at."""
+        as_is, *forms = self._starts(context, idea.root, idea.root_us)
+        return next((form for form in forms if form.path == idea.path[:1]), as_is)
 
     def _further(self, node: _Node, site: Site, context: RoundContext) -> _Node | None:
         """After one more step, where that is still legal; priced."""
@@ -380,6 +384,7 @@ def tried(context: RoundContext, root: Candidate, content_hash: str, title: str)
     return content_hash == root.content_hash or any(
         attempt.content_hash == content_hash or (attempt.parent_id == root.id and attempt.title == title)
         for attempt in context.history
+        if not attempt.is_open
     )
 
 

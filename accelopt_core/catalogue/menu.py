@@ -107,6 +107,12 @@ class CatalogueMenu:
             blocked=self._blocked(context, found, prices),
         )
 
+    def best_gain_us(self, context: RoundContext) -> float | None:
+        """What the best of the offers is predicted to gain, 0 where none gains more than a tie; None: nobody knows."""
+        offers = self.offers(context)
+        gains = [offer.gain_us for offer in offers.offers if not offer.tie]
+        return None if offers.note else max(gains, default=0.0)
+
     def _blocked(self, context: RoundContext, found: Analysis, prices: Prices) -> tuple[Blocked, ...]:
         """What stands between the tools and the larger gaps; what they offer is on the menu itself."""
         explanation = joined(
@@ -133,7 +139,7 @@ class CatalogueMenu:
                 "Copy tool and site from the menu, or describe a change of your own without them"
             ) from error
         for attempt in context.history:
-            if attempt.content_hash == source_hash(made):
+            if attempt.content_hash == source_hash(made) and not attempt.is_open:
                 raise MalformedAnswer(
                     f"tool {tool} at site {key} makes the kernel that round {attempt.round} tried ({attempt.outcome}): "
                     "choose another change"

@@ -63,6 +63,8 @@ class _Weighed:
     weight: float
     memory: str
     """What memory says of it, as a sentence; may be empty."""
+    follows: tuple[str, ...] = ()
+    """The keys of what says it."""
 
     @property
     def gain_us(self) -> float:
@@ -174,7 +176,7 @@ def _headroom(best: Measured) -> float:
 
 def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, seen: str) -> Plan:
     idea = ideas[0].idea
-    rationale = [*_steps_explained(idea)]
+    rationale = _steps_explained(idea)
     if ideas[0].memory:
         rationale.append(ideas[0].memory)
     ranked = "; ".join(f"{other.idea.title}: {other.idea.gain_us:,.1f} µs" for other in ideas[1:4])
@@ -191,6 +193,7 @@ def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, 
         details=as_details(idea.names),
         parent_id=None if idea.root.id == context.parent.id else idea.root.id,
         by_tool=True,
+        follows=ideas[0].follows,
     )
 
 
@@ -213,27 +216,37 @@ def _steps_explained(idea: Idea) -> list[str]:
     return sentences
 
 
-def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str]:
-    """How much more (or less) than its predicted gain an idea counts, after what was measured before."""
+def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str, tuple[str, ...]]:
+    """How much more (or less) than its predicted gain an idea counts, after what was measured before; why; and the keys
+    of what says so. What misled where it was followed counts less, either way."""
+    weight, memory, by = _weighed_by(idea, bottleneck, context)
+    if by is None:
+        return weight, memory, ()
+    return 1 + (weight - 1) * min(1.0, by.usefulness), memory, (by.key,)
+
+
+def _weighed_by(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str, Experience | None]:
     technique = idea.path[-1].transform
     same = [e for e in context.experiences if e.technique == technique]
     here = [e for e in same if e.kernel == context.task.name]
     for experience in here:
         if experience.title == idea.title:
             if experience.is_win:
-                return 2.0, f"Memory: this very change won on this task before ({_strength(experience)})."
-            return 0.1, f"Memory: this very change did not pay on this task before ({_strength(experience)})."
+                return 2.0, f"Memory: this very change won on this task before ({_strength(experience)}).", experience
+            refused = f"Memory: this very change did not pay on this task before ({_strength(experience)})."
+            return 0.1, refused, experience
     for experience in here:
         if experience.is_win:
-            return 1.5, f"Memory: {technique} won on this task before ({_strength(experience)})."
+            return 1.5, f"Memory: {technique} won on this task before ({_strength(experience)}).", experience
     on_bottleneck = [e for e in same if e.bottleneck == bottleneck.value]
     wins = [e for e in on_bottleneck if e.is_win]
     losses = [e for e in on_bottleneck if not e.is_win]
     if _trust(wins) > _trust(losses):
-        return 1.2, f"Memory: {technique} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
+        won = f"Memory: {technique} won on {bottleneck.value} kernels before ({_strength(wins[0])})."
+        return 1.2, won, wins[0]
     if losses:
-        return 0.8, f"Memory: {technique} did not pay on {bottleneck.value} kernels before."
-    return 1.0, ""
+        return 0.8, f"Memory: {technique} did not pay on {bottleneck.value} kernels before.", losses[0]
+    return 1.0, "", None
 
 
 def _trust(experiences: Iterable[Experience]) -> int:

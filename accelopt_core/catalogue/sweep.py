@@ -91,7 +91,8 @@ class SweepingExecutor:
             return self._swept(source, context, plan, {source_hash(entry.source) for entry in feedback})
 
     def _swept(self, source: str, context: RoundContext, plan: Plan, failed: set[str]) -> str:
-        tried = failed | {attempt.content_hash for attempt in context.history} | {context.parent.content_hash}
+        evaluated = {attempt.content_hash for attempt in context.history if not attempt.is_open}
+        tried = failed | evaluated | {context.parent.content_hash}
         written, *others = settings_of(source, context.task.around, self._most)
         fresh = [each for each in others if source_hash(each.source) not in tried]
         if not fresh:

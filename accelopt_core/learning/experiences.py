@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from accelopt_core.candidate import Candidate, Plan
+from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, microseconds
 from accelopt_core.learning.operators import kernel_operators
-from accelopt_core.optimization_memory import Experience
+from accelopt_core.optimization_memory import CLEAR_WIN, Experience
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
@@ -66,6 +67,44 @@ def measured_rejection(
     summary = factual_summary(context, plan, result, decision)
     filed = measured_experience(context, plan, candidate, result, title=plan.title, summary=summary, today=today)
     return replace(filed, rejected=rejected)
+
+
+def way_experience(
+    task: str, source: str, baseline: Measured, way: Sequence[Attempt], today: datetime.date
+) -> Experience | None:
+    """What several changes came to together, one after the other, from a run's input `source` to the last of `way`.
+
+    None where that says no more than its single changes do: fewer than two techniques, or no clear gain.
+    """
+    last = way[-1] if way else None
+    techniques = list(dict.fromkeys(attempt.technique for attempt in way if attempt.technique))
+    if last is None or last.candidate is None or last.measured is None or len(techniques) < 2:
+        return None
+    speedup = baseline.latency_us / last.measured.latency_us
+    if speedup < CLEAR_WIN:
+        return None
+    slow, fast = differing_lines(source, last.candidate.source)
+    machine, toolchain = machine_and_toolchain(last.measured.machine)
+    before = baseline.latency_us
+    steps = []
+    for attempt in way:
+        after = attempt.latency_us or before
+        steps.append(f"{attempt.title} ({microseconds(before)} to {microseconds(after)})")
+        before = after
+    return Experience(
+        title=f"{', then '.join(techniques)}: {len(way)} changes, one after the other",
+        summary=f"Together {speedup:.2f}x: {'; then '.join(steps)}.",
+        technique=" + ".join(techniques),
+        bottleneck=baseline.bottleneck.value,
+        operators=tuple(sorted({*kernel_operators(source), *kernel_operators(last.candidate.source)})),
+        slow=slow,
+        fast=fast,
+        speedup=speedup,
+        kernel=task,
+        machine=machine,
+        toolchain=toolchain,
+        date=today.isoformat(),
+    )
 
 
 def refutation(

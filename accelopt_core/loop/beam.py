@@ -37,6 +37,12 @@ class BeamState(SearchState):
         others = self._archive.draw(len(self._archive.cells))
         return tuple(self._known[name] for name in others if name not in drawn)
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Of each kind the fastest."""
+        elites = sorted(self._archive.cells.values(), key=lambda elite: elite.latency_us)
+        return tuple(elite.item for elite in elites)
+
     def adopt(self, candidate: Candidate, measured: Measured, decision: Decision, technique: str) -> None:
         super().adopt(candidate, measured, decision, technique)
         before = self._techniques.get(candidate.parent_id or "", frozenset())

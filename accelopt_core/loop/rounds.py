@@ -3,7 +3,8 @@
 profile -> plan -> execute -> upload -> compile and verify -> benchmark -> decide -> summarize -> reflect
 
 A round may try several candidates side by side: each is planned in turn, knowing the plans before it, then all are
-written and evaluated at once (`lane.py`), and decided one after the other. A round with one lane is the plain case.
+written, those worth it are evaluated (`side_by_side.py`), and they are decided one after the other. A round with one
+lane is the plain case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from dataclasses import dataclass, field, replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
-from accelopt_core.learning.experiences import machine_and_toolchain, measured_rejection, refutation
+from accelopt_core.learning.experiences import (
+    machine_and_toolchain,
+    measured_rejection,
+    refutation,
+    way_experience,
+)
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.events import (
@@ -31,8 +37,10 @@ from accelopt_core.loop.events import (
     RunObserver,
 )
 from accelopt_core.loop.known_programs import INPUT, known_programs
-from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names, run_side_by_side
+from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names
+from accelopt_core.loop.screening import Guide, Screening, residuals
 from accelopt_core.loop.search_state import Ended, SearchState
+from accelopt_core.loop.side_by_side import try_by_try
 from accelopt_core.loop.steps import Place, Steps, Stop
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import (
@@ -48,12 +56,17 @@ from accelopt_core.ports import (
 from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import AttemptHistory
+from ka_extensions.bandit import Spent
 from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.error_patterns import recurring_errors
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
-from ka_extensions.reflexion import ReflexionWindow
+from ka_extensions.reflexion import Reflexion, ReflexionWindow
 from ka_extensions.repair_rule import RepairRule
+from ka_extensions.residuals import Correction
+
+WAYS_REMEMBERED = 3
+"""Of an archive's, the fastest."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +160,9 @@ class Loop:
         interrupted: Callable[[], bool],
         past: Past | None = None,
         today: Callable[[], datetime.date] = datetime.date.today,
+        guide: Guide | None = None,
     ) -> None:
+        """`guide`: who tells kernels apart and which are worth a device's time; without one all are evaluated."""
         self._task = task
         self._target = target
         self._proposer = proposer
@@ -163,6 +178,7 @@ class Loop:
         """By candidate: a winner that fails its last check is written once more."""
         self._past = past
         self._today = today
+        self._guide = guide
 
     def run(self) -> RunResult:
         past, baseline = self._past, self._past.baseline if self._past is not None else self._measure_input()
@@ -178,6 +194,7 @@ class Loop:
         ending, reason = self._rounds(first)
         if ending is not Ending.FAILED:
             self._confirm_winner()
+            self._remember_ways()
         return RunResult(
             ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
         )  # fmt: skip
@@ -262,8 +279,8 @@ class Loop:
             decisions = [self._decide(lane) for lane in lanes if lane.measured is not None or stopped_by is None]
             if stopped_by is not None:
                 raise stopped_by
-            for lane, decision in zip(lanes, decisions):
-                self._conclude(lane, decision)
+            for number_of_lane, (lane, decision) in enumerate(zip(lanes, decisions)):
+                self._conclude(lane, decision, lanes[number_of_lane:])
             state.end_round(
                 [
                     Ended(lane.context.parent.id, lane.candidate, lane.measured, decision)
@@ -288,8 +305,10 @@ class Loop:
                 place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
                 self._steps.begin(place, Step.PLAN)
                 known = replace(start, planned=plans) if plans else start
+                began, asked = time.monotonic(), ""
                 try:
                     plan = self._proposer.planner.plan(known)
+                    asked = plan.proposer
                     parted = known.started_from(plan.parent_id)
                 except NothingToPlan as said:
                     nothing = said
@@ -299,7 +318,8 @@ class Loop:
                 except BudgetExhausted:
                     raise
                 except (UnusablePlan, ModelError) as error:
-                    lane = Lane(place, start, None)
+                    asked = asked or (error.proposer if isinstance(error, UnusablePlan) else "")
+                    lane = Lane(place, start, None, asked, time.monotonic() - began)
                     failed = isinstance(error, ModelError)
                     lane.last = lane.tried(1, Outcome.MODEL_FAILED if failed else Outcome.NO_PLAN, f"no plan: {error}")
                     lanes.append(lane)
@@ -315,10 +335,12 @@ class Loop:
                 plans += (plan,)
                 plan = replace(plan, id=f"{plan.id}{place.lane}")
                 of = 1 if plan.by_tool else settings.samples
+                each_s = (time.monotonic() - began) / of
                 for sample, each in enumerate((place, *beside[: of - 1]), 1):
                     self._tell(PlanMade(number, plan, each.lane))
-                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan))
-                self._steps.note(place, Step.PLAN, f"{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
+                    lanes.append(Lane(each, replace(parted, sample=sample, samples=of), plan, asked, each_s))
+                by = f"{asked}: " if asked else ""
+                self._steps.note(place, Step.PLAN, f"{by}{plan.title} (expects {plan.expected_gain_us:,.1f} µs)")
         if not lanes and nothing is not None:
             raise nothing
         return _counted(lanes)
@@ -348,23 +370,38 @@ class Loop:
         settings = self._settings
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
 
-        def run(lane: Lane, file: Callable[[Attempt], None]) -> None:
-            lane.run(
-                self._proposer.executor, evaluate, self._steps, file, settings.max_repairs,
-                lambda fault: fault not in hopeless,
+        def write(lane: Lane, file: Callable[[Attempt], None]) -> None:
+            began = time.monotonic()
+            lane.write(
+                self._proposer.executor, self._steps, file, settings.max_repairs, lambda fault: fault not in hopeless
             )  # fmt: skip
+            lane.seconds += time.monotonic() - began
 
-        if len(lanes) == 1:
-            run(lanes[0], self._file)
-        elif lanes:
-            at_once = settings.width if settings.by_archive else len(lanes)
-            run_side_by_side(lanes, run, self._steps, self._file, at_once)
+        def judge(lane: Lane, file: Callable[[Attempt], None]) -> None:
+            began = time.monotonic()
+            lane.judge(evaluate, self._steps, file)
+            lane.seconds += time.monotonic() - began
+
+        at_once = settings.width if settings.by_archive else len(lanes)
+        screening = self._screening(lanes[0].place.round) if lanes else None
+        try_by_try(lanes, write, judge, screening, self._steps, self._file, at_once)
         errors = [lane.stopped_by for lane in lanes if lane.stopped_by is not None]
         grave = [error for error in errors if not isinstance(error, (Stop, BudgetExhausted))]
         return next(iter([*grave, *errors]), None)
 
-    def _conclude(self, lane: Lane, decision: Decision) -> None:
-        """Summarize, reflect; then, and only then, the lane has its decision on file."""
+    def _screening(self, number: int) -> Screening | None:
+        """What earlier rounds showed is learned; what this one shows, the next ones learn from."""
+        if self._guide is None:
+            return None
+        seen = Correction((*self._guide.earlier, *residuals(self._history.attempts)))
+        return Screening(self._guide, seen, number, self._journal, self._steps)
+
+    def _conclude(self, lane: Lane, decision: Decision, open_lanes: Sequence[Lane]) -> None:
+        """Summarize, reflect; then, and only then, the lane has its decision on file.
+
+        `open_lanes`: those of the round that have none yet, this one among them.
+        """
+        began = time.monotonic()
         place, plan, candidate, measured = lane.place, lane.plan, lane.candidate, lane.measured
         reflexion = None
         if plan is not None:
@@ -372,19 +409,42 @@ class Loop:
             if measured is not None and candidate is not None:
                 self._steps.begin(place, Step.SUMMARIZE)
                 self._summarize(place, context, plan, candidate, measured, decision)
-            self._steps.begin(place, Step.REFLECT)
-            try:
-                reflexion = self._proposer.reflector.reflect(context, plan, candidate, lane.result, decision)
-                self._window.add(reflexion)
-                self._steps.note(place, Step.REFLECT, reflexion.lesson)
-            except ModelError as error:
-                self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            if lane.last is None or not lane.last.is_open:  # what was not tried has taught nothing
+                if plan.follows and lane.last is not None and lane.last.outcome is not Outcome.MODEL_FAILED:
+                    self._journal.credit(plan.follows, decision.improved, f"{lane.last.id}-followed")
+                reflexion = self._reflect(place, context, plan, lane, decision)
         assert lane.last is not None, "a lane that came this far has tried something"
-        attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion)
+        lane.seconds += time.monotonic() - began
+        spent = self._spent(lane, open_lanes)
+        attempt = lane.last = replace(lane.last, decision=decision, reflexion=reflexion, spent=spent)
         if candidate is not None and measured is not None:
             self._measured[candidate.id] = attempt
         self._file_last(lane)
         self._tell(RoundEnded(attempt, decision))
+
+    def _reflect(
+        self, place: Place, context: RoundContext, plan: Plan, lane: Lane, decision: Decision
+    ) -> Reflexion | None:
+        self._steps.begin(place, Step.REFLECT)
+        try:
+            reflexion = self._proposer.reflector.reflect(context, plan, lane.candidate, lane.result, decision)
+        except ModelError as error:
+            self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            return None
+        self._window.add(reflexion)
+        self._steps.note(place, Step.REFLECT, reflexion.lesson)
+        return reflexion
+
+    def _spent(self, lane: Lane, open_lanes: Sequence[Lane]) -> Spent | None:
+        """What a lane took, where several proposers take turns: of what its proposer cost and no lane has on file yet,
+        an equal share, since one call may serve several lanes, and calls of a round that was cut served this one."""
+        account = self._proposer.spent_usd
+        if account is None or not lane.proposer:
+            return None
+        filed = [*self._history.attempts, *self._of_round]
+        known = sum(each.spent.usd for each in filed if each.spent is not None and each.proposer == lane.proposer)
+        sharing = sum(other.proposer == lane.proposer for other in open_lanes)
+        return Spent(max(0.0, account(lane.proposer) - known) / sharing, lane.seconds)
 
     def _decide(self, lane: Lane) -> Decision:
         """Spends nothing, so it is done even where the run must stop."""
@@ -467,6 +527,18 @@ class Loop:
             self._drop(candidate, result, Outcome(decision.verdict.value), reason)
         self._journal.best(state.best, state.best_result)
 
+    def _remember_ways(self) -> None:
+        """What an archive shows and no single change does: which changes, one after the other, led to its fastest."""
+        for name in self._state.ways[:WAYS_REMEMBERED]:
+            way: list[Attempt] = []
+            at: str | None = name
+            while at in self._measured:
+                way.insert(0, self._measured[at])
+                at = way[0].parent_id
+            experience = way_experience(self._task.name, self._input.source, self._state.baseline, way, self._today())
+            if experience is not None:
+                self._journal.remember(experience, f"{name}-way", ())
+
     def _drop(self, candidate: Candidate, result: Evaluation, outcome: Outcome, reason: str) -> None:
         self._tell(LastCheck(candidate.id, result, False, reason))
         self._tell(Notice(f"{candidate.id} failed its last check and is dropped: {reason}", "warning"))
@@ -499,6 +571,7 @@ class Loop:
                 limit=settings.experiences,
                 machine=machine_and_toolchain(result.machine)[0],
                 toolchain=machine_and_toolchain(result.machine)[1],
+                kernel=self._task.name,
             )
 
         return RoundContext(

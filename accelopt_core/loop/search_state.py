@@ -57,6 +57,11 @@ class SearchState:
         """Those that it starts from where there is nothing to plan for the parents, in this order."""
         return ()
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Ids of kernels, the best first, whose way here is a lesson of its own."""
+        return ()
+
     def adopt(self, candidate: Candidate, measured: Measured, decision: Decision, technique: str) -> None:
         """`technique`: what made it of its parent."""
         self._measured.append((candidate, measured))

@@ -101,7 +101,7 @@ def check_kernel(
     if any(digest == source_hash(other) for other in failed):
         raise UnusableReply("the kernel is the same code as a try that just failed: change what failed", source)
     for attempt in history:
-        if attempt.content_hash == digest:
+        if attempt.content_hash == digest and not attempt.is_open:
             raise UnusableReply(
                 f"the kernel is the same code as the attempt of round {attempt.round} ({attempt.title!r}), which "
                 f"came out as {attempt.outcome}: write something that has not been tried",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from accelopt_core.candidate import Plan
@@ -18,6 +19,7 @@ from accelopt_core.model.prompting import (
     profile_fields,
     render,
 )
+from accelopt_core.optimization_memory import Experience
 from accelopt_core.ports import LanguageModel, Role
 from accelopt_core.proposer import RoundContext, UnusablePlan
 
@@ -71,12 +73,11 @@ class ModelPlanner:
 
 
 def planner_prompt(context: RoundContext, instructions: str, detail: Detail, offers: Offers | None = None) -> str:
-    tried_here = {attempt.title for attempt in context.history}
-    elsewhere = [e for e in context.experiences if e.kernel != context.task.name or e.title not in tried_here]
-    experiences = elsewhere[: detail.experiences]
-    attempts = context.history[-detail.attempts :]
+    experiences = list(labelled(context).items())[: detail.experiences]
+    tried = [attempt for attempt in context.history if not attempt.is_open]
+    attempts = tried[-detail.attempts :]
     reviewed = {(note.round, note.plan_title) for note in context.reflexions[-detail.reflexions :]}
-    older = context.history[: len(context.history) - len(attempts)]
+    older = tried[: len(tried) - len(attempts)]
     result = context.parent_result
     return render(
         "planner_user.j2",
@@ -87,15 +88,38 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
         bounds=result.profile.bounds,
         fields=profile_fields(result.profile, detail.fields),
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
-        wins=[(each, _is_in(context.parent.source, each.fast)) for each in experiences if each.is_win],
-        rejections=[experience for experience in experiences if not experience.is_win],
+        wins=[(label, each, _is_in(context.parent.source, each.fast)) for label, each in experiences if each.is_win],
+        rejections=[(label, each) for label, each in experiences if not each.is_win],
         attempts=[(attempt, (attempt.round, attempt.title) in reviewed) for attempt in attempts],
         attempts_left_out=len(older),
+        unsent=[attempt for attempt in context.history if attempt.is_open][-detail.attempts :],
         older_techniques=", ".join(dict.fromkeys(attempt.technique for attempt in older)),
         offers=offers,
         instructions=instructions,
         detail=detail,
     )
+
+
+def labelled(context: RoundContext) -> dict[str, Experience]:
+    """What the planner may be shown of memory, best first, by the name that it can say which it follows by."""
+    tried_here = {attempt.title for attempt in context.history}
+    elsewhere = [e for e in context.experiences if e.kernel != context.task.name or e.title not in tried_here]
+    return {f"E{number}": each for number, each in enumerate(elsewhere, 1)}
+
+
+def followed(answer: Mapping[str, Any], technique: str, known: Mapping[str, Experience]) -> tuple[str, ...]:
+    """Keys of the experiences that a plan goes by: wins that it names, or else those of its technique; and rejections
+    of its technique, which it tries again.
+
+    A name that no win was shown by is left out: a plan is no worse for it.
+    """
+    names = answer.get("follows")
+    if not isinstance(names, list):
+        names = [names] if isinstance(names, str) else []
+    named = [known[name] for name in dict.fromkeys(str(name) for name in names) if name in known]
+    same = [each for each in known.values() if each.technique == technique]
+    wins, same_wins = ([each for each in group if each.is_win] for group in (named, same))
+    return tuple(each.key for each in [*(wins or same_wins), *(each for each in same if not each.is_win)])
 
 
 def _is_in(source: str, code: str) -> bool:
@@ -131,6 +155,7 @@ def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Pl
     plan_id = f"plan-{context.round:03d}"
     latency_us = context.parent_result.latency_us
     banned = {ban.technique: ban for ban in context.banned}
+    known = labelled(context)
 
     def read(reply: str) -> Plan:
         answer = read_object(reply, required="title")
@@ -144,7 +169,7 @@ def _plan_reader(context: RoundContext, menu: Menu | None) -> Callable[[str], Pl
                 f"the technique {plan.technique} is not allowed until round {ban.last_round + 1}, {ban.reason}: plan "
                 "another change, attacking another cause"
             )
-        return plan
+        return replace(plan, follows=followed(answer, plan.technique, known))
 
     return read
 

@@ -58,11 +58,15 @@ class Reaching:
     of: dict[tuple[str, Key], frozenset[Key]] = field(default_factory=dict)
 
     def webs(self, variable: str, definitions: Iterable[Key]) -> list[frozenset[Key]]:
-        """The variable's definitions, those together that a use may see both of; in the order of the first of each."""
+        """The variable's definitions, those together that a use may see both of; in the order of the first of each.
+
+        A use that is a definition as well, as in `x -= 1`, is of one web with what it sees.
+        """
         web_of: dict[Key, set[Key]] = {key: {key} for key in definitions}
-        for (name, _), reaching in self.of.items():
+        for (name, use), reaching in self.of.items():
             if name == variable:
-                joined: set[Key] = set().union(*(web_of.get(key, {key}) for key in reaching))
+                seen = {*reaching, use} if use in web_of else reaching
+                joined: set[Key] = set().union(*(web_of.get(key, {key}) for key in seen))
                 for key in joined:
                     web_of[key] = joined
         found: list[frozenset[Key]] = []

@@ -60,8 +60,22 @@ def _instruction(code: KernelCode, statement: Statement, call: cst.Call) -> cst.
             args.append(arg.with_changes(value=value, keyword=cst.Name(keyword), equal=cst.AssignEqual(none, none)))
     if len(args) == len(call.args) and all(mine is other for mine, other in zip(args, call.args)):
         return call
-    args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    args[-1] = args[-1].with_changes(comma=_last_comma(args[-1], call.args[-1]))
     return call.with_changes(args=args)
+
+
+def _last_comma(last: cst.Arg, before: cst.Arg) -> cst.Comma | cst.MaybeSentinel:
+    """Of the last argument that is left, where another one was the last: what is said beside it stays."""
+    comma = last.comma
+    space = comma.whitespace_after if isinstance(comma, cst.Comma) else None
+    if not isinstance(comma, cst.Comma) or not isinstance(space, cst.ParenthesizedWhitespace):
+        return cst.MaybeSentinel.DEFAULT
+    if space.first_line.comment is None and not any(line.comment for line in space.empty_lines):
+        return cst.MaybeSentinel.DEFAULT
+    ending = before.comma.whitespace_after if isinstance(before.comma, cst.Comma) else before.whitespace_after_arg
+    if isinstance(ending, cst.ParenthesizedWhitespace):
+        space = space.with_changes(indent=ending.indent, last_line=ending.last_line)
+    return comma.with_changes(whitespace_after=space)
 
 
 def _is_superfluous(code: KernelCode, statement: Statement, keyword: str, value: cst.BaseExpression) -> bool:

@@ -215,13 +215,8 @@ class SimulatorToolchain:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the machine, what it was calibrated to, every line of the simulator, and what it computes with."""
-        digest = hashlib.sha256(f"{self.machine.name} {np.__version__} {ml_dtypes.__version__}".encode())
-        if self._calibration is not None:
-            digest.update(repr(self._calibration.constants).encode())
-        for path in sorted((TREE / "nki_sim").rglob("*.py")):
-            digest.update(path.read_bytes())
-        return f"sim-{self.machine.name}-{digest.hexdigest()[:12]}"
+        """As the function of that name."""
+        return simulator_fingerprint(self.machine.name, self._calibration)
 
     def traced(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
@@ -473,6 +468,16 @@ class SimulatorToolchain:
     def close(self) -> None:
         self._close_server()
         self._scratch.close()
+
+
+def simulator_fingerprint(machine: str, calibration: Calibration | None) -> str:
+    """Of the machine, what it was calibrated to, every line of the simulator, and what it computes with."""
+    digest = hashlib.sha256(f"{machine} {np.__version__} {ml_dtypes.__version__}".encode())
+    if calibration is not None:
+        digest.update(repr(calibration.constants).encode())
+    for path in sorted((TREE / "nki_sim").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"sim-{machine}-{digest.hexdigest()[:12]}"
 
 
 def _start_python(fd: int, arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -144,4 +144,4 @@ def _build(settings: ProviderSettings) -> LanguageModel:
     return CommandModel(_split(settings.model_command), timeout_s=settings.timeout_s, patience=settings.patience)
 
 
-PROVIDER = Provider("command", _build, needs=("model_command",))
+PROVIDER = Provider("command", _build, needs=("model_command",), named_by="model_command")

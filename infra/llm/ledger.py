@@ -27,6 +27,8 @@ class LedgerEntry:
     failed: bool = False
     key: str = ""
     """Of the request, by which its recorded exchange is found; empty in entries of an older version."""
+    proposer: str = ""
+    """For whom it was asked, where several take turns."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Totals:
     cost_usd: float = 0.0
     """Of the calls with a known price."""
     unpriced_calls: int = 0
+    failed: int = 0
+    """Calls that brought no reply."""
 
     def plus(self, entry: LedgerEntry) -> Totals:
         unpriced = entry.cost_usd is None and entry.usage.total_tokens > 0
@@ -58,6 +62,16 @@ class Totals:
             self.usage + entry.usage,
             self.cost_usd + (entry.cost_usd or 0.0),
             self.unpriced_calls + unpriced,
+            self.failed + entry.failed,
+        )
+
+    def join(self, other: Totals) -> Totals:
+        return Totals(
+            self.calls + other.calls,
+            self.usage + other.usage,
+            self.cost_usd + other.cost_usd,
+            self.unpriced_calls + other.unpriced_calls,
+            self.failed + other.failed,
         )
 
 
@@ -81,8 +95,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._entering = threading.Lock()
 
-    def wrap(self, model: LanguageModel) -> LanguageModel:
-        return _LedgeredModel(model, self)
+    def wrap(self, model: LanguageModel, proposer: str = "") -> LanguageModel:
+        return _LedgeredModel(model, self, proposer)
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
@@ -93,20 +107,28 @@ class Ledger:
     def total(self) -> Totals:
         return _sum(self.entries)
 
-    def complete(self, model: LanguageModel, request: ModelRequest) -> ModelReply:
+    def price_usd(self, model: LanguageModel, usage: Usage) -> float | None:
+        """What so much would cost; None: nobody knows."""
+        return self._prices.cost_usd(_model_id(model), usage)
+
+    def cost_usd(self, proposer: str) -> float:
+        """What its calls cost so far; those without a known price count nothing."""
+        return _sum(entry for entry in self.entries if entry.proposer == proposer).cost_usd
+
+    def complete(self, model: LanguageModel, request: ModelRequest, proposer: str = "") -> ModelReply:
         """Asks the model, unless the budget could not bear it. Raises BudgetExhausted or a ModelError."""
         ticket = self._reserve(model, request)
         try:
             reply = model.complete(request)
         except ModelError as error:
-            self._settle(ticket, request, _model_id(model), error.usage, failed=True)
+            self._settle(ticket, request, _model_id(model), error.usage, proposer, failed=True)
             raise
         except BaseException:
             # An interrupt is no model's failure, but the reservation must not outlive the call.
             with self._lock:
                 self._in_flight.pop(ticket, None)
             raise
-        self._settle(ticket, request, reply.model, reply.usage, failed=False, asked=_model_id(model))
+        self._settle(ticket, request, reply.model, reply.usage, proposer, failed=False, asked=_model_id(model))
         return reply
 
     def _reserve(self, model: LanguageModel, request: ModelRequest) -> int:
@@ -151,27 +173,28 @@ class Ledger:
                 entered[key] -= 1
                 continue
             asked = exchange.model.split(":", 1)[-1]
-            role, reply = exchange.request.role, exchange.reply
+            role, reply, whose = exchange.request.role, exchange.reply, exchange.proposer
             if reply is not None:
-                self._enter(self._priced(role, key, reply.model, reply.usage, asked=asked))
+                self._enter(self._priced(role, key, reply.model, reply.usage, whose, asked=asked))
             else:
-                self._enter(self._priced(role, key, asked, exchange.lost, failed=True))
+                self._enter(self._priced(role, key, asked, exchange.lost, whose, failed=True))
 
     def _settle(
-        self, ticket: int, request: ModelRequest, model: str, usage: Usage, *, failed: bool, asked: str = ""
-    ) -> None:
-        entry = self._priced(request.role, request_key(request), model, usage, failed=failed, asked=asked)
+        self, ticket: int, request: ModelRequest, model: str, usage: Usage, proposer: str, *, failed: bool,
+        asked: str = "",
+    ) -> None:  # fmt: skip
+        entry = self._priced(request.role, request_key(request), model, usage, proposer, failed=failed, asked=asked)
         with self._lock:
             self._in_flight.pop(ticket, None)
         self._enter(entry)
 
     def _priced(
-        self, role: Role, key: str, model: str, usage: Usage, *, failed: bool = False, asked: str = ""
+        self, role: Role, key: str, model: str, usage: Usage, proposer: str, *, failed: bool = False, asked: str = ""
     ) -> LedgerEntry:
         cost = self._prices.cost_usd(model, usage)
         if cost is None and asked:
             cost = self._prices.cost_usd(asked, usage)
-        return LedgerEntry(role, model, usage, cost, failed, key)
+        return LedgerEntry(role, model, usage, cost, failed, key, proposer)
 
     def _enter(self, entry: LedgerEntry) -> None:
         with self._entering:  # the journal gets them in the order in which they are counted
@@ -181,16 +204,26 @@ class Ledger:
 
 
 class _LedgeredModel:
-    def __init__(self, model: LanguageModel, ledger: Ledger) -> None:
+    def __init__(self, model: LanguageModel, ledger: Ledger, proposer: str) -> None:
         self._model = model
         self._ledger = ledger
+        self._proposer = proposer
 
     @property
     def name(self) -> str:
         return self._model.name
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        return self._ledger.complete(self._model, request)
+        return self._ledger.complete(self._model, request, self._proposer)
+
+
+def totals_by(entries: Iterable[LedgerEntry]) -> dict[tuple[str, str], dict[Role, Totals]]:
+    """By proposer and model, then by role; in the order in which they were first asked."""
+    found: dict[tuple[str, str], dict[Role, Totals]] = {}
+    for entry in entries:
+        roles = found.setdefault((entry.proposer, entry.model), {})
+        roles[entry.role] = roles.get(entry.role, Totals()).plus(entry)
+    return found
 
 
 def estimated_tokens(request: ModelRequest) -> int:

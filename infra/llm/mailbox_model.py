@@ -140,4 +140,4 @@ def _build(settings: ProviderSettings) -> LanguageModel:
     return MailboxModel(settings.mailbox, on_wait=settings.patience.on_wait)
 
 
-PROVIDER = Provider("mailbox", _build, needs=("mailbox",))
+PROVIDER = Provider("mailbox", _build, needs=("mailbox",), named_by="mailbox")

@@ -50,6 +50,8 @@ class Provider:
     """Raises a ModelError for what is missing: `<name>: no <what>: <what to do>`. The place to import an SDK."""
     needs: tuple[str, ...] = ()
     """Fields of `[model]` settings without which it cannot work; none that the environment may give instead."""
+    named_by: str = "model"
+    """Which of them `PROVIDER:WORDS` gives, where several proposers take turns."""
     offered_by: tuple[str, ...] = ()
     """Environment variables; with any of them set, `--provider auto` may choose it."""
 

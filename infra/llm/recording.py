@@ -28,15 +28,23 @@ class Exchange:
     error: str | None = None
     lost: Usage = Usage()
     """Tokens that a call without a reply is known to have cost."""
+    proposer: str = ""
+    """For whom it was asked, where several take turns."""
 
 
 class RecordingModel:
     """Hands every exchange, failed ones included, to `record` before the caller sees its outcome."""
 
     def __init__(
-        self, model: LanguageModel, record: Callable[[Exchange], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        model: LanguageModel,
+        record: Callable[[Exchange], None],
+        *,
+        proposer: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
+        self._proposer = proposer
         self._record = record
         self._clock = clock
 
@@ -49,9 +57,10 @@ class RecordingModel:
         try:
             reply = self._model.complete(request)
         except ModelError as error:
-            self._record(Exchange(request, self.name, self._clock() - begin, error=str(error), lost=error.usage))
+            took_s, said = self._clock() - begin, str(error)
+            self._record(Exchange(request, self.name, took_s, None, said, error.usage, self._proposer))
             raise
-        self._record(Exchange(request, self.name, self._clock() - begin, reply=reply))
+        self._record(Exchange(request, self.name, self._clock() - begin, reply, proposer=self._proposer))
         return reply
 
 
@@ -77,6 +86,7 @@ def exchange_to_json(exchange: Exchange, secrets: Iterable[str] = ()) -> str:
         "reply": asdict(exchange.reply) if exchange.reply is not None else None,
         "error": exchange.error,
         "lost": asdict(exchange.lost),
+        "proposer": exchange.proposer,
     }
     return json.dumps(_cleaned(document, [secret for secret in secrets if secret]), ensure_ascii=False, indent=1)
 
@@ -100,6 +110,7 @@ def exchange_from_json(text: str) -> tuple[str, Exchange]:
             ModelReply(reply["text"], reply["model"], Usage(**reply["usage"]), reply["truncated"]) if reply else None,
             document["error"],
             Usage(**document.get("lost", {})),
+            str(document.get("proposer", "")),
         )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise BadRecording(f"not a recorded exchange ({type(error).__name__}: {error}): record it again") from error

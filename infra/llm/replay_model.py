@@ -70,4 +70,4 @@ def _build(settings: ProviderSettings) -> LanguageModel:
     return ReplayModel(read_exchanges(settings.replies))
 
 
-PROVIDER = Provider("replay", _build, needs=("replies",))
+PROVIDER = Provider("replay", _build, needs=("replies",), named_by="replies")

@@ -22,15 +22,19 @@ def models_for_roles(
     *,
     role_models: Mapping[Role, str] | None = None,
     recorded: Iterable[tuple[str, Exchange]] = (),
+    proposer: str = "",
 ) -> dict[Role, LanguageModel]:
     """A model for each role; roles with the same model share one connection.
 
     `role_models`: another model's name for some roles. `recorded`: the exchanges of an interrupted run, which
-    are answered from the record and not recorded again; one that the ledger lacks is entered now.
+    are answered from the record and not recorded again; one that the ledger lacks is entered now. `proposer`: for whom
+    they are asked, where several take turns; what was recorded for another is no answer, though the question be the
+    same.
     Raises a ModelError when a model cannot be built.
     """
     kept = list(recorded)
     ledger.catch_up(kept)
+    own = [(key, exchange) for key, exchange in kept if exchange.proposer == proposer]
     by_name: dict[str | None, LanguageModel] = {}
     models: dict[Role, LanguageModel] = {}
     for role in Role:
@@ -38,7 +42,7 @@ def models_for_roles(
         if name not in by_name:
             live: LanguageModel = build_model(provider, replace(settings, model=name))
             # The record comes first: a reply that was paid for is on disk before anything else can go wrong.
-            live = ledger.wrap(RecordingModel(live, record))
-            by_name[name] = ContinuingModel(ReplayModel(kept, live=live) if kept else live)
+            live = ledger.wrap(RecordingModel(live, record, proposer=proposer), proposer)
+            by_name[name] = ContinuingModel(ReplayModel(own, live=live) if own else live)
         models[role] = by_name[name]
     return models

@@ -1,4 +1,5 @@
-"""What kernels would take on the simulated machine: how the catalogue ranks its ideas before it tries them.
+"""What kernels would take on the simulated machine: how the catalogue ranks its ideas before it tries them, and what of
+a round is worth a device's time; and which kernels are one program in other words.
 
 A prediction compiles and times; it verifies nothing, so it is never a result. Kernels are priced side by side,
 each in a worker process (`worker.py`) that stays for the next one.
@@ -13,13 +14,16 @@ import queue
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from accelopt_core.candidate import Candidate, source_hash
+from accelopt_core.evaluation import Predicted
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
@@ -40,6 +44,7 @@ LONGEST_S = 120.0
 
 class Predictor:
     """Simulated latency in µs of sources at the task's full shape; None for one that does not compile at every shape.
+    It is `accelopt_core.ports.Simulator` as well.
 
     Every source is compiled in a sandboxed process, alone or after others that were asked for with it, once: prices
     are remembered by content hash.
@@ -59,6 +64,8 @@ class Predictor:
         self._calibration = calibration
         self._timeout_s = min(timeout_s, LONGEST_S)
         self._known: dict[str, _Asked] = {}
+        self._digests: dict[tuple[str, int], str] = {}
+        """By content hash and number of the shape; empty for what does not compile there."""
         self._rows = 0
         """Of the longest program that was timed; 0 before the first was."""
         self._arguments: list[list[dict[str, object]]] | None = None
@@ -75,9 +82,35 @@ class Predictor:
 
         Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
         """
+        found = self._priced(sources, limit_s, AT_ONCE)
+        return {source: each.latency_us if each is not None else None for source, each in found.items()}
+
+    def predicted(self, sources: Sequence[str]) -> dict[str, Predicted | None]:
+        """Each in a process of its own: whoever wrote them, none has a word in the price of another."""
+        return self._priced(sources, math.inf, 1)
+
+    def programs(self, sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Compiles at no more shapes than it takes to tell: one, for nearly all that differ."""
+        keys = {source: source_hash(source) for source in sources}
+        texts = {key: source for source, key in keys.items()}
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(texts, ())
+        alike = [list(texts)] if len(texts) > 1 else []
+        for shape in range(len(self._raw())):
+            self._compile([key for some in alike for key in some if (key, shape) not in self._digests], shape, texts)
+            parted: dict[tuple[int, str], list[str]] = defaultdict(list)
+            for number, some in enumerate(alike):
+                for key in some:
+                    digest = self._digests[key, shape]
+                    found[key] = (*found[key], digest) if digest else ()
+                    if digest:
+                        parted[number, digest].append(key)
+            alike = [some for some in parted.values() if len(some) > 1]
+        return {source: found[key] for source, key in keys.items()}
+
+    def _priced(self, sources: Sequence[str], limit_s: float, at_once: int) -> dict[str, Predicted | None]:
         self._raw()
         keys = {source: source_hash(source) for source in dict.fromkeys(sources)}
-        self._ask({key: source for source, key in keys.items() if key not in self._known})
+        self._ask({key: source for source, key in keys.items() if key not in self._known}, at_once)
         asked = {source: self._known[key] for source, key in keys.items()}
         # A worker that cannot work is worth hearing of at once: the others would say the same.
         wait({each.together for each in asked.values()}, None if math.isinf(limit_s) else limit_s)
@@ -85,6 +118,11 @@ class Predictor:
             if key in self._known and self._known[key].together.cancel():
                 del self._known[key]
         return {source: each.price() for source, each in asked.items() if each.is_there}
+
+    def _compile(self, keys: Sequence[str], shape: int, texts: Mapping[str, str]) -> None:
+        """`texts`: sources by content hash."""
+        asked = {key: self._threads.submit(self._compiled, texts[key], shape) for key in keys}
+        self._digests.update({(key, shape): digest.result() for key, digest in asked.items()})
 
     def arguments(self) -> tuple[tuple[ArgumentSpec, ...], ...]:
         """Of the kernel at each preset. Raises as a prediction does."""
@@ -102,17 +140,28 @@ class Predictor:
             self._arguments = _raw_arguments(self._task)
         return self._arguments
 
-    def _ask(self, sources: Mapping[str, str]) -> None:
-        """`sources` by content hash: as many at once as fit, and no worker idle."""
+    def _ask(self, sources: Mapping[str, str], at_once: int) -> None:
+        """`sources` by content hash: as many together as fit, and no worker idle."""
         keys = list(sources)
         fair = -(-len(keys) // self._workers)
-        size = max(1, min(AT_ONCE, fair, ROWS_AT_ONCE // self._rows)) if self._rows else 1
+        size = max(1, min(at_once, fair, ROWS_AT_ONCE // self._rows)) if self._rows else 1
         for first in range(0, len(keys), size):
             some = keys[first : first + size]
             together = self._threads.submit(self._predict, [sources[key] for key in some])
             self._known.update({key: _Asked(together, number) for number, key in enumerate(some)})
 
-    def _predict(self, sources: Sequence[str]) -> list[float | None]:
+    def _predict(self, sources: Sequence[str]) -> list[Predicted | None]:
+        with self._at_work() as worker:
+            prices, rows = worker.price(sources)
+            self._rows = max(self._rows, rows)
+            return prices
+
+    def _compiled(self, source: str, shape: int) -> str:
+        with self._at_work() as worker:
+            return worker.compile(source, shape)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[_Worker]:
         assert self._arguments is not None
         worker = self._idle.get()
         try:
@@ -121,9 +170,7 @@ class Predictor:
                 self._started.append(worker)
                 if self._closed:  # while it was starting
                     worker.close()
-            prices, rows = worker.price(sources)
-            self._rows = max(self._rows, rows)
-            return prices
+            yield worker
         finally:
             self._idle.put(worker)
 
@@ -132,14 +179,14 @@ class Predictor:
 class _Asked:
     """A source among those that a worker was handed together."""
 
-    together: Future[list[float | None]]
+    together: Future[list[Predicted | None]]
     number: int
 
     @property
     def is_there(self) -> bool:
         return self.together.done() and not self.together.cancelled()
 
-    def price(self) -> float | None:
+    def price(self) -> Predicted | None:
         return self.together.result()[self.number]
 
 
@@ -171,10 +218,19 @@ class _Worker:
             "around": asdict(around),
         }
 
-    def price(self, sources: Sequence[str]) -> tuple[list[float | None], int]:
+    def price(self, sources: Sequence[str]) -> tuple[list[Predicted | None], int]:
         """Of each; and the instructions of the longest that was timed."""
+        said = self._asked({"sources": sources})
+        prices = [each and Predicted(float(each[0]), str(each[1])) for each in said["prices"]]
+        return prices, int(said["rows"])
+
+    def compile(self, source: str, shape: int) -> str:
+        """The digest of its program at that shape; empty where it does not compile."""
+        return str(self._asked({"source": source, "shape": shape})["digest"])
+
+    def _asked(self, job: Mapping[str, object]) -> dict[str, Any]:
         try:
-            self._input.write(json.dumps({**self._first, "sources": sources}) + "\n")
+            self._input.write(json.dumps({**self._first, **job}) + "\n")
             self._input.flush()
             self._first = {}
             line = self._output.readline()
@@ -182,8 +238,8 @@ class _Worker:
             line = ""
         if not line:
             raise TargetMisconfigured(f"the process that predicts latencies ended: {self._last_words()}")
-        said = json.loads(line)
-        return [None if us is None else float(us) for us in said["us"]], int(said["rows"])
+        said: dict[str, Any] = json.loads(line)
+        return said
 
     def close(self) -> None:
         self._process.terminate()

@@ -1,7 +1,8 @@
 """The process that prices kernels for `predictor.py`: a line of JSON in, a line of JSON out, until the input ends.
 
 A line names kernels that are rewrites of one; they are traced in one process, one after the other, and where that does
-not end well each in one of its own.
+not end well each in one of its own. Where it names one kernel and a shape, what is asked for is the program there, and
+no price.
 
 The first line says the machine, its calibration, the time limit, the arguments at each shape and the files around the
 kernel as well.
@@ -15,6 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from accelopt_core.evaluation import Predicted, bound_by
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError
 from infra.isolation.sandbox import adopt_descendants
@@ -38,8 +40,13 @@ def main() -> int:
                 presets = tuple(decode_arguments(arguments) for arguments in job["arguments"])
                 timeout_s = job["timeout_s"]
                 around = decode_surroundings(job["around"])
-            us, rows = Prices(toolchain, presets, timeout_s, around).of(job["sources"])
-            sys.stdout.write(json.dumps({"us": us, "rows": rows}) + "\n")
+            prices = Prices(toolchain, presets, timeout_s, around)
+            if "shape" in job:
+                said: dict[str, object] = {"digest": prices.digest(job["source"], job["shape"])}
+            else:
+                found, rows = prices.of(job["sources"])
+                said = {"prices": [each and (each.latency_us, each.bound_by) for each in found], "rows": rows}
+            sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()
     finally:
         if toolchain is not None:
@@ -59,8 +66,8 @@ class Prices:
     ) -> None:
         self._toolchain, self._presets, self._timeout_s, self._around = toolchain, presets, timeout_s, around
 
-    def of(self, sources: Sequence[str]) -> tuple[list[float | None], int]:
-        """By source, µs; None for one that does not compile at every shape or cannot be timed. And the instructions of
+    def of(self, sources: Sequence[str]) -> tuple[list[Predicted | None], int]:
+        """By source; None for one that does not compile at every shape or cannot be timed. And the instructions of
         the longest program that was timed."""
         try:
             compiled = self._toolchain.compile_each(sources, self._presets, self._timeout_s, self._around)
@@ -68,17 +75,27 @@ class Prices:
             if len(sources) == 1:
                 return [None], 0
             alone = [self.of([source]) for source in sources]
-            return [us for each, _ in alone for us in each], max(rows for _, rows in alone)
-        found: list[float | None] = []
+            return [price for each, _ in alone for price in each], max(rows for _, rows in alone)
+        found: list[Predicted | None] = []
         longest = 0
         for programs in compiled:
-            us: float | None = None
+            price: Predicted | None = None
             if not isinstance(programs, CompileError):
                 longest = max(longest, len(programs[-1].program))
                 with contextlib.suppress(CandidateFault):
                     us = self._toolchain.estimate_us(programs[-1])
-            found.append(us)
+                    if us is not None:
+                        price = Predicted(us, bound_by(programs[-1].measurement.fields))
+            found.append(price)
         return found, longest
+
+    def digest(self, source: str, shape: int) -> str:
+        """Of its program at that shape alone; empty where it does not compile there."""
+        try:
+            program = self._toolchain.compile(source, self._presets[shape], self._timeout_s, self._around)
+        except CandidateFault:
+            return ""
+        return self._toolchain.program_digest(program)
 
 
 if __name__ == "__main__":

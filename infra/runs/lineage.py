@@ -60,7 +60,7 @@ class Lineage:
             parent = attempt.parent_id
             if attempt.id in kept:
                 children.setdefault(parent, []).append(attempt)
-            else:
+            elif not attempt.is_open:
                 others[parent] = others.get(parent, 0) + 1
         listed: list[Relative] = []
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from accelopt_core.optimization_memory import Experience, OptimizationMemory
+from accelopt_core.optimization_memory import MOST_EXPERIENCES, OLDEST_DAYS, Experience, OptimizationMemory
 from infra.journal import FileLock, explained, make_folder, replace_file, set_aside, utc_now
 from infra.records import first_complaint
 
@@ -64,9 +64,27 @@ class MemoryFile:
             contents = self._read()
             if token in contents.recorded:
                 return contents.memory
-            contents.memory.add(experience, shown)
+            filed = contents.memory.add(experience, shown)
+            self._expire(contents.memory, filed.key)
             self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
             return contents.memory
+
+    def credit(self, keys: tuple[str, ...], improved: bool, token: str) -> None:
+        """A plan followed these; see OptimizationMemory.credit. Once for each `token`. Raises JournalError."""
+        make_folder(self.path.parent)
+        with self._locked():
+            contents = self._read()
+            if token in contents.recorded:
+                return
+            contents.memory.credit(keys, improved)
+            self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
+
+    def _expire(self, memory: OptimizationMemory, keep: str) -> None:
+        expired, worst = memory.expire(self._now().date(), keep=keep)
+        if expired or worst:
+            aged = f"{expired} experience{'' if expired == 1 else 's'} older than {OLDEST_DAYS} days"
+            least = f"of more than {MOST_EXPERIENCES:,}, the {worst} least useful"
+            self._notice(f"{self.path}: {aged} and, {least} are forgotten")
 
     def _locked(self) -> FileLock:
         return FileLock(self.path.with_name(self.path.name + ".lock"), self._lock_timeout_s)

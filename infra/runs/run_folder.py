@@ -11,6 +11,8 @@
                          by the key of the request it came of, by which a resumed run finds it
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
+    chosen/              which of a round's kernels were worth a device's time, as they were predicted
+    turns.jsonl          where several proposers take turns: who was chosen for each plan, and what was thought of each
     exchanges/           every request to a model and its reply
     usage.jsonl          what each model call cost
     run.log              every event, one JSON object per line
@@ -39,8 +41,9 @@ from typing import Any, Literal, TypeVar
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured
+from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
-from accelopt_core.ports import TargetInfo
+from accelopt_core.ports import Choice, TargetInfo
 from accelopt_core.task import Surroundings
 from infra.journal import (
     FileLock,
@@ -62,6 +65,7 @@ from infra.runs.earlier_layout import kernel_by_reference, target_with_machine
 from infra.runs.evaluation_store import EVALUATIONS
 from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
+from infra.runs.residual_file import ResidualFile
 
 T = TypeVar("T")
 
@@ -109,6 +113,13 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """One choice of a round of what goes to the device."""
+
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
 class Loaded:
     """How a run's kernel is loaded, whatever becomes of the user's files: what kernel.json says."""
 
@@ -132,6 +143,7 @@ class RunFolder:
         self.path = path
         self._experiments = JsonLines(path / "experiments.jsonl")
         self._usage = JsonLines(path / "usage.jsonl")
+        self._turns = JsonLines(path / "turns.jsonl")
         self._evaluations = Evaluations(path / EVALUATIONS)
         self._lock: FileLock | None = None
         self._numbering = threading.Lock()
@@ -278,11 +290,41 @@ class RunFolder:
         replace_file(self.path / "shown" / f"{round:03d}.json", _pretty(to_document(Shown(experiences))))
         return experiences
 
+    def keep_chosen(self, round: int, number: int, choices: tuple[Choice, ...]) -> None:
+        """Before any of them is sent, so that going through the round again sends the same."""
+        make_folder(self.path / "chosen")
+        replace_file(self.path / "chosen" / _choice(round, number), _pretty(to_document(Chosen(choices))))
+
+    def take(self, turn: Turn) -> None:
+        """Who makes a plan, before he is asked for it."""
+        self._turns.append({"at": _stamp(utc_now()), **to_document(turn)})
+
     # --- reading ---
+
+    def chosen(self, round: int, number: int) -> tuple[Choice, ...]:
+        """Empty where that choice was not made yet."""
+        name = f"chosen/{_choice(round, number)}"
+        return self._read(Chosen, name).choices if (self.path / name).exists() else ()
+
+    def turns(self) -> tuple[Turn, ...]:
+        """Oldest first; of those for one plan of one round the last counts."""
+        records = enumerate(self._turns.read(), 1)
+        return tuple(from_document(Turn, each, f"{self._turns.path} line {number}") for number, each in records)
+
+    def turn_of(self, round: int, place: int) -> str | None:
+        found = [turn.proposer for turn in self.turns() if (turn.round, turn.place) == (round, place)]
+        return found[-1] if found else None
 
     def shown(self, round: int) -> tuple[Experience, ...] | None:
         name = f"shown/{round:03d}.json"
         return self._read(Shown, name).experiences if (self.path / name).exists() else None
+
+    def all_shown(self) -> tuple[Experience, ...]:
+        """What any round was shown, oldest first; as it was when it was shown last."""
+        found: dict[str, Experience] = {}
+        for path in sorted((self.path / "shown").glob("*.json")):
+            found.update((each.key, each) for each in self._read(Shown, f"shown/{path.name}").experiences)
+        return tuple(found.values())
 
     def manifest(self) -> Manifest:
         document = _load(self.path / "manifest.json")
@@ -385,11 +427,15 @@ def run_ids(checkpoints: Path) -> list[str]:
 class RunJournal:
     """`accelopt_core.ports.Journal`, on a run's folder and the memory that all runs share."""
 
-    def __init__(self, folder: RunFolder, memory: MemoryFile) -> None:
+    def __init__(self, folder: RunFolder, memory: MemoryFile, residuals: ResidualFile | None = None) -> None:
+        """`residuals`: of a run on a device, which are for all runs as well."""
         self._folder = folder
         self._memory = memory
+        self._residuals = residuals
 
     def attempt(self, attempt: Attempt) -> None:
+        if self._residuals is not None and attempt.decision is not None and attempt.last_check is None:
+            self._residuals.record(self._folder.run_id, attempt)
         self._folder.attempt(attempt)
 
     def best(self, candidate: Candidate, result: Measured) -> None:
@@ -398,12 +444,24 @@ class RunJournal:
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
 
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}")
+
     def recall(self) -> OptimizationMemory:
         return self._memory.load()
 
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         kept = self._folder.shown(round)
         return self._folder.keep_shown(round, choose()) if kept is None else kept
+
+    def chosen(
+        self, round: int, number: int, choose: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+    ) -> tuple[Choice, ...]:
+        filed = self._folder.chosen(round, number)
+        made = choose(filed)
+        if made != filed:
+            self._folder.keep_chosen(round, number, made)
+        return made
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -420,6 +478,10 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _pretty(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
+
+
+def _choice(round: int, number: int) -> str:
+    return f"{round:03d}-{number}.json"
 
 
 def _safe(name: str) -> str:

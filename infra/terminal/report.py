@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -18,15 +18,19 @@ from rich.text import Text
 from accelopt_core.candidate import Attempt
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import timed
+from accelopt_core.learning.usage import uses_of
+from accelopt_core.loop.choosing import pulls_of
+from accelopt_core.optimization_memory import Experience
 from infra.journal import JournalError
-from infra.llm.ledger import Totals
+from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
-from infra.terminal import wording
+from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
+from ka_extensions.ranking import kendall_tau_b, regret_percent
 
 DIFF_LINES_SHOWN = 60
 
@@ -45,6 +49,12 @@ class RunSummary:
     seconds_used: float = 0.0
     explanation: Explanation | None = None
     """Why the gaps of the best kernel are still there; None where the run did not come to that."""
+    calls: comparing.Calls = field(default_factory=dict)
+    """Of models."""
+    proposers: tuple[str, ...] = ()
+    """Those that took turns."""
+    shown: tuple[Experience, ...] = ()
+    """What any round was shown of memory."""
 
     @property
     def improved(self) -> bool:
@@ -87,12 +97,13 @@ class RunSummary:
 
 def summary_of(folder: RunFolder) -> RunSummary:
     """Raises JournalError when a file of the run is missing or damaged."""
-    totals = Totals()
-    for entry in folder.model_calls():
+    totals, entries = Totals(), folder.model_calls()
+    for entry in entries:
         totals = totals.plus(entry)
+    took_turns = dict.fromkeys(draw.proposer for turn in folder.turns() for draw in turn.draws)
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
-        folder.seconds_used(), folder.explanation(),
+        folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
     )  # fmt: skip
 
 
@@ -119,12 +130,20 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         on_a_device = manifest.target.calibration if baseline.simulated else None
         notes = wording.notes(baseline, summary.best.result)
-        for note in [*notes, *([on_a_device.line] if on_a_device is not None else [])]:
+        guide = simulator_line(summary.attempts)
+        for note in [*notes, *([on_a_device.line] if on_a_device is not None else []), *([guide] if guide else [])]:
             console.print(Text(note, style="dim"), soft_wrap=True)
     console.print()
     for name, text in _facts(summary):
         # Paths are copied from here: they are never broken over two lines.
         console.print(Text.assemble((f"{name:9}", "dim"), one_line(text)), soft_wrap=True)
+    if summary.proposers and summary.baseline is not None:
+        console.print()
+        pulls = pulls_of(summary.attempts, summary.baseline.result)
+        _print_whole(console, comparing.proposers_table(summary.proposers, pulls, summary.calls))
+    if len(summary.calls) > 1:
+        console.print()
+        _print_whole(console, comparing.models_table(summary.calls))
     if summary.attempts:
         console.print()
         print_rounds(console, summary.attempts)
@@ -157,6 +176,26 @@ def print_line(console: Console, summary: RunSummary) -> None:
     console.print(Text(wording.printable(text)), soft_wrap=True)
 
 
+LEAST_TIMED = 3
+"""Kernels that were predicted and timed, to say anything of how they were ordered."""
+
+
+def simulator_line(attempts: Sequence[Attempt]) -> str | None:
+    """How good a guide the simulator was on the device that timed these; None where too few were timed on both."""
+    timed_on_both = [
+        (attempt.predicted.latency_us, attempt.measured.latency_us)
+        for attempt in attempts
+        if attempt.predicted is not None and attempt.measured is not None
+    ]
+    if len(timed_on_both) < LEAST_TIMED:
+        return None
+    tau = kendall_tau_b(timed_on_both)
+    order = f"tau {tau:.2f}" if tau is not None else "no order to compare"
+    regret = regret_percent(timed_on_both, 1)
+    cost = f"{regret:.1f} % slower than the best measured" if regret > 0 else "the best measured"
+    return f"the simulator on this device: {order} over {len(timed_on_both)} kernels, its first choice is {cost}"
+
+
 def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     rounds = len({attempt.round for attempt in summary.attempts})
     calls = summary.model_calls
@@ -168,6 +207,9 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
         ("cost", money),
         ("time", wording.duration(summary.seconds)),
     ]
+    uses, others = uses_of(summary.attempts, summary.shown)
+    if uses:
+        facts.append(("memory", comparing.memory_line(uses, others)))
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
@@ -261,11 +303,15 @@ def print_runs(console: Console, checkpoints: Path) -> None:
     if not known:
         console.print(f"no run in {checkpoints} yet: {started_as('./run.sh')} starts one")
         return
-    # Wider than a narrow window or a pipe, rather than ids that cannot be copied.
-    table.width = console.measure(table, options=console.options.update(width=1000)).maximum
-    console.print(table, crop=False)
+    _print_whole(console, table)
     for line in damage:
         console.print(Text(one_line(line), style="red"), soft_wrap=True)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Wider than a narrow window or a pipe, rather than names that cannot be copied."""
+    table.width = console.measure(table, options=console.options.update(width=1000)).maximum
+    console.print(table, crop=False)
 
 
 def _run_row(run_id: str, summary: RunSummary) -> list[str]:

@@ -185,6 +185,20 @@ def test_a_fault_whose_repairs_come_to_nothing_is_not_repaired_for_ever() -> Non
     assert len(many.attempts) == 24, "without an archive a round has nothing else to go on from"
 
 
+def test_which_changes_led_together_to_the_fastest_is_remembered() -> None:
+    script = two_ways()
+    script.go(replace(BEAM, plans=2, rounds=3))
+    ways = [experience for experience in script.memory.experiences if " + " in experience.technique]
+    assert [(way.technique, way.bottleneck, way.kernel, way.is_win) for way in ways] == [
+        ("b + d + e", "underutilized", "copy", True), ("b + d", "underutilized", "copy", True),
+    ], "and a alone, the third, is no way of several"  # fmt: skip
+    assert ways[1].speedup == pytest.approx(2.0)
+    assert ways[1].summary == "Together 2.00x: b (100.0 µs to 90.0 µs); then d (90.0 µs to 50.0 µs)."
+    alone = Script([measured(100), measured(80), measured(60)])
+    alone.run(rounds=2)
+    assert not [experience for experience in alone.memory.experiences if " + " in experience.technique]
+
+
 def test_at_most_so_many_candidates() -> None:
     with pytest.raises(ValueError, match=f"1 to {MOST_LANES} candidates"):
         LoopSettings(beam=20, plans=20, samples=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
@@ -32,6 +34,8 @@ def shown(*experiences: Experience, limit: int = 6) -> list[str]:
         (known("b", 2.0), known("w", 1.1)),
         (known("b", confirmed=4), known("w")),
         (known("b"), known("w", refuted=3)),
+        (known("b", used=3, helped=3), known("w")),
+        (known("b"), known("w", used=3, helped=0)),
         (known("b"), known("w", toolchain="sim 0.1")),
         (known("b", toolchain="sim 0.1"), known("w", toolchain="neuronx-cc 2.1")),
         (known("b"), known("w", machine="simulated trn1, uncalibrated")),
@@ -43,6 +47,8 @@ def shown(*experiences: Experience, limit: int = 6) -> list[str]:
         "effect",
         "confirmed",
         "refuted",
+        "helped",
+        "misled",
         "older toolchain",
         "another toolchain",
         "another machine",
@@ -91,3 +97,49 @@ def test_what_was_not_shown_is_neither() -> None:
 def test_a_rejection_within_the_noise_is_no_win() -> None:
     assert not known("tie", 1.005, rejected=True).is_win
     assert known("tie", 1.005, rejected=True).key != known("tie", 1.5).key
+
+
+@pytest.mark.parametrize(
+    ("speedup", "rejected", "told"),
+    [(1.05, False, True), (1.03, False, False), (0.9, True, False), (0.86, True, True), (2.0, True, True),
+     (None, False, True)],
+    ids=["a win", "hardly a win", "hardly a loss", "a loss", "faster and wrong", "no number"],
+)  # fmt: skip
+def test_another_kernel_is_told_of_what_is_clear_alone(speedup: float | None, rejected: bool, told: bool) -> None:
+    experience = known("x", speedup, rejected=rejected, kernel="softmax")
+    memory = OptimizationMemory([experience])
+
+    def found(kernel: str) -> bool:
+        return memory.retrieve(bottleneck="memory-bound", operators=(), limit=6, kernel=kernel) == (experience,)
+
+    assert found("softmax") and found("matmul") is told
+
+
+def test_what_misled_loses_its_weight_and_what_helped_gains() -> None:
+    memory = OptimizationMemory([known("a"), known("b", 0.5)])
+    won, lost = (each.key for each in memory.experiences)
+    assert [each.usefulness for each in memory.experiences] == [1.0, 1.0]
+    for _ in range(3):
+        memory.credit((won, lost), improved=False)
+    misled, right = memory.experiences
+    assert (misled.used, misled.helped, misled.usefulness) == (3, 0, 0.4), "a win that was none"
+    assert (right.used, right.helped, right.usefulness) == (3, 3, 1.6), "a warning that was right"
+
+
+def test_measured_again_it_keeps_its_record() -> None:
+    memory = OptimizationMemory([known("a", used=3, helped=2)])
+    again = memory.add(known("a", 1.7))
+    assert (again.used, again.helped, again.confirmed, again.speedup) == (3, 2, 2, 1.7)
+
+
+def test_the_worst_go_first_and_the_newest_of_equals_stay() -> None:
+    memory = OptimizationMemory([
+        known("unclear", 1.01, confirmed=50), known("misled", used=9), known("old", date="2026-01-01"),
+        known("new", date="2026-02-01"), known("useful", used=3, helped=3),
+    ])  # fmt: skip
+    today = datetime.date(2026, 3, 1)
+    assert memory.expire(today, most=2) == (0, 3)
+    assert [each.title for each in memory.experiences] == ["new", "useful"]
+    assert memory.expire(today, most=1, keep=known("new").key) == (0, 1)
+    assert [each.title for each in memory.experiences] == ["new"]
+    assert memory.expire(today, days=20) == (1, 0) and len(memory) == 0

@@ -33,6 +33,7 @@ from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
+    Choice,
     EvaluationRequest,
     ModelUnreachable,
     Progress,
@@ -88,6 +89,8 @@ class Script:
     feedbacks: list[tuple[Feedback, ...]] = field(default_factory=list)
     written: int = 0
     interrupted: bool = False
+    choices: dict[tuple[int, int], tuple[Choice, ...]] = field(default_factory=dict)
+    """On file, by round and number."""
 
     # Target
     def describe(self) -> TargetInfo:
@@ -155,6 +158,11 @@ class Script:
 
     def shown(self, round: int, choose: Callable[[], tuple[Experience, ...]]) -> tuple[Experience, ...]:
         return choose()
+
+    def chosen(
+        self, round: int, number: int, choose: Callable[[tuple[Choice, ...]], tuple[Choice, ...]]
+    ) -> tuple[Choice, ...]:
+        return self.choices.setdefault((round, number), choose(self.choices.get((round, number), ())))
 
     def recall(self) -> OptimizationMemory:
         return self.memory
@@ -716,3 +724,28 @@ def test_a_round_that_was_cut_between_two_decisions_is_gone_through_again() -> N
     second = WideScript({"a": measured(90), "b": measured(80)})
     second.run(Past(measured(100), tuple(half)), rounds=1, width=2)
     assert [c.round for c in second.contexts] == [1, 1] and second.contexts[0].history == ()
+
+
+class FollowingScript(Script):
+    """Its plans go by an experience; what is said of it is kept."""
+
+    def __init__(self, *results: Evaluation, **more: Any) -> None:
+        super().__init__(list(results), **more)
+        self.credited: list[tuple[tuple[str, ...], bool, str]] = []
+
+    def plan(self, context: RoundContext) -> Plan:
+        return replace(super().plan(context), follows=("key",))
+
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
+        self.credited.append((keys, improved, occasion))
+
+
+def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
+    script = FollowingScript(measured(100), measured(80), BROKEN, BROKEN, measured(79.9))
+    script.run(rounds=3, max_repairs=1)
+    assert script.credited == [
+        (("key",), True, "r001t1-followed"), (("key",), False, "r002t2-followed"), (("key",), False, "r003t1-followed"),
+    ]  # fmt: skip
+    silent = FollowingScript(measured(100), replies=[ModelUnreachable("no answer")])
+    silent.run()
+    assert silent.credited == [], "a model that cannot answer says nothing of an idea"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelopt_core.optimization_memory import Experience
+from accelopt_core.optimization_memory import MOST_EXPERIENCES, Experience
 from infra.journal import JournalError
 from infra.runs.memory_file import MemoryFile
 
@@ -109,11 +109,40 @@ def test_runs_at_the_same_time_lose_nothing_of_each_other(tmp_path: Path) -> Non
     assert len(loaded) == 45 and set(loaded.values()) == {1}
 
 
-def test_ten_thousand_entries_survive_a_round_trip(tmp_path: Path) -> None:
+def test_of_ten_thousand_entries_the_most_useful_stay_and_that_is_said(tmp_path: Path) -> None:
     path = tmp_path / "rewrites.json"
-    path.write_text(json.dumps([{"title": f"t{n}", "summary": "s" * 200} for n in range(10_000)]))
-    memory_at(path).record(win("one more"), "run/1")
-    assert len(memory_at(path).load()) == 10_001
+    entries = [{"title": f"t{n}", "summary": "s" * 200, "confirmed": 1 + (n % 10 == 0)} for n in range(10_000)]
+    path.write_text(json.dumps(entries))
+    assert len(memory_at(path).load()) == 10_000, "reading forgets nothing"
+    notices: list[str] = []
+    memory_at(path, notices).record(win("one more", speedup=1.001), "run/1")
+    kept = [experience.title for experience in memory_at(path).load().experiences]
+    assert len(kept) == 1900 < MOST_EXPERIENCES and kept[-1] == "one more", "what was just learned stays"
+    assert {f"t{n}" for n in range(0, 10_000, 10)} <= set(kept), "those that were confirmed"
+    (notice,) = notices
+    assert "0 experiences older than 365 days and, of more than 2,000, the 8101 least useful are forgotten" in notice
+    memory_at(path).record(win("and another"), "run/2")
+    assert len(memory_at(path).load()) == 1901, "not every new one drops another"
+
+
+def test_what_is_older_than_a_year_is_forgotten_and_what_has_no_date_is_not(tmp_path: Path) -> None:
+    path, notices = tmp_path / "rewrites.json", []
+    dates = ("2025-11-19", "2025-11-20", "2026-11-01", "")
+    path.write_text(json.dumps([{"title": f"of {date}", "summary": "s", "date": date} for date in dates]))
+    memory_at(path, notices).record(win("new", date="2026-11-20"), "run/1")
+    titles = [experience.title for experience in memory_at(path).load().experiences]
+    assert titles == ["of 2025-11-20", "of 2026-11-01", "of ", "new"]
+    assert "1 experience older than 365 days" in notices[0]
+
+
+def test_a_plan_that_followed_an_experience_is_counted_once(tmp_path: Path) -> None:
+    memory = memory_at(tmp_path / "rewrites.json")
+    memory.record(win("hoist"), "run1/1")
+    key = win("hoist").key
+    for token, improved in (("run2/1", True), ("run2/1", True), ("run2/2", False)):
+        memory.credit((key, "no such key"), improved, token)
+    (known,) = memory.load().experiences
+    assert (known.used, known.helped, known.confirmed) == (2, 1, 1)
 
 
 def test_a_folder_that_cannot_be_made_is_a_one_line_error(tmp_path: Path) -> None:

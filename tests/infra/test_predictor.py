@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured, Predicted, bound_by
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
 from accelopt_core.task import ALONE, ShapePreset, Task
 from accelopt_core.toolchain import TensorArgument
@@ -61,6 +62,34 @@ def test_prices_are_the_latencies_that_a_judge_gives(predict: Predictor) -> None
     )
 
     assert predict([SOURCE, WIDER])[SOURCE] == judged.latency_us
+
+
+def test_a_prediction_says_what_binds_the_kernel(predict: Predictor) -> None:
+    broken = SOURCE.replace("nl.silu", "nl.nothing")
+    judged = LocalTarget("simulator", "trn2").evaluate(
+        EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None
+    )
+    assert isinstance(judged, Measured)
+    found = predict.predicted([SOURCE, broken])
+    assert found == {SOURCE: Predicted(judged.latency_us, bound_by(judged.profile.fields)), broken: None}
+    assert predict([SOURCE]) == {SOURCE: judged.latency_us}
+
+
+def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:
+    shapes = tuple(ShapePreset(name, (("M", 128), ("N", n))) for name, n in (("small", 7168), ("full", 14336)))
+    predictor = Predictor(dataclasses.replace(small(), presets=shapes), "trn2")
+    in_other_words = SOURCE.replace("TILE_N", "COLUMNS")
+    at_full_only = SOURCE.replace("M, N = x.shape", "M, N = x.shape\n    TILE_N = 512 if N < 14336 else 1024")
+    broken = SOURCE.replace("nl.silu", "nl.nothing")
+    some = [SOURCE, WIDER, in_other_words, at_full_only, broken, f"# again\n{SOURCE}"]
+    try:
+        assert predictor.programs([SOURCE, f"# again\n{SOURCE}"]) == dict.fromkeys([SOURCE, some[-1]], ())
+        found = predictor.programs(some)
+    finally:
+        predictor.close()
+    assert found[SOURCE] == found[in_other_words] == found[some[-1]] and len(found[SOURCE]) == 2
+    assert found[at_full_only][0] == found[SOURCE][0] and found[at_full_only][1] != found[SOURCE][1]
+    assert len(found[WIDER]) == 1 and found[WIDER] != found[SOURCE][:1] and found[broken] == ()
 
 
 def test_a_kernel_that_does_not_compile_has_no_price_and_the_next_one_has(predict: Predictor) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, IncumbentTiming, Step, TimedOut
+from accelopt_core.evaluation import Implausible, IncumbentTiming, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.in_place import KernelChanged, write_back
@@ -201,3 +201,35 @@ def test_the_report_shows_the_lineage_and_marks_what_was_dropped(tmp_path: Path)
     report = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
     assert "input  500.0 µs" in report and "─ r001t2  250.0 µs  * best" in report
     assert "r002t1  600.0 µs  dropped: failed its last check" in report
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([(50.0, 70.0), (60.0, 65.0)], None),
+        (
+            [(50.0, 65.0), (60.0, 70.0), (70.0, 90.0)],
+            "tau 1.00 over 3 kernels, its first choice is the best measured",
+        ),
+        (
+            [(50.0, 71.5), (60.0, 65.0), (70.0, 90.0), (80.0, 95.0)],
+            "tau 0.67 over 4 kernels, its first choice is 10.0 % slower than the best measured",
+        ),
+        (
+            [(50.0, 65.0)] * 3,
+            "no order to compare over 3 kernels, its first choice is the best measured",
+        ),
+    ],
+)
+def test_a_run_on_a_device_says_how_good_a_guide_the_simulator_was(
+    tmp_path: Path, times: list[tuple[float, float]], said: str | None
+) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.best(Candidate("input", BEFORE), measured(100.0, simulated=False))
+    for number, (predicted_us, us) in enumerate(times, 1):
+        entry = attempted(number, measured(us, simulated=False), 100.0)
+        folder.attempt(replace(entry, predicted=Predicted(predicted_us, "dma")))
+    folder.attempt(attempted(9, measured(64.0, simulated=False), 100.0))  # no price: not compared
+    folder.attempt(replace(attempted(10, Implausible("too good"), 100.0), predicted=Predicted(1.0, "dma")))
+    text = text_of(lambda console: print_report(console, summary_of(folder)), width=120)
+    assert (f"the simulator on this device: {said}\n" in text) if said else ("the simulator on" not in text)

@@ -19,13 +19,17 @@ from accelopt_core.evaluation import (
     Evaluation,
     Implausible,
     Incorrect,
+    Predicted,
     Step,
     TimedOut,
 )
 from accelopt_core.optimization_memory import Experience
+from accelopt_core.ports import Choice
 from infra.journal import JournalDamaged, JournalError, JournalLocked
 from infra.runs.memory_file import MemoryFile
+from infra.runs.residual_file import ResidualFile
 from infra.runs.run_folder import RunFolder, RunJournal, RunNotFound, find_run, new_run_id, run_ids
+from ka_extensions.residuals import Residual
 from tests.infra.samples import attempted, manifest, measured
 
 INPUT = Candidate("input", "x = 0\n")
@@ -234,3 +238,59 @@ def test_two_calls_at_once_get_two_numbers(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(list((folder.path / "exchanges").iterdir())) == 8
+
+
+def test_a_choice_is_on_file_before_anything_is_sent_and_handed_to_whoever_chooses_again(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    journal = RunJournal(folder, MemoryFile(tmp_path / "rewrites.json", print))
+    made = (
+        Choice("aa", Predicted(12.5, "dma"), True),
+        Choice("bb", Predicted(90.0, ""), False),
+        Choice("cc", None, True),
+    )
+    handed: list[tuple[Choice, ...]] = []
+
+    def choose(filed: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        handed.append(filed)
+        return filed or made
+
+    assert journal.chosen(3, 1, choose) == made
+    resumed = RunJournal(RunFolder(folder.path), MemoryFile(tmp_path / "rewrites.json", print))
+    assert resumed.chosen(3, 1, choose) == made and handed == [(), made]
+    assert RunFolder(folder.path).chosen(3, 2) == () == RunFolder(folder.path).chosen(4, 1)
+
+
+def on_a_device(number: int, us: float, predicted_us: float | None, bound_by: str = "dma") -> Attempt:
+    entry = attempted(number, measured(us, simulated=False), 500.0)
+    return replace(entry, predicted=None if predicted_us is None else Predicted(predicted_us, bound_by))
+
+
+def test_what_a_device_showed_of_the_simulator_is_there_for_the_next_run_on_it(tmp_path: Path) -> None:
+    folder, memory = created(tmp_path), MemoryFile(tmp_path / "m" / "rewrites.json", print)
+    here = ResidualFile(memory.path, "trn2-1", "sim-1")
+    assert here.of_other_runs("next") == ()
+    for time in (1, 2):  # as a run that was killed before the attempt was on file, and goes through the round again
+        RunJournal(folder, memory, here).attempt(on_a_device(1, 200.0, 100.0))
+    journal = RunJournal(folder, memory, here)
+    for attempt in (on_a_device(2, 90.0, 90.0, "tensor"), on_a_device(3, 80.0, None)):
+        journal.attempt(attempt)
+    journal.attempt(replace(on_a_device(4, 70.0, 60.0), decision=None))  # not decided yet: it comes again
+    journal.attempt(replace(on_a_device(2, 90.0, 90.0), last_check=on_a_device(2, 90.0, 90.0).evaluation))
+    assert here.of_other_runs("next") == (Residual.of("dma", 100.0, 200.0), Residual("tensor", 0.0))
+    assert here.of_other_runs(folder.run_id) == (), "a run knows its own from its attempts"
+    for other in (ResidualFile(memory.path, "trn2-2", "sim-1"), ResidualFile(memory.path, "trn2-1", "sim-2")):
+        assert other.of_other_runs("next") == ()
+    assert here.path == tmp_path / "m" / "rewrites.residuals.jsonl"
+    first = json.loads(here.path.read_text().splitlines()[0])
+    assert (first["run_id"], first["candidate"], first["predicted_us"]) == (folder.run_id, "r001t1", 100.0)
+
+
+def test_an_attempt_of_before_there_were_predictions_is_read(tmp_path: Path) -> None:
+    folder = created(tmp_path)
+    folder.attempt(on_a_device(1, 200.0, 100.0))
+    lines = folder.path / "experiments.jsonl"
+    old = json.loads(lines.read_text())
+    assert old.pop("predicted") == {"latency_us": 100.0, "bound_by": "dma"}
+    lines.write_text(json.dumps(old) + "\n")
+    (read,) = folder.attempts()
+    assert (read.predicted, read.latency_us, read.id) == (None, 200.0, "r001t1")

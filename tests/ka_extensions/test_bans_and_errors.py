@@ -36,9 +36,10 @@ SLOWER, GOOD = "no_improvement", "improved"
         (history(("a", SLOWER), ("a", SLOWER), ("a", GOOD), ("a", SLOWER)), 5, []),
         (history(("a", "model_failed"), ("a", "model_failed"), ("a", "model_failed")), 4, []),
         (history(("", "no_plan"), ("", "no_plan"), ("", "no_plan")), 4, []),
+        (history(("a", SLOWER), ("a", "outranked"), ("a", "outranked"), ("a", SLOWER)), 5, []),
     ],
     ids=["two are not enough", "three are", "for five rounds", "and no longer", "others in between", "a win clears it",
-         "a dumb model is not the idea's fault", "no plan is no idea"],
+         "a dumb model is not the idea's fault", "no plan is no idea", "what was not sent was not tried"],
 )  # fmt: skip
 def test_an_idea_that_failed_three_rounds_in_a_row_rests_for_five(
     past: list[Attempt], next_round: int, banned: list[str]

@@ -55,6 +55,12 @@ def test_lanes_do_not_mix_and_a_model_that_fails_repairs_nothing() -> None:
     assert RULE.hopeless([entry for number in range(9) for entry in lane(number, WRONG, SILENT)]) == frozenset()
 
 
+def test_a_repair_that_was_not_sent_to_the_device_says_nothing() -> None:
+    unsent = [entry for number in range(9) for entry in lane(number, WRONG, Outcome.OUTRANKED)]
+    assert RULE.hopeless(unsent) == frozenset()
+    assert RULE.hopeless([*unsent, *lane(9, WRONG, WRONG, WRONG, WRONG)]) == {WRONG}
+
+
 @pytest.mark.parametrize("values", [(0, 0.1), (1, -0.1), (1, 1.1)])
 def test_a_rule_that_is_none_is_refused(values: tuple[int, float]) -> None:
     with pytest.raises(ValueError, match="at least one repair"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from accelopt_core.candidate import Attempt, source_hash
 from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.model.extraction import check_kernel, extract_kernel
 from accelopt_core.proposer import UnusableReply
+from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
 from tests.llm.scenes import BETTER, KERNEL
 
@@ -163,6 +165,10 @@ def test_a_kernel_must_be_complete_and_new(source: str, known: dict[str, tuple[o
         check_kernel(source, parent=KERNEL, **known)  # type: ignore[arg-type] # the table's keywords
     assert advice in str(raised.value)
     assert raised.value.reply == source
+
+
+def test_a_kernel_that_was_not_sent_to_the_device_may_be_written_again() -> None:
+    check_kernel(BETTER, parent=KERNEL, history=(replace(attempt(BETTER), outcome=Outcome.OUTRANKED),))
 
 
 def test_a_huge_reply_of_prose_is_judged_quickly_and_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.ports import BudgetExhausted, Message, ModelBusy, ModelError, ModelReply, ModelRequest, Role, Usage
-from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, estimated_tokens
+from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget, estimated_tokens, totals_by
 from infra.llm.prices import BadPriceFile, load_prices
 from infra.llm.recording import (
     BadRecording,
@@ -233,3 +233,35 @@ def test_of_several_calls_at_once_the_one_that_is_missing_is_entered() -> None:
     ledger = Ledger(load_prices(), entries=[overtaken])
     ledger.catch_up([one, other])
     assert [entry.usage.input_tokens for entry in ledger.entries] == [2, 1]
+
+
+def test_calls_are_told_apart_by_whose_they_are_and_by_model_and_role() -> None:
+    ledger = Ledger(PRICES)
+    replies = [reply("claude-opus-5-5", Usage(MILLION))] * 2
+    one, other = (ledger.wrap(Scripted("a:claude-opus-5-5", *replies), name) for name in ("one", "other"))
+    for model, role in ((one, Role.PLANNER), (one, Role.EXECUTOR), (other, Role.PLANNER)):
+        model.complete(request(role))
+    assert ledger.cost_usd("one") == 2 * ledger.cost_usd("other") == 8.0 and ledger.cost_usd("nobody") == 0
+    by = totals_by(ledger.entries)
+    assert list(by) == [("one", "claude-opus-5-5"), ("other", "claude-opus-5-5")]
+    assert {role: (total.calls, total.cost_usd) for role, total in by["one", "claude-opus-5-5"].items()} == {
+        Role.PLANNER: (1, 4.0), Role.EXECUTOR: (1, 4.0),
+    }  # fmt: skip
+    assert ledger.price_usd(one, Usage(MILLION)) == 4.0
+    assert ledger.price_usd(Scripted("a:unheard-of"), Usage(MILLION)) is None
+
+
+def test_what_was_recorded_for_one_proposer_answers_no_other_and_is_entered_as_its_own() -> None:
+    asked: list[str] = []
+
+    def record(exchange: Exchange) -> None:
+        asked.append(exchange.proposer)
+
+    recording = RecordingModel(Scripted("a:m", reply("m", Usage(1, 1))), record, proposer="one")
+    recording.complete(request())
+    assert asked == ["one"]
+    exchange = Exchange(request(), "a:m", 0.1, reply("m", Usage(1, 1)), proposer="one")
+    assert exchange_from_json(exchange_to_json(exchange))[1].proposer == "one"
+    ledger = Ledger(PRICES)
+    ledger.catch_up([recorded(exchange)])
+    assert [entry.proposer for entry in ledger.entries] == ["one"]

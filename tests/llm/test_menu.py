@@ -195,6 +195,16 @@ def test_what_was_tried_or_is_banned_is_neither_offered_nor_accepted() -> None:
             assert len(requests) == 2
 
 
+def test_what_was_not_sent_to_the_device_is_offered_and_accepted_again() -> None:
+    menu = CatalogueMenu(PRICE)
+    with stage([json.dumps(HOIST)], menu) as (proposer, _):
+        made = proposer.executor.execute(fresh(), proposer.planner.plan(fresh()), ())
+    situation = replace(fresh(), history=(attempted(1, "outranked", source=made, parent="base", technique="t"),))
+    assert "s/i" in [offer.site for offer in menu.offers(situation).offers]
+    with stage([json.dumps(HOIST)], menu) as (proposer, _):
+        assert proposer.planner.plan(situation).technique == "hoist-invariant-load"
+
+
 def test_a_tool_s_kernel_that_was_refused_ends_the_round_without_a_model_call() -> None:
     with stage([json.dumps(HOIST)], CatalogueMenu(PRICE)) as (proposer, requests):
         plan = proposer.planner.plan(fresh())

@@ -25,7 +25,7 @@ from accelopt_core.evaluation import (
 from accelopt_core.judging.quoting import quoting
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.executor import executor_prompt
-from accelopt_core.model.planner import planner_prompt
+from accelopt_core.model.planner import followed, labelled, planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
     Detail,
@@ -43,7 +43,8 @@ from accelopt_core.model.prompting import (
 )
 from accelopt_core.task import Surroundings
 from nki_sim.machine import MACHINES, machine
-from tests.llm.scenes import KERNEL, PLAN, PROFILE, TASK, WIN, context, measured
+from tests.attempts import attempted
+from tests.llm.scenes import KERNEL, PLAN, PROFILE, REJECTION, TASK, WIN, context, measured
 
 SYSTEMS = ("planner_system.j2", "executor_system.j2", "summarizer_system.j2", "reflexion_system.j2")
 
@@ -252,6 +253,20 @@ def test_what_is_tried_side_by_side_is_told_and_a_round_of_one_says_nothing_of_i
     assert PLAN.title in beside and f"[{PLAN.technique}]" in beside
 
 
+def test_what_was_not_sent_to_the_device_is_told_apart_and_takes_no_place_of_what_was_tried() -> None:
+    before = planner_prompt(context(), "", Detail())
+    unsent = tuple(
+        attempted(9, "outranked", source=f"x = {n}", technique="wait", title=f"waits {n}", lane=f"l{n}",
+                  summary="predicted 40.0 µs, 3 others were better (from 30.0 µs): not timed on the device")
+        for n in range(40)
+    )  # fmt: skip
+    text = planner_prompt(context(history=(*context().history, *unsent)), "", Detail())
+    told, rest = text.split("## Not timed on the device")
+    assert told.rstrip() in before and "waits" not in told and rest.count("3 others were better") == Detail().attempts
+    assert "waits 39 [wait]" in rest and "waits 20 [" not in rest
+    assert "Not timed on the device" not in before
+
+
 # --- the files that a kernel imports ----------------------------------------------------------------
 
 
@@ -298,3 +313,21 @@ def test_two_profiles_are_told_apart_by_what_moved() -> None:
 
     assert list(changes) == [f"gap: {Cause.WAITING.value}", "hbm_read_bytes"]
     assert changes[f"gap: {Cause.WAITING.value}"] == ("30.0 µs", "")
+
+
+def test_a_plan_says_which_of_what_is_known_it_follows() -> None:
+    known = labelled(context())
+    assert known == {"E1": WIN, "E2": REJECTION}
+    prompt = planner_prompt(context(), "", Detail())
+    assert "- E1: worked, 1.42x on rmsnorm" in prompt and "- E2: measured and rejected (0.80x) on bmm" in prompt
+    assert followed({"follows": ["E2", "E9", "E1"]}, "retile", known) == (WIN.key,), "E2 warns, and E9 was not shown"
+    assert followed({"follows": "E1"}, "retile", known) == (WIN.key,)
+    assert followed({}, WIN.technique, known) == (WIN.key,), "a win of the same technique, where it names none"
+    again = followed({"follows": ["E1"]}, REJECTION.technique, known)
+    assert again == (WIN.key, REJECTION.key), "it tries again what was rejected"
+    assert followed({"follows": None}, "retile", known) == ()
+
+
+def test_what_was_tried_in_this_run_has_no_name_to_follow() -> None:
+    here = replace(WIN, kernel=context().task.name, title=context().history[0].title)
+    assert labelled(context(experiences=(here, REJECTION))) == {"E1": REJECTION}

@@ -16,14 +16,24 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestrator
-from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
+from accelopt_core.evaluation import (
+    Bounds,
+    CheckFailure,
+    CompileFailed,
+    Evaluation,
+    Incorrect,
+    IncumbentTiming,
+    Measured,
+    Profile,
+    Step,
+)
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
 from infra import assembly
 from infra.runs.run_folder import RunFolder
@@ -37,26 +47,28 @@ def with_step(step: int) -> str:
     return SLOW.replace("STEP = 256", f"STEP = {step}")
 
 
-def measured(latency_us: float) -> Measured:
+def measured(latency_us: float, simulated: bool = True) -> Measured:
     bounds = Bounds(0.0, 0.0, 50.0, "trace")
     return Measured(
-        latency_us, latency_us * 0.999, latency_us * 1.001, 10, True, "cheap machine (v1)",
+        latency_us, latency_us * 0.999, latency_us * 1.001, 10, simulated, "cheap machine (v1)",
         Profile({"dma_active_time": latency_us / 1e6}, bounds),
     )  # fmt: skip
 
 
 class CheapTarget:
-    """Judges by looking at the text, and keeps a tally in a file that outlives the process."""
+    """Judges by looking at the text, and keeps a tally in a file that outlives the process. As a device it times the
+    kernel to beat beside each candidate."""
 
-    def __init__(self, tally: Path) -> None:
+    def __init__(self, tally: Path, device: bool = False) -> None:
         self._tally = tally
+        self._device = device
 
     @property
     def width(self) -> int:
         return 1
 
     def describe(self) -> TargetInfo:
-        return TargetInfo("cheap machine", "cheap-1", True, "trn2")
+        return TargetInfo("cheap machine", "cheap-1", not self._device, "trn2")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         for step in (Step.UPLOAD, Step.VERIFY, Step.BENCHMARK):
@@ -68,11 +80,19 @@ class CheapTarget:
             return CompileFailed("nki.isa has no attribute 'tensor_plus'", 22)
         if "nl.subtract" in source:
             return Incorrect(CheckFailure(0, "full", 0, "outputs differ", 1.0, 2e-5, (0, 0), 1.0, 2.0))
-        found = re.search(r"STEP = (\d+)", source)
-        assert found is not None
-        return measured(LATENCIES_US[int(found.group(1))])
+        found = measured(latency_us(source), not self._device)
+        if not self._device or request.incumbent is None:
+            return found
+        beside = IncumbentTiming(request.incumbent.content_hash, latency_us(request.incumbent.source), 0.01)
+        return replace(found, incumbent=beside)
 
     def close(self) -> None: ...
+
+
+def latency_us(source: str) -> float:
+    found = re.search(r"STEP = (\d+)", source)
+    assert found is not None
+    return LATENCIES_US[int(found.group(1))]
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -96,13 +116,13 @@ BESIDE = {
 }
 """What it writes for the second plan of a round, where a round has two."""
 
+SAME_IN_OTHER_WORDS = 3
+"""The round in which the second sample of a plan is at first the first one's program; else it is another one."""
+
 
 def reply_to(body: dict[str, Any]) -> str:
     """The same for the same request, whenever it is asked."""
     text = _text(body["messages"][0]["content"])
-    if "This is sample 2 of" in text:  # another text than the first sample's
-        plain = reply_to({"messages": [{"content": text.replace("This is sample 2 of", "Sample")}]})
-        return plain.replace("```\n", "SECOND = 1\n```\n") if "```python" in plain else plain
     found = re.search(
         r"[Rr]ound (\d+)", text[text.find("## The plan of round") :] if "## The plan of" in text else text
     )
@@ -117,7 +137,13 @@ def reply_to(body: dict[str, Any]) -> str:
     if "## The plan of round" in text:
         latest = re.search(r"Try (\d+), the latest", text)
         kernels = BESIDE if f"idea {number} beside" in text[text.find("## The plan of round") :] else KERNELS
-        return kernels[number][int(latest.group(1)) if latest else 0]
+        tries = int(latest.group(1)) if latest else 0
+        plain = kernels[number][min(tries, len(kernels[number]) - 1)]
+        if "This is sample 2 of" not in text:
+            return plain
+        if number == SAME_IN_OTHER_WORDS and not tries:
+            return plain.replace("```\n", "SECOND = 1\n```\n")
+        return plain.replace("data1=a, data2=b", "data1=b, data2=a")
     if "Write the entry" in text:
         return json.dumps({"title": f"Wider rows {number}", "summary": "Longer rows cost less."})
     return json.dumps({"diagnosis": "right", "lesson": f"lesson {number}", "avoid": [], "build_on": ["rows"]})
@@ -139,6 +165,8 @@ class World:
     width: int = 1
     reference: str = REFERENCE
     flags: tuple[str, ...] = ("--rounds", "3")
+    device: bool = False
+    models: tuple[str, ...] = ("--model", "test-model")
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
@@ -167,7 +195,7 @@ class World:
         if (self.run.path / "manifest.json").exists():
             return [*places, "--resume", "r"]
         return [*places, "--kernel", str(self.folder / "add.py"), *self.flags, "--run-id", "r",
-                "--provider", "anthropic", "--model", "test-model", "--menu-seconds", "0",
+                "--provider", "anthropic", *self.models, "--menu-seconds", "0",
                 "--width", str(self.width)]  # fmt: skip
 
     def start(self, kill: Kill | None = None, target: Callable[[], Target] | None = None) -> int | None:
@@ -193,7 +221,7 @@ class World:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         sys.stdout = sys.stderr = output
-        make = target or (lambda: CheapTarget(self.folder / "tally"))
+        make = target or (lambda: CheapTarget(self.folder / "tally", self.device))
         assembly.target_of = lambda settings: make()
         (kill or Kill(step=0, after=True)).arm()
         status = orchestrator.main(arguments)

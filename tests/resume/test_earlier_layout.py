@@ -168,6 +168,7 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
     expected["guard"]["max-exploration"] = expected["guard"].pop("max-detour")
     now = config.to_document(given)
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
+    expected["model"] |= {"proposers": [], "usd-per-hour": 3.0}
     assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults
     assert expected["guard"]["max-exploration"] == 3
 

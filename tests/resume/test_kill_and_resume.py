@@ -99,47 +99,80 @@ TWO_KERNELS = ("--beam", "2", "--samples", "2", "--revert-above", "9", "--rounds
 """So far from the best as here nothing would be gone on from otherwise."""
 
 
+FOUR_LANES_OF_ROUND_2 = (
+    ("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),
+    ("c", "input", "incorrect"), ("d", "input", "incorrect"),
+)  # fmt: skip
+
+
+def of_two_kernels(*second: str) -> list[tuple[str, int, str, str]]:
+    """The first two rounds. `second`: what the second tries of the second round come to, lane by lane."""
+    first = [
+        (lane, number, "input", outcome)
+        for lane, then in (("a", "improved"), ("b", "no_improvement"))
+        for number, outcome in ((1, "incorrect"), (2, then))
+    ]
+    return first + [
+        (lane, number, parent, outcome)
+        for (lane, parent, fault), then in zip(FOUR_LANES_OF_ROUND_2, second)
+        for number, outcome in ((1, fault), (2, then))
+    ]
+
+
 @pytest.mark.parametrize(
-    ("flags", "tries", "winner"),
+    ("flags", "device", "tries", "last", "winner"),
     [
         (
             ("--rounds", "3"),
+            False,
             [
                 ("a", 1, "input", "incorrect"), ("a", 2, "input", "improved"),
                 ("b", 1, "input", "no_kernel"), ("b", 2, "input", "reverted"),
                 ("a", 1, "r001at2", "no_kernel"), ("a", 2, "r001at2", "reverted"),
                 ("b", 1, "r001at2", "incorrect"), ("b", 2, "r001at2", "reverted"),
             ],
+            [("a", 1, "improved"), ("b", 1, "reverted")],
             "r003at1",
         ),
         (
             TWO_KERNELS,
+            False,
+            of_two_kernels(*["no_improvement"] * 4),
             [
-                *((lane, number, "input", outcome) for lane, outcomes in (("a", "improved"), ("b", "no_improvement"))
-                  for number, outcome in ((1, "incorrect"), (2, outcomes))),
-                *((lane, number, parent, outcome)
-                  for lane, parent, fault in (("a", "r001at2", "no_kernel"), ("b", "r001at2", "no_kernel"),
-                                              ("c", "input", "incorrect"), ("d", "input", "incorrect"))
-                  for number, outcome in ((1, fault), (2, "no_improvement"))),
+                ("a", 1, "improved"), ("b", 1, "duplicate"), ("b", 2, "no_improvement"),
+                ("c", 1, "no_improvement"), ("d", 1, "duplicate"), ("d", 2, "no_improvement"),
             ],
             "r003at1",
         ),
+        pytest.param(
+            TWO_KERNELS,
+            True,
+            of_two_kernels("no_improvement", "outranked", "no_improvement", "no_improvement"),
+            [
+                ("a", 1, "improved"), ("b", 1, "duplicate"), ("b", 2, "no_improvement"),
+                ("c", 1, "no_improvement"), ("d", 1, "duplicate"), ("d", 2, "outranked"),
+            ],
+            "r003at1",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["two plans", "two kernels, two samples"],
+    ids=["two plans", "two kernels, two samples", "the same on a device"],
 )  # fmt: skip
 def test_a_run_with_several_candidates_a_round_ends_the_same_wherever_it_is_killed(
-    server: WireServer, tmp_path: Path, flags: tuple[str, ...], tries: list[tuple[str, int, str, str]], winner: str
-) -> None:
+    server: WireServer, tmp_path: Path, flags: tuple[str, ...], device: bool, tries: list[tuple[str, int, str, str]],
+    last: list[tuple[str, int, str]], winner: str,
+) -> None:  # fmt: skip
     """Which of two threads is first is chance; what comes of it is not."""
     World(tmp_path / "warm", server.url, flags=flags).warm_up()
-    undisturbed = World(tmp_path / "undisturbed", server.url, width=2, flags=flags)
+    undisturbed = World(tmp_path / "undisturbed", server.url, width=2, flags=flags, device=device)
     since = len(server.requests)
     assert undisturbed.start() == 0, (undisturbed.folder / "output").read_text()
     final, requests, evaluations = state(undisturbed), asked(server, since), undisturbed.evaluations
     assert [(e.lane, e.number, e.parent_id, e.outcome) for e in final["tries"] if e.round < 3] == tries
+    assert [(e.lane, e.number, e.outcome) for e in final["tries"] if e.round == 3] == last
     assert final["best"].candidate.id == winner and set(requests.values()) == {1}
-    for step in range(3, MOST_STEPS, 9 if flags != TWO_KERNELS else 13):
-        world = World(tmp_path / str(step), server.url, width=2, flags=flags)
+    for step in range(3, MOST_STEPS, 13 if flags != TWO_KERNELS else 29):
+        world = World(tmp_path / str(step), server.url, width=2, flags=flags, device=device)
         since = len(server.requests)
         if world.start(Kill(step, True)) is not None:
             break

@@ -161,7 +161,7 @@ def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
         )  # fmt: skip
         told = PromptSettings(machine_facts(machine("trn2")))
         proposer = proposer_from_model(
-            models, lambda source, also: "nisa.dma_copy(dst, src)", "", told, lambda: datetime.date.min
+            models, lambda source, also: "nisa.dma_copy(dst, src)", "", told, datetime.date.today
         )
         outcome = Loop(
             task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),

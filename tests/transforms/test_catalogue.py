@@ -157,7 +157,8 @@ def test_when_memory_holds_a_win_on_this_task_then_the_plan_says_so(catalogue):
 
     plan = catalogue.planner.plan(context_for(MATMUL.kernel_source, experiences=(win,)))
 
-    assert "Memory" not in plain.rationale
+    assert "Memory" not in plain.rationale and plain.follows == ()
+    assert plan.follows == (win.key,)
     assert "won on this task before (1.40x, measured 2 times)" in plan.rationale
 
 

@@ -222,7 +222,11 @@ for at in range(0, x.shape[0], T):
     nisa.tensor_copy(part[:, :], tiles[at // T], engine=nisa.vector_engine)
     nisa.tensor_reduce(row, nl.add, part[0:T, 0:32], (1,), keepdims=True)
     nisa.tensor_tensor(dst=total, data1=total, data2=row, op=nl.add)
-    nisa.tensor_scalar(dst=part, data=part, op0=nl.add, operand0=total[0:T, 0:1], name="shift")
+    nisa.tensor_scalar(
+        dst=part, data=part, op0=nl.add,
+        operand0=total[0:T, 0:1],  # of each row
+        name="shift",
+    )
     nisa.dma_copy(dst=out[at : at + T, 0:32], src=part)
 """
 
@@ -233,8 +237,47 @@ def test_there_is_one_spelling():
     assert all(loop.count is not None for loop in code.loops())
     for text in ("nl.zeros", "par_dim", "keepdims", "vector_engine", "part[", "total[", "name=", " for i in range(4)]"):
         assert text not in made, text
-    for text in ("range(x.shape[0] // T)", "axis=1", "data=part", "engine=nisa.engine.vector"):
+    for text in (
+        "operand0=total,  # of each row\n        )\n",
+        "range(x.shape[0] // T)",
+        "axis=1",
+        "data=part",
+        "engine=nisa.engine.vector",
+    ):
         assert text in made, text
+
+
+LEFT = """
+def plan(total, per):
+    left = total - per
+    if left >= per:
+        n = min(4, left // per)
+        left -= n * per
+    else:
+        n = 1
+        left -= per
+    m = 1
+    if left >= per:
+        m += left // per
+        left -= m * per
+    return n, m
+
+
+"""
+
+
+def test_what_a_name_is_made_of_itself_stays_one_name():
+    body = """
+left = 0
+n, m = plan(32, 4)
+tile = nl.ndarray((64, 32), dtype=x.dtype, buffer=nl.sbuf)
+nisa.dma_copy(dst=tile, src=x)
+for i in range(n):
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0 * m)
+nisa.dma_copy(dst=out, src=tile)
+"""
+    made = same(kernel(body, LEFT))
+    assert "plan(" not in made.partition("def kernel")[2]
 
 
 def test_nested_functions_keep_what_they_see():

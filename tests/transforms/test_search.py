@@ -22,7 +22,9 @@ from accelopt_core.evaluation import Bounds, Cause, Measured, Profile
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, KernelModule, Site, SiteGone
+from accelopt_core.transforms.normalize import NORMALIZE
 from infra.tasks.seed_index import load_seed
+from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
 from tests.transforms.running import priced_by
 
@@ -207,6 +209,8 @@ def test_what_was_tried_is_not_planned_again_by_code_or_by_name():
 
     assert game.plan("", history=(by_code,)).title == "go b, then go d"
     assert game.plan("", history=(by_name,)).title == "go b, then go d"
+    unsent = tuple(replace(each, outcome=Outcome.OUTRANKED) for each in (by_code, by_name))
+    assert game.plan("", history=unsent).title == "go b, then go c", "it was not sent to the device: it may be now"
 
 
 def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
@@ -216,6 +220,9 @@ def test_a_pair_that_memory_saw_fail_on_this_task_goes_behind_another():
     plan = game.proposer.planner.plan(replace(game.context(""), experiences=(lost,)))
 
     assert plan.title == "go b, then go d"
+    misled = replace(lost, used=9, helped=0)
+    plan = game.proposer.planner.plan(replace(game.context(""), experiences=(misled,)))
+    assert plan.title == "go b, then go c" and plan.follows == (misled.key,), "what misled before counts less"
 
 
 @pytest.mark.parametrize(
@@ -402,11 +409,61 @@ def test_small_gains_of_less_work_go_in_front_of_what_would_shut_them_out(monkey
     assert Game(REGROUPED, prices, 0.02, TIDIED).plan("").title == "go t, then go u, then go R"
 
 
+def test_they_go_in_front_of_several_steps_too(monkeypatch):
+    """R gains nothing by itself, and what it opens does."""
+    monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
+    edges = {"": "R", "R": "S", "t": "R", "tR": "S"}
+    prices = {"": 100.0, "t": 99.2, "R": 100.0, "RS": 90.0, "tR": 99.2, "tRS": 88.0}
+    plan = Game(edges, prices, 0.02, {"": "t"}).plan("")
+    assert plan.title == "go t, then go R, then go S" and plan.expected_gain_us == pytest.approx(12)
+
+
 def test_what_gains_nothing_in_front_or_takes_the_place_of_the_greater_step_stays_out(monkeypatch):
     monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
     prices = {"": 100.0, "t": 99.2, "u": 99.5, "R": 95.0, "tR": 95.0}
     assert Game(REGROUPED, prices, 0.02, TIDIED).plan("").title == "go R"
     assert Game({"": "R"}, prices, 0.02, TIDIED).plan("").title == "go R"
+
+
+class WalkOnTheSpot(Walk):
+    """Keeps the rest of the text. `edges` by word, with ~ behind it where the kernel is in normal form."""
+
+    def analyze(self, module: KernelModule, context) -> tuple[Site, ...]:
+        here = place(module.tree.code)
+        return tuple(Site(self.name, each, f"go {each}", 1, "open", "shorter") for each in self.edges.get(here, ""))
+
+    def apply(self, module: KernelModule, key: str) -> cst.Module:
+        source = module.tree.code
+        if key not in self.edges.get(place(source), ""):
+            raise SiteGone(key)
+        return cst.parse_module(source.replace(f"PATH = '{word(source)}'", f"PATH = '{word(source)}{key}'"))
+
+
+def place(source: str) -> str:
+    return word(source) + ("~" if "y_2" in source else "")
+
+
+def test_small_gains_at_the_kernel_as_it_stands_go_in_front_of_a_step_from_its_normal_form(monkeypatch):
+    """R is legal in normal form alone, and t wherever R was not taken: it is priced once, as the kernel stands."""
+    monkeypatch.setattr(planner, "LESS_WORK", frozenset({"tidy"}))
+    source = START.replace("    return x\n", "    y = 1\n    y = 2\n    return y\n")
+    prices = {"": 100.0, "~": 100.0, "t": 99.2, "t~": 99.2, "R~": 95.0, "tR~": 93.0}
+    asked: list[str] = []
+
+    def price(text: str) -> float:
+        asked.append(place(text))
+        return prices[place(text)]
+
+    walks = (NORMALIZE, WalkOnTheSpot({"~": "R", "t~": "R"}), WalkOnTheSpot({"": "t", "~": "t"}, "tidy"))
+    proposer = catalogue_proposer(priced_by(price), datetime.date.today, walks, LookAhead(), 0.02)
+    kernel = Candidate("input", source)
+    plan = proposer.planner.plan(
+        RoundContext(
+            1, TASK, kernel, measured(100.0), kernel, measured(100.0), 100.0, measured=((kernel, measured(100.0)),)
+        )
+    )
+    assert plan.title == "write the kernel in normal form, then go t, then go R"
+    assert plan.expected_gain_us == pytest.approx(7.0)
 
 
 def test_what_changes_loops_goes_alone():

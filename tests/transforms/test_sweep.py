@@ -12,6 +12,7 @@ from accelopt_core.catalogue.sweep import SweepingExecutor, settings_of
 from accelopt_core.evaluation import Bottleneck
 from accelopt_core.proposer import Feedback, RoundContext, UnusableReply
 from accelopt_core.task import ALONE
+from ka_extensions.outcome import Outcome
 from tests.attempts import attempted
 from tests.e2e.kernels import SLOW
 from tests.transforms.running import predictor, priced_by, random
@@ -90,6 +91,8 @@ def test_what_was_tried_is_not_tried_again() -> None:
     )  # fmt: skip
     context = replace(context_for(SLOW), history=(tried,))
     assert swept(TUNABLE, prices, context)[0] == with_step(1024)
+    unsent = replace(context, history=(replace(tried, outcome=Outcome.OUTRANKED, evaluation=None),))
+    assert swept(TUNABLE, prices, unsent)[0] == with_step(128)
     assert swept(TUNABLE, prices, context, (Feedback(with_step(1024), "wrong"),))[0] == with_step(2048)
     of_parent = replace(context, parent=Candidate("base", with_step(1024)))
     assert swept(TUNABLE, prices, of_parent)[0] == with_step(2048)

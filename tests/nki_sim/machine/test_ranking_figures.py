@@ -8,7 +8,6 @@ from benchmarks import ranking
 from benchmarks.timing_figures import by_family, clear_difference, figures
 from benchmarks.timing_rows import Outcome
 
-SAME_ORDER = [(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)]
 REVERSED = [(3.0, 10.0), (2.0, 20.0), (1.0, 30.0)]
 
 
@@ -28,26 +27,6 @@ def test_only_pairs_that_differ_clearly_are_counted() -> None:
 
 def test_equal_predictions_put_nothing_in_order() -> None:
     assert ranking.pairs_in_order([(5.0, 10.0), (5.0, 20.0)], 0.02) == (0, 1)
-
-
-def test_tau_b_counts_ties_as_kendall_does() -> None:
-    assert ranking.kendall_tau_b(SAME_ORDER) == 1
-    assert ranking.kendall_tau_b(REVERSED) == -1
-    # one tie among the predictions: (2 - 0) / sqrt(2 * 3)
-    assert ranking.kendall_tau_b([(1, 10), (1, 20), (2, 30)]) == pytest.approx(2 / 6**0.5)
-    assert ranking.kendall_tau_b([(1, 10), (1, 20)]) is None
-
-
-def test_regret_is_what_the_first_choices_cost() -> None:
-    rows = [(1.0, 30.0), (2.0, 20.0), (3.0, 10.0)]
-    assert ranking.regret_percent(rows, 1) == pytest.approx(200)
-    assert ranking.regret_percent(rows, 2) == pytest.approx(100)
-    assert ranking.regret_percent(rows, 3) == 0
-    assert ranking.regret_percent(rows, 3, best=8.0) == pytest.approx(25)  # the best was refused
-
-
-def test_of_equal_predictions_the_slower_is_what_a_search_may_get() -> None:
-    assert ranking.regret_percent([(1.0, 10.0), (1.0, 15.0)], 1) == pytest.approx(50)
 
 
 def outcome(number: int, predicted: float | None, measured: float | None, **more: object) -> Outcome:
