@@ -22,10 +22,11 @@ _ENTERED = "NKI_OPTIMIZER_ENTERED_VENV"
 """Set for the moment between leaving one interpreter and starting the other; a second try would be a loop."""
 
 
-def enter(script: str, extra: str = "", create: bool = False) -> None:
+def enter(script: str, extra: str = "", create: bool = False, module: str = "") -> None:
     """Returns if this interpreter can run `script`; else starts it again in .venv, or exits 2 with one line.
 
-    `extra`: an optional dependency group that is needed too. `create`: build .venv where it is missing.
+    `extra`: an optional dependency group that is needed too. `create`: build .venv where it is missing. `module`: the
+    name that `script` was started by, as `python -m NAME`.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -51,7 +52,8 @@ def enter(script: str, extra: str = "", create: bool = False) -> None:
     os.environ.pop("__PYVENV_LAUNCHER__", None)  # macOS: it would make the new interpreter think it is the old one
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(str(python), [str(python), str(Path(script).resolve()), *sys.argv[1:]])
+    what = ["-m", module] if module else [str(Path(script).resolve())]
+    os.execv(str(python), [str(python), *what, *sys.argv[1:]])
 
 
 def missing(extra: str = "") -> list[str]:

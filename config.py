@@ -18,6 +18,7 @@ from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
+from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
 from infra.settings_reader import (
     Given,
     Group,
@@ -36,10 +37,12 @@ from infra.settings_reader import (
     unknown_flag,
 )
 from infra.terminal.command_help import COMMAND_HELP
+from infra.terminal.started_as import program, started_as
 from infra.toml_files import BadToml, read_toml
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES
 
 PROJECT = Path(__file__).resolve().parent
+FOLDERS = default_folders(PROJECT, os.environ, Path.cwd())
 VERSION = "0.1.0"
 CONFIG_FILE = "nki-optimizer.toml"
 CONFIG_VARIABLE = "NKI_OPT_CONFIG"
@@ -114,9 +117,9 @@ class RunSettings(Group):
         None, "Go on with an interrupted run: its id, or none for the latest.", metavar="RUN-ID", const=LATEST
     )
     replay: bool = setting(False, "Use evaluations that earlier runs have stored instead of measuring again.")
-    checkpoints: Path = setting(PROJECT / "checkpoints", "Folder of all runs, one folder each.", metavar="DIR")
+    checkpoints: Path = setting(FOLDERS.checkpoints, "Folder of all runs, one folder each.", metavar="DIR")
     memory: Path = setting(
-        PROJECT / "optimization_memory" / "rewrites.json",
+        FOLDERS.memory,
         "What earlier runs learned; shared by all runs.",
         metavar="FILE",
     )
@@ -371,7 +374,7 @@ class CalibrationSettings(Group):
     )
     shipped_model: bool = setting(False, "Use the shipped constants even on a device that is calibrated.")
     calibrations: Path = setting(
-        PROJECT / "calibrations", "Folder of all calibrations, one file per machine, SDK and compiler.", metavar="DIR"
+        FOLDERS.calibrations, "Folder of all calibrations, one file per machine, SDK and compiler.", metavar="DIR"
     )
     calibrate_minutes: float = setting(
         10.0, "Most minutes of device time for a calibration, all its calls together.", metavar="MIN", legal=_POSITIVE
@@ -458,15 +461,21 @@ exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wron
             4 target unreachable · 5 budget used up or interrupted
 """
 
+_WHERE_IT_KEEPS = f"""
+Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
+${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
+Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc; zsh and others likewise.
+"""
+
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 
 
-def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
+def parser(prog: str = program()) -> argparse.ArgumentParser:
     made = Parser(
-        prog=program,
+        prog=prog,
         usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
-        epilog=EPILOG,
+        epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
         allow_abbrev=False,
     )
@@ -479,14 +488,14 @@ def parser(program: str = "orchestrator.py") -> argparse.ArgumentParser:
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
-def command_help(command: str, program: str = "orchestrator.py") -> str:
+def command_help(command: str, prog: str = program()) -> str:
     """Every flag is legal there; the groups that matter are listed."""
     told = COMMAND_HELP[command]
     made = Parser(
-        prog=program,
+        prog=prog,
         usage=f"%(prog)s {command} {told.words} [flags]",
         description=told.description,
-        epilog=told.epilog,
+        epilog=started_as(told.epilog),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)

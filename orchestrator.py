@@ -30,6 +30,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
+from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _complain(problem: object, status: int) -> int:
-    print(f"orchestrator: {problem}", file=sys.stderr)
+    print(f"{program().removesuffix('.py')}: {started_as(str(problem))}", file=sys.stderr)
     return status
 
 
@@ -173,7 +174,8 @@ def doctor(invocation: config.Invocation) -> int:
             ),
         )
         if report_of_host.evaluates_on_neuron:
-            print(f"calibration  {assembly.calibration_of_host(invocation.settings, host, report_of_host)}")
+            found = assembly.calibration_of_host(invocation.settings, host, report_of_host)
+            print(f"calibration  {started_as(found)}")
     return status
 
 

@@ -5,7 +5,7 @@
 #   ./run.sh ubuntu@10.0.0.1     the same on a real one, over SSH
 #   ./run.sh --setup             set up only
 #
-# NKI_OPTIMIZER_PYTHON names the Python to build .venv with (3.10 to 3.13); NKI_OPTIMIZER_VENV another folder for it.
+# NKI_OPTIMIZER_PYTHON names the Python to build .venv with (3.10 to 3.14); NKI_OPTIMIZER_VENV another folder for it.
 set -u
 
 fail() {
@@ -35,18 +35,18 @@ is_ready() {
     [ -x "$venv/bin/python" ] && [ -f "$venv/.ready" ] && [ "$(cat "$venv/.ready")" = "$wanted" ]
 }
 
-suits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 14))' >/dev/null 2>&1; }
+suits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' >/dev/null 2>&1; }
 builds_venvs() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
 
 find_python() {
     if [ -n "${NKI_OPTIMIZER_PYTHON:-}" ]; then
-        suits "$NKI_OPTIMIZER_PYTHON" || fail "NKI_OPTIMIZER_PYTHON=$NKI_OPTIMIZER_PYTHON is no working Python 3.10 to 3.13"
+        suits "$NKI_OPTIMIZER_PYTHON" || fail "NKI_OPTIMIZER_PYTHON=$NKI_OPTIMIZER_PYTHON is no working Python 3.10 to 3.14"
         builds_venvs "$NKI_OPTIMIZER_PYTHON" || fail "$NKI_OPTIMIZER_PYTHON has no venv and ensurepip modules: use another one"
         python=$NKI_OPTIMIZER_PYTHON
         return
     fi
     without_venv=
-    for name in python3.13 python3.12 python3.11 python3.10 python3 python \
+    for name in python3.13 python3.12 python3.11 python3.10 python3.14 python3 python \
         /opt/homebrew/bin/python3 /usr/local/bin/python3; do
         suits "$name" || continue
         if builds_venvs "$name"; then
@@ -59,7 +59,7 @@ find_python() {
         version=$("$without_venv" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         fail "$without_venv cannot build a virtual environment: on Debian or Ubuntu run \`sudo apt install python$version-venv\`, then this again"
     fi
-    fail "no Python 3.10 to 3.13 found: install one (Debian/Ubuntu: sudo apt install python3 python3-venv; macOS: brew install python@3.12), then run this again"
+    fail "no Python 3.10 to 3.14 found: install one (Debian/Ubuntu: sudo apt install python3 python3-venv; macOS: brew install python@3.12), then run this again"
 }
 
 # Two first starts at once: the second waits for the first.

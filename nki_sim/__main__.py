@@ -38,8 +38,9 @@ class UsageError(Exception):
     """What to change in the command line."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, program: str = "python -m nki_sim") -> int:
+    """`program`: what it was started as, for usage lines."""
+    options = parser(program).parse_args(arguments)
     try:
         return int(options.action(options))
     except UsageError as error:
@@ -57,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m nki_sim", description="NKI kernels on a CPU.")
-    commands = parser.add_subparsers(required=True, metavar="run|check|trace|profile|migrate")
+def parser(program: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog=program, description="NKI kernels on a CPU.")
+    commands = made.add_subparsers(required=True, metavar="run|check|trace|profile|migrate")
     run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
     _kernel_options(run)
     run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
@@ -95,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     migrate.add_argument("--problem", metavar="REF.py", type=Path, help="reference module whose arguments are used")
     migrate.add_argument("--grid", metavar="4x2", default="", help="launch grid that a kernel of NKI 0.1 is called on")
     migrate.set_defaults(action=_migrate)
-    return parser
+    return made
 
 
 def _kernel_options(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from infra.calibration.calibrating import Calibrated
 from infra.calibration.constants import CONSTANTS, NOT_MEASURED
 from infra.calibration.file import CalibrationRecord, KernelRecord
 from infra.calibration.rows import Row
+from infra.terminal.started_as import started_as
 from infra.terminal.wording import duration, one_line, printable
 from nki_sim.calibration import constant_of
 from nki_sim.machine import machine
@@ -184,7 +185,7 @@ def _conclusion(outcome: Calibrated, host: str) -> Iterator[str]:
         yield f"Kept: {_shown(outcome.path)}"
         yield f"  from now on predictions, bounds and gaps of runs on {host} are of these constants"
         yield f"  to simulate this machine without it: --machine {record.machine} --calibration {_shown(outcome.path)}"
-        yield "  to send the measurements back: orchestrator.py calibrate --export rows.csv"
+        yield started_as("  to send the measurements back: orchestrator.py calibrate --export rows.csv")
     elif not truth.kernels:
         yield "Not kept: no kernel was measured that was not fitted, so nobody knows how true it is."
     else:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from accelopt_core.catalogue.explaining import Answer, ExplainedGap, Explanation, Verdict, details, heading, reasons
 from accelopt_core.evaluation import Measured, explain
+from infra.terminal.started_as import started_as
 from infra.terminal.wording import latency, one_line
 
 GAPS_IN_SHORT = 3
@@ -90,4 +91,5 @@ def print_what_is_left(console: Console, explanation: Explanation, run_id: str) 
         console.print(Text(f"  {one_line(heading(gap))}"), soft_wrap=True)
         for reason in reasons(gap)[:REASONS_IN_SHORT]:
             console.print(Text(f"    {one_line(reason)}", style="dim"), soft_wrap=True)
-    console.print(Text(f"all of it: python3 orchestrator.py explain {run_id}", style="dim"), soft_wrap=True)
+    how = started_as(f"python3 orchestrator.py explain {run_id}")
+    console.print(Text(f"all of it: {how}", style="dim"), soft_wrap=True)

@@ -28,6 +28,7 @@ from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
+from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 from ka_extensions.ranking import kendall_tau_b, regret_percent
 
@@ -300,7 +301,7 @@ def print_runs(console: Console, checkpoints: Path) -> None:
             continue
         table.add_row(*_run_row(run_id, summary))
     if not known:
-        console.print(f"no run in {checkpoints} yet: ./run.sh starts one")
+        console.print(f"no run in {checkpoints} yet: {started_as('./run.sh')} starts one")
         return
     _print_whole(console, table)
     for line in damage:

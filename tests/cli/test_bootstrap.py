@@ -150,7 +150,7 @@ def test_what_it_asks_for_is_what_pyproject_says(extra: str) -> None:
     assert bootstrap.requirements(extra) == [tuple(part.strip() for part in pair) for pair in wanted]
 
 
-@pytest.mark.parametrize("script", ["bootstrap.py", "orchestrator.py", "test_agent.py"])
+@pytest.mark.parametrize("script", ["bootstrap.py", "orchestrator.py", "test_agent.py", "nki_sim/__init__.py"])
 def test_an_old_interpreter_can_read_what_it_is_started_with(script: str) -> None:
     ast.parse((ROOT / script).read_text(), feature_version=(3, 8))
 

@@ -189,7 +189,7 @@ def test_without_python_it_says_how_to_get_one(tmp_path: Path) -> None:
     script(tools / "python3.12", 'exec /bin/sh -c "exit 1"')
     done = run(project, PATH=str(tools))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "no Python 3.10 to 3.13 found" in done.stderr and "apt install" in done.stderr
+    assert "no Python 3.10 to 3.14 found" in done.stderr and "apt install" in done.stderr
 
 
 @pytest.mark.skipif(ABSENT, reason="this machine has a Python that run.sh finds without PATH")

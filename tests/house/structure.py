@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_sim")
+PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_optimizer", "nki_sim")
 TOP = ("orchestrator", "config", "bootstrap")
 
 
@@ -55,7 +55,7 @@ def _longest_known(name: str) -> str:
 def room(module: str) -> str:
     """`infra.ssh.runner` -> `infra.ssh`; a file beside the rooms is one of its own; packages without rooms are one."""
     parts = module.split(".")
-    if parts[0] in ("nki_sim", "ka_extensions"):
+    if parts[0] in ("nki_sim", "ka_extensions", "nki_optimizer"):
         return parts[0]
     return ".".join(parts[:2])
 

@@ -279,7 +279,7 @@ def test_a_job_that_fills_the_disk_is_over_and_nothing_runs_on(sshd: Sshd, small
         assert not list((small_disk / "work" / "jobs").iterdir())
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_the_remote_agent_works_with_pythons_older_and_newer_than_ours(sshd: Sshd, work: Path, version: str) -> None:
     installed = [Path(path) for path in (shutil.which(f"python{version}"),) if path]
     installed += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))

@@ -1,0 +1,32 @@
+"""What a person types to start the program: texts name it as in a clone, and say it as it is here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from infra.runs.default_folders import is_installed
+
+TREE = Path(__file__).resolve().parents[2]
+INSTALLED = "nki-optimizer"
+
+_IN_A_CLONE = re.compile(r"(?:python3 )?orchestrator\.py\b|\./run\.sh\b")
+_IN_A_COLUMN = re.compile(rf"^( *(?:{_IN_A_CLONE.pattern})(?:.*?\S)??) {{2,}}(?=\S)", re.MULTILINE)
+"""A command that stands before its explanation."""
+
+
+def program(tree: Path = TREE) -> str:
+    """For usage lines and before messages."""
+    return INSTALLED if is_installed(tree) else "orchestrator.py"
+
+
+def started_as(text: str, tree: Path = TREE) -> str:
+    """`text` with the command that there is; columns stay where they are as far as they can."""
+    if not is_installed(tree):
+        return text
+
+    def in_its_column(line: re.Match[str]) -> str:
+        command = _IN_A_CLONE.sub(INSTALLED, line[1])
+        return command + " " * max(2, len(line[0]) - len(command))
+
+    return _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text))

@@ -1,0 +1,170 @@
+"""What `pip install` gives: a wheel, built by way of the source distribution, in an empty environment elsewhere.
+
+Needs a package index, as an installation does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra.judging.shipment import files_to_ship, judge_fingerprint
+from infra.toml_files import read_toml
+from tests.e2e.kernels import REFERENCE, SLOW
+from tests.house.structure import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+KERNELS = "nki_optimizer/tree/nkibench_seeds"
+LEFT_OUT = ("tests/", "benchmarks/", "docs/", "checkpoints/", "optimization_memory/")
+"""Of the repository; with what is for a clone only, at its top."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    _succeed(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the wheel and what it depends on, and nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    _succeed(sys.executable, "-m", "venv", str(folder))
+    (wheel,) = built.glob("*.whl")
+    _succeed(
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--no-compile",
+        "--disable-pip-version-check",
+        str(wheel),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(environment: Path) -> Path:
+    return Path(next(environment.glob("lib/python3*/site-packages")))
+
+
+def _succeed(*argv: str) -> None:
+    done = subprocess.run(argv, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def start(environment: Path, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A command of that environment, by a user whose home is `folder`/home and who is in `folder`/work."""
+    (folder / "work").mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    return subprocess.run(
+        [str(environment / "bin" / argv[0]), *argv[1:]],
+        cwd=folder / "work",
+        env={**kept, "HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_only_two_names_reach_site_packages(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    version = read_toml(ROOT / "pyproject.toml")["project"]["version"]
+    assert {name.split("/")[0] for name in names} == {
+        "nki_optimizer", "nki_sim", f"nki_optimizer-{version}.dist-info",
+    }  # fmt: skip
+    assert [name for name in names if name.startswith("nki_sim/")] == ["nki_sim/__init__.py"]
+
+
+def test_the_wheel_has_every_file_of_the_program_and_the_source_every_file(built: Path) -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        assert set(listed) <= {name.partition("/")[2] for name in archive.getnames()}
+    (wheel,) = built.glob("*.whl")
+    inside = {
+        name.removeprefix("nki_optimizer/tree/")
+        for name in zipfile.ZipFile(wheel).namelist()
+        if name.startswith("nki_optimizer/tree/")
+    }
+    wanted = {name for name in listed if "/" in name and not name.startswith((".", "nki_optimizer/", *LEFT_OUT))}
+    assert inside == wanted | {"orchestrator.py", "config.py", "bootstrap.py", "setup_trn2.sh"}
+
+
+def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
+    environment: Path, site: Path, tmp_path: Path
+) -> None:
+    def installed() -> set[str]:
+        return {str(path) for path in site.rglob("*") if "__pycache__" not in path.parts}
+
+    before = installed()
+    (tmp_path / "mine.py").write_text(SLOW)
+    (tmp_path / "mine_reference.py").write_text(REFERENCE)
+    run = start(environment, tmp_path, "nki-optimizer", "--kernel", "../mine.py", "--rounds", "1")
+    assert run.returncode == 0 and "improved" in run.stdout, run.stderr
+    (folder,) = (tmp_path / "work" / "checkpoints").iterdir()
+    assert (folder / "best_kernel.py").is_file()
+    data = tmp_path / "home" / ".local" / "share" / "nki-optimizer"
+    assert (data / "rewrites.json").is_file()
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoints"]
+    assert installed() == before
+    shown = start(environment, tmp_path, "nki-optimizer", "runs")
+    assert folder.name in shown.stdout, shown.stderr
+
+
+def test_help_names_the_command_and_where_things_are_kept(environment: Path, tmp_path: Path) -> None:
+    said = start(environment, tmp_path, "nki-optimizer", "--help").stdout
+    assert said.startswith("usage: nki-optimizer ") and "$XDG_DATA_HOME/nki-optimizer" in said
+    assert str(tmp_path / "work" / "checkpoints") in "".join(said.split())
+    explained = start(environment, tmp_path, "nki-optimizer", "explain", "--help").stdout
+    for text in (said, explained):
+        assert "orchestrator.py" not in text and "run.sh" not in text
+    wrong = start(environment, tmp_path, "nki-optimizer", "--kernel", "nowhere.py")
+    assert wrong.returncode == 2 and wrong.stderr.startswith("nki-optimizer: ")
+
+
+def test_the_doctor_proves_the_simulator(environment: Path, tmp_path: Path) -> None:
+    done = start(environment, tmp_path, "nki-optimizer", "doctor")
+    assert done.returncode == 0 and "known kernel          right on simulated trn2" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("how", [("nki-sim",), ("python", "-m", "nki_sim")], ids=" ".join)
+def test_the_simulator_by_itself(environment: Path, site: Path, tmp_path: Path, how: tuple[str, ...]) -> None:
+    kernel = str(site / KERNELS / "silu" / "kernel.py")
+    checked = start(environment, tmp_path, *how, "check", kernel)
+    assert checked.stdout == "0 errors, 0 warnings for NKI 0.7\n", checked.stderr
+    profiled = start(environment, tmp_path, *how, "profile", kernel, "--shape", "256x512:float32")
+    assert profiled.returncode == 0 and "us on simulated trn2" in profiled.stdout, profiled.stderr
+
+
+def test_python_imports_the_two_names_and_no_other(environment: Path, site: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; before = list(sys.path); import nki_sim, nki_sim.machine; assert sys.path == before; "
+        "from nki_optimizer import NKIKernel, TREE; assert sys.path == [*before, str(TREE)]; "
+        "print(nki_sim.machine.__file__, NKIKernel.__module__)"
+    )
+    done = start(environment, tmp_path, "python", "-c", code)
+    assert done.stdout.split() == [str(site / "nki_optimizer/tree/nki_sim/machine.py"), "infra.nki_kernel"], done.stderr
+    for name in ("config", "bootstrap", "orchestrator", "infra", "prompts", "accelopt_core", "ka_extensions"):
+        done = start(environment, tmp_path, "python", "-c", f"import {name}")
+        assert "ModuleNotFoundError" in done.stderr, name
+
+
+def test_what_travels_to_a_host_is_what_travels_from_a_clone(environment: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from nki_optimizer import TREE; sys.path.insert(0, str(TREE)); "
+        "from infra.judging.shipment import files_to_ship, judge_fingerprint; "
+        "print(judge_fingerprint(), *files_to_ship())"
+    )
+    done = start(environment, tmp_path, "python", "-c", code)
+    assert done.stdout.split() == [judge_fingerprint(), *files_to_ship()], done.stderr
