@@ -9,11 +9,21 @@ is compiled for real here; what is found is only planned.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.nodes import (
+    LEAST_SUMMAND,
+    Allowance,
+    Idea,
+    LookAhead,
+    Node,
+    idea_of,
+    left_s,
+    name_of_site,
+    name_of_step,
+    node_after,
+)
 from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_rewrites
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
@@ -21,73 +31,6 @@ from accelopt_core.proposer import RoundContext
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
-
-
-@dataclass(frozen=True)
-class LookAhead:
-    """How far the search goes once the nearest kernels hold nothing."""
-
-    most_kernels: int = 60
-    """Two steps away, priced for one plan; what was priced once is remembered."""
-    most_work: int = 20_000_000
-    """For one plan, in instructions of the kernels that are priced; that a kernel is looked at counts as some of them
-    (LOOKING, STARTING). Not in seconds: what is found depends neither on how fast a machine is nor on how busy."""
-    roots: int = 3
-    """Measured kernels to start from, the fastest first."""
-    explore_within: float = 1.5
-    """Kernels slower than the best by more than this factor, measured or one step away, are not gone on from."""
-    least_headroom: float = 0.05
-    """Of the best latency, above the floor that no kernel can beat: for less, two steps away is not looked at."""
-    longest_sum: int = 6
-    """Steps whose gains are added up."""
-    most_together: int = 8
-    """Sites of one transform that one plan takes."""
-
-
-LOOKING = 30_000
-"""Instructions that could be priced in the time it takes to find the steps from one kernel, about."""
-STARTING = 8_000
-"""The same of a process that compiles a kernel."""
-
-LEAST_SUMMAND = 0.002
-"""Of the latency: a step that gains less is not worth its lines, also as one of several."""
-
-
-@dataclass(frozen=True)
-class Idea:
-    """A path from a measured kernel to one that is predicted to be faster than the best."""
-
-    root: Candidate
-    path: tuple[Site, ...]
-    """Each priced: what it gains over the kernel before it, which may be less than nothing."""
-    root_us: float
-    after_us: float
-    source: str
-    """The kernel at its end."""
-
-    @property
-    def gain_us(self) -> float:
-        """Over the root."""
-        return self.root_us - self.after_us
-
-    @property
-    def title(self) -> str:
-        return ", then ".join(site.what for site in self.path)
-
-    @property
-    def names(self) -> tuple[SiteName, ...]:
-        return tuple(SiteName(site.transform, site.key) for site in self.path)
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A kernel that was priced on the way."""
-
-    root: Candidate
-    root_us: float
-    path: tuple[Site, ...]
-    source: str
-    us: float
 
 
 class Search:
@@ -117,6 +60,10 @@ class Search:
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]
 
+    def beats(self, us: float, best_us: float) -> bool:
+        """By so much that predictions can tell?"""
+        return us <= (1 - self._worth) * best_us
+
     def is_tie(self, idea: Idea) -> bool:
         """Does it gain too little for predictions to tell it from the kernel it starts from?"""
         return idea.gain_us < self._worth * idea.root_us
@@ -145,7 +92,7 @@ class Search:
         return count + more, ideas + [idea for idea in others if idea.source not in known]
 
     def _steps_from(
-        self, context: RoundContext, starts: Sequence[_Node], before_us: float, wanted: Callable[[SiteName], bool]
+        self, context: RoundContext, starts: Sequence[Node], before_us: float, wanted: Callable[[SiteName], bool]
     ) -> tuple[int, list[Idea]]:
         result = context.parent_result
         analysis = AnalysisContext(result.bottleneck, result.profile.fields)
@@ -153,13 +100,13 @@ class Search:
         known: set[SiteName] = set()
         for start in starts:
             legal = legal_rewrites(_parsed(start.source, context), analysis, self._transforms, wanted)
-            steps = _untried(context, start, [step for step in legal if _name(step) not in known])
-            known |= {_name(step) for step in legal}
-            prices = self._predict([step.source for step in steps], _left_s(context))
+            steps = _untried(context, start, [step for step in legal if name_of_step(step) not in known])
+            known |= {name_of_step(step) for step in legal}
+            prices = self._predict([step.source for step in steps], left_s(context))
             count += len(steps)
-            nodes = [_after(start, step, us) for step in steps if (us := prices.get(step.source)) is not None]
-            gaining = {_name_of(node.path[-1]) for node in nodes if node.us <= (1 - LEAST_SUMMAND) * start.us}
-            gainless = {_name(step) for step in steps if step.source in prices} - gaining
+            nodes = [node_after(start, step, us) for step in steps if (us := prices.get(step.source)) is not None]
+            gaining = {name_of_site(node.path[-1]) for node in nodes if node.us <= (1 - LEAST_SUMMAND) * start.us}
+            gainless = {name_of_step(step) for step in steps if step.source in prices} - gaining
             self._gainless[context.parent.content_hash] = (
                 self._gainless.get(context.parent.content_hash, frozenset()) | gainless
             )
@@ -172,17 +119,17 @@ class Search:
 
         Each chain takes the step that gains most, and the greatest first step is begun with.
         """
-        clock = _Allowance(self._look_ahead, context)
+        clock = Allowance(self._look_ahead, context)
         for first in sorted(ties, key=lambda idea: idea.after_us):
-            node = _Node(first.root, first.root_us, first.path, first.source, first.after_us)
+            node = Node(first.root, first.root_us, first.path, first.source, first.after_us)
             while len(node.path) < self._look_ahead.longest_sum:
                 clock.left = self._look_ahead.most_kernels  # of every kernel on the way: the next rounds need them too
-                children = self._children(context, node, self._legal(node.source, context), clock)
+                children = self._children(context, node, self.legal(node.source, context), clock)
                 gaining = [child for child in children if child.us <= (1 - LEAST_SUMMAND) * node.us]
                 if not gaining:
                     break
                 node = min(gaining, key=lambda child: child.us)
-                idea = _idea(node)
+                idea = idea_of(node)
                 if not self.is_tie(idea):
                     return [idea]
             if clock.is_over:
@@ -196,19 +143,19 @@ class Search:
         """
         *before, last = idea.path
         alike = [o for o in others if o.root is idea.root and [*o.path[:-1]] == before and _does_as(o, last)]
-        node = _Node(idea.root, idea.root_us, idea.path, idea.source, idea.after_us)
+        node = Node(idea.root, idea.root_us, idea.path, idea.source, idea.after_us)
         for other in sorted(alike, key=lambda each: each.after_us)[: 2 * self._look_ahead.most_together]:
-            if _left_s(context) <= 0:
+            if left_s(context) <= 0:
                 break
             wanted = other.path[-1]
-            after = self._further(node, wanted, context)
+            after = self.after(node, wanted, context)
             gains_us = wanted.predicted_gain_us or 0.0
             if after is None or node.us - after.us < max(gains_us / 2, LEAST_SUMMAND * node.us):
                 continue
             node = after
             if len(node.path) - len(before) == self._look_ahead.most_together:
                 break
-        return _idea(node)
+        return idea_of(node)
 
     def preceded(self, idea: Idea, others: Sequence[Idea], context: RoundContext) -> Idea:
         """The idea, and in front of it those others, each a tie by itself, that it gains more with.
@@ -223,31 +170,31 @@ class Search:
         begins = ((), front.path)
         alike = [o for o in others if o.root is idea.root and o.source != idea.source and o.path[:-1] in begins]
         for other in sorted(alike, key=lambda each: each.after_us)[: self._look_ahead.longest_sum]:
-            if _left_s(context) <= 0:
+            if left_s(context) <= 0:
                 break
-            whole = first = self._further(front, other.path[-1], context)
+            whole = first = self.after(front, other.path[-1], context)
             for step in steps:
-                whole = self._further(whole, step, context) if whole is not None else None
+                whole = self.after(whole, step, context) if whole is not None else None
             if first is None or whole is None or whole.us > found.after_us - LEAST_SUMMAND * idea.after_us:
                 continue
-            front, found = first, _idea(whole)
+            front, found = first, idea_of(whole)
         return found
 
-    def _start_of(self, idea: Idea, context: RoundContext) -> _Node:
+    def _start_of(self, idea: Idea, context: RoundContext) -> Node:
         """The form of its kernel that it begins at."""
         as_is, *forms = self._starts(context, idea.root, idea.root_us)
         return next((form for form in forms if form.path == idea.path[:1]), as_is)
 
-    def _further(self, node: _Node, site: Site, context: RoundContext) -> _Node | None:
+    def after(self, node: Node, site: Site, context: RoundContext) -> Node | None:
         """After one more step, where that is still legal; priced."""
         legal = {step.site.key: step for step in self._of_kind(node.source, context, site.transform)}
         step = legal.get(site.key)
         us = self.price_us(step.source) if step is not None else None
-        return None if step is None or us is None else _after(node, step, us)
+        return None if step is None or us is None else node_after(node, step, us)
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
-        clock = _Allowance(self._look_ahead, context)
+        clock = Allowance(self._look_ahead, context)
         best_us = self.price_us(context.best.source)
         if best_us is None:
             return 0, []
@@ -257,28 +204,28 @@ class Search:
                 return clock.priced, ideas
         return clock.priced, []
 
-    def _within_two_steps(
-        self, context: RoundContext, root: Candidate, best_us: float, clock: _Allowance
-    ) -> list[Idea]:
+    def _within_two_steps(self, context: RoundContext, root: Candidate, best_us: float, clock: Allowance) -> list[Idea]:
         """To the end, before the next kernel is begun: the best, which comes first, gets most of the time."""
         enough_us, too_slow_us = (1 - self._worth) * best_us, self._look_ahead.explore_within * best_us
         root_us = self.price_us(root.source)
         if root_us is None or root_us > too_slow_us:
             return []
         start = self._starts(context, root, root_us)[-1]  # more is legal from the normal form
-        legal = self._legal(start.source, context)
+        legal = self.legal(start.source, context)
         children = self._children(context, start, legal, clock)
         if ideas := _ideas(children, enough_us):
             return ideas
         nodes = [node for node in children if node.us <= too_slow_us and node.source not in clock.gone_through]
         clock.gone_through |= {node.source for node in nodes}
-        before = {_name(step) for step in legal}
+        before = {name_of_step(step) for step in legal}
         # What a first step opens comes before what could have been done without it.
         for opened in (True, False):
             for node in sorted(nodes, key=lambda node: node.us):
                 if clock.is_over:
                     return []
-                steps = [step for step in self._legal(node.source, context) if (_name(step) not in before) is opened]
+                steps = [
+                    step for step in self.legal(node.source, context) if (name_of_step(step) not in before) is opened
+                ]
                 if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
                     return ideas
         return []
@@ -291,14 +238,17 @@ class Search:
         measured = context.measured or ((context.parent, context.parent_result),)
         return sorted(measured, key=lambda pair: pair[1].latency_us)[: self._look_ahead.roots]
 
-    def _starts(self, context: RoundContext, root: Candidate, root_us: float) -> list[_Node]:
+    def _starts(self, context: RoundContext, root: Candidate, root_us: float) -> list[Node]:
+        return self.forms(context, Node(root, root_us, (), root.source, root_us))
+
+    def forms(self, context: RoundContext, node: Node) -> list[Node]:
         """The kernel as it stands, and its normal forms where those are others."""
-        starts = [_Node(root, root_us, (), root.source, root_us)]
-        for form in self._normal_forms(root.source, context) if self._begins_normal else ():
+        forms = [node]
+        for form in self._normal_forms(node.source, context) if self._begins_normal else ():
             us = self.price_us(form.source)
             if us is not None:
-                starts.append(_after(starts[0], form, us))
-        return starts
+                forms.append(node_after(node, form, us))
+        return forms
 
     def _normal_forms(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
         if source not in self._normal:
@@ -310,24 +260,29 @@ class Search:
             self._normal[source] = found
         return self._normal[source]
 
-    def _children(self, context: RoundContext, node: _Node, legal: Sequence[Rewrite], clock: _Allowance) -> list[_Node]:
+    def _children(self, context: RoundContext, node: Node, legal: Sequence[Rewrite], clock: Allowance) -> list[Node]:
         steps = _untried(context, node, legal)
         if any(site.transform != NORMALIZE.name for site in node.path):
             steps = steps[: clock.left]
             clock.left -= len(steps)
+        return self.priced(context, node, steps, clock)
+
+    def priced(self, context: RoundContext, node: Node, steps: Sequence[Rewrite], clock: Allowance) -> list[Node]:
+        """The kernels after each of these steps, as far as the work is allowed; without those that do not compile."""
         steps = steps[: clock.affordable(node.source, len(steps))]
-        if not steps or _left_s(context) <= 0:
+        if not steps or left_s(context) <= 0:
             return []
-        prices = self._predict([step.source for step in steps], _left_s(context))
+        prices = self._predict([step.source for step in steps], left_s(context))
         clock.priced += len(prices)
         made = []
         for step in steps:
             us = prices.get(step.source)
             if us is not None:
-                made.append(_after(node, step, us))
+                made.append(node_after(node, step, us))
         return made
 
-    def _legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
+    def legal(self, source: str, context: RoundContext) -> tuple[Rewrite, ...]:
+        """Every step from a kernel that no profile is known of; none from what the transforms cannot read."""
         if source not in self._steps:
             try:
                 self._steps[source] = legal_rewrites(_parsed(source, context), AnalysisContext(), self._transforms)
@@ -338,43 +293,6 @@ class Search:
 
 def _parsed(source: str, context: RoundContext) -> KernelModule:
     return parse_kernel(source, context.task.around.entry_points, context.task.around)
-
-
-class _Allowance:
-    """What is left of the work and of the number of kernels that one plan may price."""
-
-    def __init__(self, look_ahead: LookAhead, context: RoundContext) -> None:
-        self._context = context
-        self._work = look_ahead.most_work
-        self._looked_at: set[str] = set()
-        self._each = STARTING + _instructions(context.parent_result)
-        self.left = look_ahead.most_kernels
-        self.priced = 0
-        self.gone_through: set[str] = set()
-        """Kernels one step away, by source: two measured ones may lead to the same."""
-
-    @property
-    def is_over(self) -> bool:
-        return self._work < self._each or not self.left or _left_s(self._context) <= 0
-
-    def affordable(self, source: str, kernels: int) -> int:
-        """How many of the steps from a kernel are priced. What is known already counts too: what is found does not
-        depend on what earlier rounds asked for."""
-        if source not in self._looked_at:
-            self._looked_at.add(source)
-            self._work -= LOOKING
-        kernels = max(0, min(kernels, self._work // self._each))
-        self._work -= kernels * self._each
-        return kernels
-
-
-def _instructions(result: Measured) -> int:
-    """Of a measured kernel, transfers among them; 0 where its profile does not tell."""
-    return int(sum(n for name, n in result.profile.fields.items() if name in _COUNTS))
-
-
-_ENGINES = ("tensor", "vector", "scalar", "gpsimd")
-_COUNTS = frozenset({"dma_transfer_count", *(f"{engine}_engine_instruction_count" for engine in _ENGINES)})
 
 
 def tried(context: RoundContext, root: Candidate, content_hash: str, title: str) -> bool:
@@ -388,7 +306,7 @@ def tried(context: RoundContext, root: Candidate, content_hash: str, title: str)
     )
 
 
-def _untried(context: RoundContext, node: _Node, steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
+def _untried(context: RoundContext, node: Node, steps: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
     before = [site.what for site in node.path]
     return tuple(
         step
@@ -397,29 +315,9 @@ def _untried(context: RoundContext, node: _Node, steps: Sequence[Rewrite]) -> tu
     )
 
 
-def _after(node: _Node, step: Rewrite, us: float) -> _Node:
-    return _Node(node.root, node.root_us, (*node.path, step.site.priced(node.us - us)), step.source, us)
-
-
-def _name(step: Rewrite) -> SiteName:
-    return _name_of(step.site)
-
-
-def _name_of(site: Site) -> SiteName:
-    return SiteName(site.transform, site.key)
-
-
-def _left_s(context: RoundContext) -> float:
-    return max(0.0, context.until - time.monotonic())
-
-
 def _does_as(idea: Idea, site: Site) -> bool:
     return idea.path[-1].transform == site.transform and idea.path[-1].key != site.key
 
 
-def _ideas(nodes: Sequence[_Node], enough_us: float) -> list[Idea]:
-    return [_idea(node) for node in nodes if node.us <= enough_us]
-
-
-def _idea(node: _Node) -> Idea:
-    return Idea(node.root, node.path, node.root_us, node.us, node.source)
+def _ideas(nodes: Sequence[Node], enough_us: float) -> list[Idea]:
+    return [idea_of(node) for node in nodes if node.us <= enough_us]

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Candidate, Plan, source_hash
-from accelopt_core.catalogue.look_ahead import Idea, LookAhead, Search, tried
+from accelopt_core.catalogue.descent import Descent
+from accelopt_core.catalogue.look_ahead import Search, tried
+from accelopt_core.catalogue.nodes import Idea, LookAhead
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, explain
@@ -92,6 +94,7 @@ class CataloguePlanner:
         self._look_ahead = look_ahead
         self._tie = tie
         self._search = Search(predict, transforms, look_ahead, tie, arguments)
+        self._descent = Descent(self._search, look_ahead)
 
     def plan(self, context: RoundContext) -> Plan:
         """Raises NothingToPlan when no untried way promises a gain worth a round."""
@@ -124,6 +127,9 @@ class CataloguePlanner:
             kernels, ideas = self._search.further(context)
             seen = f"none of {sites} untried sites gains by itself; of {kernels} kernels further on"
         if not ideas:
+            ideas = self._other_ways(context)
+            seen = f"none of {sites} untried sites gains, and none of {kernels} kernels further on; of other ways"
+        if not ideas:
             raise NothingToPlan(
                 f"the catalogue has no idea left: {sites} untried sites, {least}, "
                 f"and none of {kernels} kernels further on either{_out_of_reach(sites, context)}"
@@ -147,6 +153,11 @@ class CataloguePlanner:
         if not tried(context, together.root, source_hash(together.source), together.title):
             order[0] = replace(first, idea=together)
         return _plan(context, order, bottleneck, seen)
+
+    def _other_ways(self, context: RoundContext) -> list[Idea]:
+        best_us = self._search.price_us(context.best.source)
+        idea = self._descent.another_way(context, best_us) if best_us is not None else None
+        return [] if idea is None else [idea]
 
 
 def _in_order(ideas: list[_Weighed], tie_us: float) -> list[_Weighed]:
@@ -186,7 +197,7 @@ def _plan(context: RoundContext, ideas: list[_Weighed], bottleneck: Bottleneck, 
     return Plan(
         id=f"plan-{context.round:03d}",
         title=idea.title,
-        technique=idea.path[-1].transform,
+        technique=idea.technique,
         bottleneck=bottleneck,
         expected_gain_us=max(0.0, idea.gain_us),
         rationale=" ".join(rationale),
@@ -226,7 +237,7 @@ def _weigh(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[f
 
 
 def _weighed_by(idea: Idea, bottleneck: Bottleneck, context: RoundContext) -> tuple[float, str, Experience | None]:
-    technique = idea.path[-1].transform
+    technique = idea.technique
     same = [e for e in context.experiences if e.technique == technique]
     here = [e for e in same if e.kernel == context.task.name]
     for experience in here:

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import is_hypothesis_test
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.catalogue.look_ahead import LookAhead
+from accelopt_core.catalogue.nodes import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.catalogue.rewrites import rewrites_in
 from accelopt_core.evaluation import Cause, Measured
@@ -479,7 +479,7 @@ def exhausted(
     contract: Contract, source: str, result: Measured, predictor: Predictor, transforms
 ) -> tuple[str, Measured]:
     """The kernel after every gainful step of these transforms, as the catalogue would take them."""
-    proposer = catalogue_proposer(predictor, datetime.date.today, transforms, LookAhead(most_kernels=0))
+    proposer = catalogue_proposer(predictor, datetime.date.today, transforms, LookAhead(most_kernels=0, longest_way=0))
     while True:
         start = Candidate("start", source)
         context = RoundContext(1, task_of(contract.task), start, result, start, result, result.latency_us)

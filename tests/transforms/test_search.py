@@ -14,9 +14,9 @@ import libcst as cst
 import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue import look_ahead as search
+from accelopt_core.catalogue import descent, nodes
 from accelopt_core.catalogue import proposer as planner
-from accelopt_core.catalogue.look_ahead import LookAhead
+from accelopt_core.catalogue.nodes import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.evaluation import Bounds, Cause, Measured, Profile
 from accelopt_core.optimization_memory import Experience
@@ -96,6 +96,8 @@ class Game:
             return prices[word(source)]
 
         walks = (Walk(edges), Walk(tidy or {}, "tidy"))
+        self.walks = walks
+        limits = {"longest_way": 0, **limits}
         self.proposer = catalogue_proposer(priced_by(price), datetime.date.today, walks, LookAhead(**limits), tie)
 
     def context(self, *words: str, history: tuple[Attempt, ...] = ()) -> RoundContext:
@@ -267,13 +269,13 @@ def test_the_search_is_bounded_in_number_and_in_work():
     assert not any(len(path) == 2 for path in none.asked)
 
 
-@pytest.mark.parametrize(("instructions", "priced"), [(0, 8), (search.STARTING // 2, 2)])
+@pytest.mark.parametrize(("instructions", "priced"), [(0, 8), (nodes.STARTING // 2, 2)])
 def test_a_look_ahead_ends_when_its_work_is_done(instructions, priced):
     """Enough to look at nine kernels and to price sixteen, where those have no instructions to speak of."""
     letters = "abcdefgh"
     edges = {"": letters, **{one: letters for one in letters}}
     prices = {"": 100.0, **dict.fromkeys(letters, 100.0), **{a + b: 100.0 for a in letters for b in letters}}
-    game = Game(edges, prices, most_work=9 * search.LOOKING + 16 * search.STARTING)
+    game = Game(edges, prices, most_work=9 * nodes.LOOKING + 16 * nodes.STARTING)
     result = measured(100.0)
     fields = {"dma_transfer_count": instructions / 2, "vector_engine_instruction_count": instructions / 2, "other": 9e9}
     result = replace(result, profile=replace(result.profile, fields=fields))
@@ -296,7 +298,7 @@ def test_a_slow_machine_finds_what_a_fast_one_finds(monkeypatch):
     }
     plan = Game(edges, prices).plan("")
     hours = itertools.count(0.0, 600.0)
-    monkeypatch.setattr(search, "time", types.SimpleNamespace(monotonic=hours.__next__))
+    monkeypatch.setattr(nodes, "time", types.SimpleNamespace(monotonic=hours.__next__))
 
     assert Game(edges, prices).plan("") == plan
     assert plan.title == "go b, then go g" and next(hours) > 600.0
@@ -312,6 +314,86 @@ def test_an_oracle_that_runs_out_of_time_leaves_kernels_out_and_the_search_goes_
     context = replace(Game({}, prices).context(""), until=time.monotonic() + 1e6)
 
     assert planner.plan(context).title == "go b, then go c"
+
+
+# --- another way --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tidying_is_less_work(monkeypatch, walk_in_the_registry):
+    def known(game: Game) -> Game:
+        walk_in_the_registry.update({each.name: each for each in game.walks})
+        return game
+
+    monkeypatch.setattr(descent, "LESS_WORK", frozenset({"tidy"}))
+    return known
+
+
+ROUNDABOUT = {"": 100.0, "a": 90.0, "t": 100.0, "tb": 95.0, "tbc": 60.0}
+"""What gains first leads nowhere; the other way begins with a step that gains nothing."""
+
+
+def test_given_no_idea_left_then_the_input_is_tidied_and_gone_on_from_with_all_steps_in_one_plan(tidying_is_less_work):
+    game = tidying_is_less_work(Game({"": "a", "t": "b", "tb": "c"}, ROUNDABOUT, tidy={"": "t"}, longest_way=40))
+
+    assert game.plan("").title == "go a"
+    plan = game.plan("", "a")
+
+    assert (plan.title, plan.parent_id, plan.expected_gain_us) == ("go t, then go b, then go c", "input", 40.0)
+    assert "of other ways, 1 promise a gain" in plan.rationale
+    asked = len(game.asked)
+    with pytest.raises(NothingToPlan):
+        game.plan("", "a", history=(attempted(1, Outcome.REVERTED, source=node("tbc")),))
+    assert "tbc" not in game.asked[asked:], "what the way ended at is remembered"
+
+
+def test_another_way_that_ends_at_no_better_a_kernel_is_none(tidying_is_less_work):
+    prices = {**ROUNDABOUT, "tbc": 89.9}
+    game = tidying_is_less_work(Game({"": "a", "t": "b", "tb": "c"}, prices, tidy={"": "t"}, longest_way=40))
+
+    with pytest.raises(NothingToPlan):
+        game.plan("", "a")
+    assert "tbc" in game.asked
+
+
+def test_a_step_that_the_end_is_as_fast_without_is_left_out(tidying_is_less_work):
+    prices = {**ROUNDABOUT, "u": 100.0, "ut": 100.0, "tu": 100.0, "utb": 95.0, "utbc": 60.0}
+    walk = {"": "a", "t": "b", "tb": "c", "ut": "b", "utb": "c"}
+    game = tidying_is_less_work(Game(walk, prices, tidy={"": "ut", "u": "t", "t": "u"}, longest_way=40))
+
+    assert game.plan("", "a").title == "go t, then go b, then go c"
+    assert "utbc" in game.asked
+
+
+def test_on_the_other_way_two_steps_are_taken_where_no_single_one_gains(tidying_is_less_work):
+    prices = {**ROUNDABOUT, "tb": 104.0, "td": 100.0, "tbc": 103.0, "tbe": 70.0, "tbef": 60.0}
+    game = tidying_is_less_work(
+        Game({"": "a", "t": "db", "tb": "ce", "tbe": "f"}, prices, tidy={"": "t"}, most_kernels=1, longest_way=40)
+    )
+
+    assert game.plan("", "a").title == "go t, then go b, then go e, then go f"
+
+
+def test_the_title_of_a_long_way_counts_its_steps_and_the_rationale_tells_them(tidying_is_less_work):
+    letters = "bcdefghijkl"
+    ways = {f"t{letters[:n]}": 100.0 - 5 * n for n in range(len(letters) + 1)}
+    edges = {"": "a", **{f"t{letters[:n]}": letters[n] for n in range(len(letters))}}
+    game = tidying_is_less_work(Game(edges, {"": 100.0, "a": 90.0, **ways}, tidy={"": "t"}, longest_way=40))
+
+    plan = game.plan("", "a")
+
+    assert plan.title == "12 steps from input at once: tidy, walk x11" and plan.technique == "walk"
+    assert "Step 12, go l:" in plan.rationale
+
+
+def test_another_way_ends_where_its_work_is_used_up(tidying_is_less_work):
+    game = tidying_is_less_work(
+        Game({"": "a", "t": "b", "tb": "c"}, ROUNDABOUT, tidy={"": "t"}, longest_way=40, most_work=2 * nodes.LOOKING)
+    )
+
+    with pytest.raises(NothingToPlan):
+        game.plan("", "a")
+    assert "tbc" not in game.asked
 
 
 # --- ties -------------------------------------------------------------------------------------------
