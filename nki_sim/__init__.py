@@ -7,9 +7,11 @@ can be executed on arrays and timed on a machine without running any of the kern
 import sys
 from importlib.util import find_spec
 
-_dependencies = ("numpy", "ml_dtypes", "libcst")
-_complete = sys.version_info >= (3, 10) and all(find_spec(name) for name in _dependencies)
-if sys.argv[:1] == ["-m"] and not _complete and find_spec("bootstrap"):
+if (
+    sys.argv[:1] == ["-m"]
+    and (sys.version_info < (3, 10) or not all(find_spec(name) for name in ("numpy", "ml_dtypes", "libcst")))
+    and find_spec("bootstrap")  # not on a host
+):
     import bootstrap  # `python -m nki_sim` in a clone, by a Python without its dependencies: it goes on in .venv
 
     bootstrap.enter(__file__, create=True, module="nki_sim")

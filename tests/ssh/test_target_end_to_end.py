@@ -25,7 +25,7 @@ from tests.ssh.server import Sshd
 OURS_ON_THE_INSTANCE = {"numpy", "ml_dtypes"}
 FOUND_ONLY_ON_THE_INSTANCE = {"nki", "neuronxcc", "nrtpy", "nkipy", "spike", "torch", "torch_xla", "torch_neuronx"}
 """What a Neuron SDK brings; imported inside functions, where it is there."""
-DONE_WITHOUT = {"numba", "bootstrap"}
+DONE_WITHOUT = {"numba", "bootstrap", "annotationlib"}
 """Imported where it is there; nothing needs it."""
 
 
