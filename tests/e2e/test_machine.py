@@ -89,6 +89,7 @@ def predicted(machine: str) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.slow
 def test_a_simulated_trn1_is_read_of_as_trn1_and_said_not_to_be_calibrated(tmp_path: Path) -> None:
     with WireServer(REPLIES) as server:
         ran = orchestrate(

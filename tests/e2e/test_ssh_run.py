@@ -74,6 +74,7 @@ def test_a_kernel_in_its_package_travels_with_its_neighbours(sshd: Sshd, tmp_pat
     assert ran.outcomes() == ["improved"] and ran.speedup > 1.05
 
 
+@pytest.mark.slow
 def test_a_simulated_latency_is_the_same_here_and_there(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     there = over_ssh(sshd, tmp_path, "--remote-simulator", "--rounds", "1", "--provider", "catalogue")

@@ -38,6 +38,7 @@ def files(folder: Path, **texts: str) -> None:
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_kernel_in_its_package_gets_faster_and_goes_on_whatever_becomes_of_its_neighbours(tmp_path: Path) -> None:
     files(tmp_path)
     for name, text in IN_A_PACKAGE.items():

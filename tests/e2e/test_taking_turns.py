@@ -53,6 +53,7 @@ def run(folder: Path, proposers: str, run_id: str, url: str, *flags: str) -> Ran
     )  # fmt: skip
 
 
+@pytest.mark.slow  # ten rounds with a poor model among those that take turns
 def test_the_good_model_and_the_catalogue_win_and_the_poor_model_is_asked_now_and_then(tmp_path: Path) -> None:
     with WireServer(reply_to) as server:
         ran = run(tmp_path, "poor-model,good-model", "first", server.url, "--rounds", "8", "--patience", "3")

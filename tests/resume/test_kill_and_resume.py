@@ -66,7 +66,7 @@ def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str
 
 @pytest.mark.parametrize(
     ("after", "stride"),
-    [(True, 4), (False, 4), pytest.param(True, 1, marks=pytest.mark.slow)],
+    [(True, 4), pytest.param(False, 4, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
     ids=["after", "before", "after each"],
 )
 def test_killed_at_every_step_and_resumed_it_ends_the_same(
@@ -122,7 +122,7 @@ def of_two_kernels(*second: str) -> list[tuple[str, int, str, str]]:
 @pytest.mark.parametrize(
     ("flags", "device", "tries", "last", "winner"),
     [
-        (
+        pytest.param(
             ("--rounds", "3"),
             False,
             [
@@ -133,6 +133,7 @@ def of_two_kernels(*second: str) -> list[tuple[str, int, str, str]]:
             ],
             [("a", 1, "improved"), ("b", 1, "reverted")],
             "r003at1",
+            marks=pytest.mark.slow,
         ),
         (
             TWO_KERNELS,

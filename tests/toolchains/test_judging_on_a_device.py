@@ -39,7 +39,9 @@ def _judge(name: str, toolchain: NeuronToolchain | SimulatorToolchain, source: s
     return judge(request, toolchain, lambda step, detail: None, ReferenceCache(None))
 
 
-@pytest.mark.parametrize("name", ["matmul", "add_rmsnorm_matmul", "silu"])
+@pytest.mark.parametrize(
+    "name", ["matmul", *(pytest.param(name, marks=pytest.mark.slow) for name in ("add_rmsnorm_matmul", "silu"))]
+)
 def test_a_seed_kernel_is_right_and_its_latency_is_the_devices(name: str, toolchain: NeuronToolchain) -> None:
     result = _judge(name, toolchain)
     assert isinstance(result, Measured), result
