@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from accelopt_core.loop.events import BudgetUpdate, RunObserver
 from infra.llm.ledger import Ledger, LedgerEntry
 
-
 MOST_RESERVED = 0.25
 """Of the hours: an evaluation may have waited for a device."""
 
