@@ -62,7 +62,7 @@ class Driver:
         self._setup = setup
         self._data = data
         self._held: list[Any] = []
-        self._task = ray.remote(carry_out).options(num_cpus=1, max_retries=0, num_returns="streaming")
+        self._task = ray.remote(carry_out)
         self._groups: dict[tuple[int, str], asyncio.LifoQueue[Any]] = {}
         """Actors that are idle, by how many cores each has and on which node they must be."""
         self._made: dict[tuple[int, str], int] = {}
@@ -93,7 +93,8 @@ class Driver:
             if request.get("cores"):
                 last = await self._on_cores(request)
             else:
-                last = await self._see_through(request, self._task.options(**_affinity(request)).remote)
+                task = self._task.options(num_cpus=1, max_retries=0, num_returns="streaming", **_affinity(request))
+                last = await self._see_through(request, task.remote)
         except (ObjectStoreFullError, OutOfDiskError) as error:
             last = {"lost": f"the object store is full: {_line(error)}", "full": True}
         except RayTaskError as error:  # of ours, on the node
@@ -101,6 +102,8 @@ class Driver:
             last = {"lost" if full else "failed": f"on the node: {_line(error.cause)}", "full": full}
         except RayError as error:
             last = {"lost": _line(error)}
+        except Exception as error:  # whoever asked is not to wait for ever
+            last = {"failed": f"its driver cannot submit it: {_line(error)}"}
         say({"id": number, **last})
 
     def _hold(self) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
-from infra.engines.bundle import bundle
+from infra.engines.bundle import Bundle, bundle
 from infra.engines.engine import ANYWHERE, NOTE, TRIES, Asker, Came, Errand, Node, Told, Wanted
 from infra.isolation.sandbox import kill_group, scrubbed_environment
 from infra.judging.shipment import TREE
@@ -45,8 +45,9 @@ def ray_is_installed() -> bool:
 class RayEngine:
     """A cluster that this machine is a node of."""
 
-    def __init__(self, address: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, address: str, *, patience_s: float = PATIENCE_S, sent: Bundle | None = None) -> None:
         """address: `auto` for the one that this machine is in, or HOST:PORT of its head.
+        sent: to its nodes, if not this very tree.
 
         Raises TargetMisconfigured where Ray is not installed.
         """
@@ -55,7 +56,7 @@ class RayEngine:
         self._address = address
         self._patience_s = patience_s
         self._scratch = ScratchFolder("nki-ray-")
-        self._setup = bundle()
+        self._setup = sent or bundle()
         self._bundle = self._scratch.path / "bundle.tar"
         self._bundle.write_bytes(self._setup.data)
         self._lock = threading.Lock()
