@@ -139,7 +139,7 @@ class Predictor:
             worker.close()
         self._threads.shutdown(wait=True)
         if self._own_engine:
-            self._own_engine.close()
+            self._engine.close()
 
     def _raw(self) -> list[list[dict[str, object]]]:
         if self._arguments is None:
