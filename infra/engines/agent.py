@@ -62,7 +62,7 @@ class Desk:
 
     def __init__(self, tree: Path, folder: Path, environment: dict[str, str]) -> None:
         self._tree, self._environment = tree, environment
-        self._processes = Processes(tree, folder, environment, folder.parent)
+        self._processes = Processes(tree, folder, environment, folder.parent, end_with_this_one=True)
         self._kept: dict[str, KeptProcess] = {}
 
     def serve(self, message: dict[str, Any]) -> list[dict[str, Any]]:

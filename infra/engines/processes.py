@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from accelopt_core.judging.orphans import end_with_parent
 from infra.engines.engine import PARENT, SESSION, WORK, Came, Errand
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 
@@ -28,14 +29,20 @@ class Processes:
     """Starts processes of `tree`, in folders below `folder`. Several threads may use it; `close` ends what they do."""
 
     def __init__(
-        self, tree: Path, folder: Path, environment: Mapping[str, str] | None = None, sessions: Path | None = None
+        self,
+        tree: Path,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        sessions: Path | None = None,
+        end_with_this_one: bool = False,
     ) -> None:
         """environment: of every process, beside the few variables that a judge keeps. sessions: where folders of
-        sessions lie, if not in `folder`."""
+        sessions lie, if not in `folder`. end_with_this_one: also errands that do not see to it themselves."""
         self._tree = tree
         self._folder = folder
         self._sessions = sessions or folder
         self._environment = dict(environment or {})
+        self._dies_with = os.getpid() if end_with_this_one else None
         self._groups: set[int] = set()
         self._closed = False
 
@@ -66,6 +73,7 @@ class Processes:
             shutil.rmtree(work, ignore_errors=True)
 
     def _run(self, argv: list[str], work: Path, errand: Errand, hear: Callable[[str], object]) -> tuple[int, bool, str]:
+        parent = self._dies_with
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 argv,
@@ -75,6 +83,7 @@ class Processes:
                 stderr=errors,
                 start_new_session=True,
                 text=True,
+                preexec_fn=None if parent is None else lambda: end_with_parent(parent),
                 env=scrubbed_environment(
                     {**ONE_THREAD, "TMPDIR": str(work), **self._environment, **errand.environment}
                 ),

@@ -20,6 +20,7 @@ import functools
 import json
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -37,6 +38,7 @@ from infra.engines.at_node import GRACE_S, work
 LAST = ("end", "answer", "failed", "refused", "overdue", "lost", "nodes")
 """Of a line, what says that it is the last."""
 
+_CONNECT_S = 10.0
 _LOOK_S = 2.0
 """Between two looks at how many CPUs there are."""
 
@@ -224,6 +226,9 @@ async def _lines() -> AsyncIterator[str]:
 def main(address: str, bundle: str, key: str, python: str, numpy: str) -> int:
     cloudpickle.register_pickle_by_value(at_node)  # on the nodes there is no such module
     try:
+        if address != "auto":  # Ray itself would try for minutes
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
         ray.init(
             address=address, namespace="nki-optimizer", log_to_driver=False, logging_level=logging.ERROR,
             _skip_env_hook=True,

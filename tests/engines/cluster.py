@@ -64,13 +64,23 @@ class RayNode:
         return self.folder / "own"
 
     def processes(self) -> dict[int, str]:
-        """Of this node: id and command line."""
-        found = {}
+        """Of this node: id and command line. Those that overwrite their environment are found by their parents."""
+        found, parents = {}, {}
         for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
-                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-                    found[int(entry.name)] = line
+            with contextlib.suppress(OSError, ValueError):
+                if not entry.name.isdigit():
+                    continue
+                pid = int(entry.name)
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+                if status[0] != "Z":
+                    parents[pid] = (int(status[1]), line)
+                    if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
+                        found[pid] = line
+        while more := {pid: line for pid, (parent, line) in parents.items() if parent in found and pid not in found}:
+            found.update({pid: line for pid, line in more.items() if line.startswith("ray::")})
+            for pid in more:
+                del parents[pid]
         return found
 
     def kill(self) -> None:

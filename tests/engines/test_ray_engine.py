@@ -129,7 +129,9 @@ def test_a_node_unpacks_what_is_sent_once_and_again_where_it_is_damaged(engine: 
     assert "not the judge" not in (tree / "infra/judging/judge.py").read_text()
 
 
-@pytest.mark.parametrize(("change", "said"), [({"python": "3.9"}, "Python 3.9"), ({"numpy": "0"}, "the run has 0")])
+@pytest.mark.parametrize(
+    ("change", "said"), [({"python": "3.9"}, "the run has 3.9"), ({"numpy": "0"}, "the run has 0")]
+)
 def test_a_node_of_other_versions_refuses_in_one_line(cluster: Cluster, change: dict[str, str], said: str) -> None:
     other = RayEngine(cluster.address, sent=dataclasses.replace(bundle(), **change))
     try:
