@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
+from infra.engines.engine_names import address_of
 from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
@@ -80,7 +81,8 @@ class RunSettings(Group):
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
     suite: str | None = setting(
         None,
-        "Optimize every task of a suite, one after the other; --run-id names it, --resume goes on with it.",
+        "Optimize every task of a suite, one after the other, or with --engine ray side by side; --run-id names it, "
+        "--resume goes on with it.",
         metavar="NAME",
         legal=Legal(choices=SUITES),
     )
@@ -167,6 +169,19 @@ class TargetSettings(Group):
         1800.0, "Seconds to wait for a core while others use it.", name="core-wait", metavar="S", legal=_WHOLE
     )
     remote_simulator: bool = setting(False, "Run the simulator on that host: it needs no Neuron SDK.")
+    engine: str = setting(
+        "local",
+        "Where candidates are evaluated and priced: local, ray (the cluster that this machine is a node of) or "
+        "ray://HOST:PORT (the same by its head). The tasks of a suite then run side by side.",
+        metavar="local|ray[://HOST:PORT]",
+    )
+    neuron_cores: int = setting(
+        0,
+        "With --engine ray: compile and time on its devices, each candidate on a group of so many NeuronCores; 0: on "
+        "the simulator.",
+        metavar="N",
+        legal=_WHOLE,
+    )
     machine: str = setting(
         DEFAULT_MACHINE, "Machine to simulate; a device says itself what it is.", legal=Legal(choices=tuple(MACHINES))
     )
@@ -203,6 +218,14 @@ class TargetSettings(Group):
             raise SettingsError("remote-simulator: on which host? give --host USER@HOST, or leave the flag away")
         if self.cores and not self.host:
             raise SettingsError("cores: of which host? give --host USER@HOST; without one the machine is simulated")
+        try:
+            on_ray = address_of(self.engine) is not None
+        except ValueError as error:
+            raise SettingsError(f"engine: {error}") from None
+        if on_ray and self.host:
+            raise SettingsError("engine: a host is named as well, which is reached over SSH: leave one of the two away")
+        if self.neuron_cores and not on_ray:
+            raise SettingsError("neuron-cores: of which cluster? give --engine ray://HOST:PORT; for a host: --cores")
         for name, given in (("host", self.host), ("cores", self.cores)):
             twice = [item for number, item in enumerate(given) if item in given[:number]]
             if twice:
@@ -444,9 +467,11 @@ examples:
   python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
   python3 orchestrator.py --resume              go on where the latest run was interrupted
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
+  python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
 
 other commands:
-  doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do about the rest
+  doctor [USER@HOST ...]    what works on this machine or on those hosts (or --engine ray), and what to do about the
+                        rest
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
   runs                  all runs, newest first
@@ -589,6 +614,22 @@ def _settings(given: Mapping[tuple[str, str], Given]) -> Settings:
 
 
 # --- writing --------------------------------------------------------------------------------------
+
+
+def to_flags(invocation: Invocation, leave_out: Sequence[str] = ()) -> list[str]:
+    """The flags of its command line again, but for the settings named there, e.g. `run.suite`."""
+    flags = []
+    for group, kind in GROUPS.items():
+        for spec in specs(kind):
+            name = f"{group}.{spec.field}"
+            if name in leave_out or not invocation.origins.get(name, "").startswith("--"):
+                continue
+            value = getattr(getattr(invocation.settings, group), spec.field)
+            if spec.kind is bool:
+                flags.append(spec.flag if value else f"--no-{spec.name}")
+            else:
+                flags.append(f"{spec.flag}={'none' if value in (None, ()) else as_text(value)}")
+    return flags
 
 
 def to_document(settings: Settings) -> dict[str, dict[str, Any]]:

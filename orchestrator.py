@@ -24,7 +24,7 @@ from infra.llm.prices import BadPriceFile
 from infra.llm.provider import UnknownProvider
 from infra.runs import suite
 from infra.runs.in_place import write_back
-from infra.runs.run_folder import find_run
+from infra.runs.run_folder import RunFolder, find_run
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
@@ -82,7 +82,7 @@ def run(invocation: config.Invocation) -> int:
 
 
 def run_suite(invocation: config.Invocation) -> int:
-    """One run after the other, each with its line; one table at the end."""
+    """One run after the other, or with an engine side by side, each with its line; one table at the end."""
     wanted = invocation.settings.run
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
@@ -95,7 +95,12 @@ def run_suite(invocation: config.Invocation) -> int:
         suite_id = suite.latest_suite(wanted.checkpoints, tasks) if latest else wanted.resume
     console, status = Console(), FINISHED
     console.print(f"suite {suite_id}; if it is interrupted: --suite {wanted.suite} --resume {suite_id}", soft_wrap=True)
-    for task, folder in suite.runs_to_do(wanted.checkpoints, suite_id, tasks):
+    to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
+    if invocation.settings.target.engine != "local":
+        status = _runs_side_by_side(invocation, console, {task: folder for task, folder in to_do})
+        print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
+        return status
+    for task, folder in to_do:
         begun = suite.has_begun(folder)
         try:
             done = assembly.carry_out(_of_suite(invocation, task, folder.run_id, begun))
@@ -109,6 +114,23 @@ def run_suite(invocation: config.Invocation) -> int:
             break
     print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
     return status
+
+
+def _runs_side_by_side(invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]) -> int:
+    from infra.commands.suite_side_by_side import runs_side_by_side
+
+    given = [
+        (task, _of_suite(invocation, task, folder.run_id, suite.has_begun(folder))) for task, folder in folders.items()
+    ]
+    statuses: dict[str, int] = {}
+    for ended in runs_side_by_side(given):
+        statuses[ended.task] = ended.status
+        if suite.has_begun(folders[ended.task]):
+            report.print_line(console, report.summary_of(folders[ended.task]))
+        if ended.status not in (FINISHED, STOPPED):
+            _complain(f"{ended.task}: {ended.said}", ended.status)
+    wrong = [statuses[task] for task in folders if statuses.get(task)]
+    return wrong[-1] if wrong else FINISHED if len(statuses) == len(folders) else STOPPED
 
 
 def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool) -> config.Invocation:
@@ -153,6 +175,8 @@ def doctor(invocation: config.Invocation) -> int:
     from infra import doctor as examination
 
     wanted = invocation.settings.target
+    if wanted.engine != "local":
+        return _doctor_of_cluster(invocation.settings)
     if not wanted.host:
         return examination.show(examination.examine(wanted.machine))
     status = examination.USABLE
@@ -176,6 +200,21 @@ def doctor(invocation: config.Invocation) -> int:
         if report_of_host.evaluates_on_neuron:
             found = assembly.calibration_of_host(invocation.settings, host, report_of_host)
             print(f"calibration  {started_as(found)}")
+    return status
+
+
+def _doctor_of_cluster(settings: config.Settings) -> int:
+    """Its nodes, each with its versions and with what became of a known kernel there."""
+    from infra import doctor as examination
+
+    status = examination.UNUSABLE
+    for number, found in enumerate(assembly.examined_nodes(settings)):
+        print(("\n" if number else "") + found.heading)
+        if found.report is None:
+            _complain(f"{found.node.host}: {found.why}", UNREACHABLE)
+            continue
+        shown = examination.show(found.report, neuron_wanted=settings.target.neuron_cores > 0)
+        status = min(status, shown)
     return status
 
 

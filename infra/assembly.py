@@ -9,9 +9,10 @@ import datetime
 import platform
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,7 @@ from accelopt_core.ports import (
     Target,
     TargetError,
     TargetInfo,
+    TargetMisconfigured,
     TaskFault,
     Usage,
 )
@@ -49,6 +51,9 @@ from infra.calibration import export as exporting
 from infra.calibration.file import Calibrations
 from infra.calibration.report import ConsoleView, print_outcome
 from infra.doctor import DoctorReport
+from infra.engines.engine_names import address_of
+from infra.engines.examining import ExaminedNode, examine_nodes
+from infra.engines.ray_engine import RayEngine
 from infra.journal import utc_now
 from infra.judging.simulator_toolchain import simulator_fingerprint
 from infra.llm.contenders import Named
@@ -61,7 +66,7 @@ from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
 from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
 from infra.prediction.explaining import explain_end
-from infra.prediction.predictor import Predictor
+from infra.prediction.predictor import WORKERS, Predictor
 from infra.prediction.price_book import PriceBookFile
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
@@ -74,6 +79,7 @@ from infra.settings_reader import SettingsError
 from infra.ssh.config import SshSettings
 from infra.targets.local import LocalTarget
 from infra.targets.metered import MeteredTarget
+from infra.targets.on_engine import EngineTarget
 from infra.targets.over_ssh import SshTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
@@ -134,7 +140,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         stack.callback(target.close)
         info = target.describe()
         provider = _provider(settings)
-        width = _width(settings.run.width, target.width, info.simulated, provider)
+        width = _width(settings, target, info.simulated, provider)
         settings = replace(settings, run=replace(settings.run, width=width))
         if folder is None:
             folder = _folder(settings, problem, info, provider)
@@ -172,7 +178,7 @@ def _optimize(
     memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
     residuals = None if info.simulated else residuals_of(settings, info)
     with ExitStack() as stack:
-        predictor = predictor_of(settings, problem.task, info)
+        predictor = predictor_of(settings, problem.task, info, target)
         stack.callback(predictor.close)
         proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
         proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
@@ -197,7 +203,8 @@ def _optimize(
             observer.tell(events.Notice(notice))
         store = EvaluationStore(settings.run.checkpoints, folder.run_id)
         spending.device_used(store.seconds())
-        metered = MeteredTarget(target, spending.device_used)
+        clock = target.clock if isinstance(target, EngineTarget) else time.monotonic
+        metered = MeteredTarget(target, spending.device_used, clock)
         guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
         if guide is not None and residuals is not None:
             guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
@@ -205,7 +212,7 @@ def _optimize(
             loop = Loop(
                 problem.task,
                 problem.source,
-                RememberingTarget(metered, store, replay=settings.run.replay),
+                RememberingTarget(metered, store, replay=settings.run.replay, clock=clock),
                 proposer,
                 RunJournal(folder, memory, residuals),
                 spending,
@@ -374,9 +381,40 @@ def _adjusted(task: Task, settings: config.Settings) -> Task:
 
 def target_of(settings: config.Settings) -> Target:
     wanted = settings.target
+    address = address_of(wanted.engine)
+    if address is not None:
+        return _cluster_target(settings, RayEngine(address))
     if not wanted.host:
         return LocalTarget("simulator", wanted.machine, calibrations_of(settings).for_simulator(wanted.machine))
     return TargetPool([host_target(settings, host) for host in wanted.host])
+
+
+def _cluster_target(settings: config.Settings, engine: RayEngine) -> EngineTarget:
+    wanted, calibrations = settings.target, calibrations_of(settings)
+    if not wanted.neuron_cores:
+        return EngineTarget(engine, "simulator", wanted.machine, calibrations.for_simulator(wanted.machine))
+    try:
+        there = engine.neuron_cores
+        if there < wanted.neuron_cores:
+            raise TargetMisconfigured(
+                f"{engine.name} has {there} neuron_cores, and --neuron-cores {wanted.neuron_cores} asks for more: "
+                "start its nodes on Trainium instances, where Ray finds them by itself"
+            )
+    except TargetError:
+        engine.close()
+        raise
+    return EngineTarget(
+        engine, "auto", wanted.machine, calibration_of=calibrations.for_device, neuron_cores=wanted.neuron_cores,
+        groups=there // wanted.neuron_cores, core_wait_s=wanted.core_wait_s,
+    )  # fmt: skip
+
+
+def examined_nodes(settings: config.Settings) -> Iterator[ExaminedNode]:
+    """Of the cluster. Raises TargetError where it is out of reach."""
+    address = address_of(settings.target.engine)
+    assert address is not None, "asked for with an engine only"
+    with closing(RayEngine(address)) as engine:
+        yield from examine_nodes(engine, settings.target.machine)
 
 
 def host_target(settings: config.Settings, host: str) -> SshTarget:
@@ -410,13 +448,16 @@ CHOSEN_FROM = 2 * BEST_BY_SIMULATION
 far may put another one first."""
 
 
-def _width(wanted: int | None, at_once: int, simulated: bool, provider: str) -> int:
+def _width(settings: config.Settings, target: Target, simulated: bool, provider: str) -> int:
     """Of a round: what the user wants, or enough for a device to choose from. With a language model each candidate
-    costs calls, so none is added."""
-    if wanted:
-        return wanted
+    costs calls, so none is added. A search with an archive tries the same candidates however many are at work at once,
+    so an engine is used whole."""
+    if settings.run.width:
+        return settings.run.width
+    if isinstance(target, EngineTarget) and loop_settings(settings, provider).by_archive:
+        return min(target.places, MOST_AT_ONCE)
     chosen = CHOSEN_FROM if provider == "catalogue" and not simulated else 1
-    return min(max(at_once, chosen), MOST_AT_ONCE)
+    return min(max(target.width, chosen), MOST_AT_ONCE)
 
 
 def calibrations_of(settings: config.Settings) -> Calibrations:
@@ -657,8 +698,18 @@ def _sweeping(proposer: Proposer, most: int, predictor: Predictor, observer: Obs
     return replace(proposer, executor=swept)
 
 
-def predictor_of(settings: config.Settings, task: Task, info: TargetInfo) -> Predictor:
-    return Predictor(task, info.machine, settings.target.compile_timeout_s, calibration=info.calibration)
+MOST_PRICED_ON_A_CLUSTER = 64
+"""Kernels at a time; a planner has seldom more to price, and each worker's first takes it a second longer."""
+
+
+def predictor_of(settings: config.Settings, task: Task, info: TargetInfo, target: Target | None = None) -> Predictor:
+    """target: kernels are priced on its engine, where it has one; else on this machine."""
+    engine = target.engine if isinstance(target, EngineTarget) else None
+    on_cluster = address_of(settings.target.engine) is not None
+    return Predictor(
+        task, info.machine, settings.target.compile_timeout_s, MOST_PRICED_ON_A_CLUSTER if on_cluster else WORKERS,
+        info.calibration, engine,
+    )  # fmt: skip
 
 
 def _guide(predictor: Predictor, info: TargetInfo, lanes: int, at_once: int, observer: Observers) -> Guide | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,14 +17,18 @@ _STARTS = ("infra/judging/judge.py", "infra/doctor.py", "nki_sim/**/*")
 """The judge, who examines the machine for it, and the simulator whole: kernels import from it what they like."""
 
 
-def files_to_ship(tree: Path = TREE) -> dict[str, Path]:
+def files_to_ship(tree: Path = TREE, also: Sequence[str] = ()) -> dict[str, Path]:
     """Relative POSIX path -> file, for everything that `python -m infra.judging.judge` can come to import or start.
 
     A string that is the name of a file beside the one it stands in counts as a program started by its path.
+    `also`: relative paths of other programs that are started there.
     """
     found: dict[str, Path] = {}
     pending = [
-        path for pattern in _STARTS for path in tree.glob(pattern) if path.is_file() and "__pycache__" not in path.parts
+        path
+        for pattern in (*_STARTS, *also)
+        for path in tree.glob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
     ]
     if not any(path.name == "judge.py" for path in pending):
         raise FileNotFoundError(f"{tree}/infra/judging/judge.py is not there: this installation is incomplete")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import queue
 import subprocess
 import sys
@@ -20,13 +19,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from accelopt_core.candidate import Candidate, source_hash
 from accelopt_core.evaluation import Predicted
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
+from infra.engines.engine import Engine
+from infra.engines.local import LocalEngine
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
@@ -57,8 +57,12 @@ class Predictor:
         timeout_s: float = LONGEST_S,
         workers: int = WORKERS,
         calibration: Calibration | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        """`machine`: a key of MACHINES, as shipped or as `calibration` has it."""
+        """`machine`: a key of MACHINES, as shipped or as `calibration` has it. `workers`: at most so many, and no more
+        than `engine` has places. `engine`: where they work, and whoever made it closes it; None: on this machine."""
+        self._engine: Engine = engine or LocalEngine()
+        self._own_engine = engine is None
         self._task = task
         self._machine = machine
         self._calibration = calibration
@@ -69,7 +73,7 @@ class Predictor:
         self._rows = 0
         """Of the longest program that was timed; 0 before the first was."""
         self._arguments: list[list[dict[str, object]]] | None = None
-        self._workers = count = max(1, min(workers, os.cpu_count() or 1))
+        self._workers = count = max(1, min(workers, self._engine.places))
         self._threads = ThreadPoolExecutor(count, "predict")
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(count):
@@ -134,6 +138,8 @@ class Predictor:
         for worker in self._started:
             worker.close()
         self._threads.shutdown(wait=True)
+        if self._own_engine:
+            self._engine.close()
 
     def _raw(self) -> list[list[dict[str, object]]]:
         if self._arguments is None:
@@ -166,7 +172,9 @@ class Predictor:
         worker = self._idle.get()
         try:
             if worker is None:
-                worker = _Worker(self._machine, self._calibration, self._timeout_s, self._arguments, self._task.around)
+                worker = _Worker(
+                    self._engine, self._machine, self._calibration, self._timeout_s, self._arguments, self._task.around
+                )
                 self._started.append(worker)
                 if self._closed:  # while it was starting
                     worker.close()
@@ -191,69 +199,38 @@ class _Asked:
 
 
 class _Worker:
-    """One process, a few kernels at a time. Ends when its input does, so also when this process is killed."""
+    """A process of the engine's that stays, asked for a few kernels at a time."""
 
     def __init__(
         self,
+        engine: Engine,
         machine: str,
         calibration: Calibration | None,
         timeout_s: float,
         arguments: list[list[dict[str, object]]],
         around: Surroundings,
     ) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does: see close
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "infra.prediction.worker"], cwd=TREE, env=scrubbed_environment({}),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            start_new_session=True,  # Ctrl-C is for the run, which ends its workers itself
-        )  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._input: IO[str] = self._process.stdin
-        self._output: IO[str] = self._process.stdout
-        self._first = {
+        first = {
             "machine": machine,
             "calibration": calibration and asdict(calibration),
             "timeout_s": timeout_s,
             "arguments": arguments,
             "around": asdict(around),
         }
+        self._asker = engine.open("the process that predicts latencies", ("-m", "infra.prediction.worker"), first)
 
     def price(self, sources: Sequence[str]) -> tuple[list[Predicted | None], int]:
         """Of each; and the instructions of the longest that was timed."""
-        said = self._asked({"sources": sources})
+        said = self._asker.ask({"sources": sources})
         prices = [each and Predicted(float(each[0]), str(each[1])) for each in said["prices"]]
         return prices, int(said["rows"])
 
     def compile(self, source: str, shape: int) -> str:
         """The digest of its program at that shape; empty where it does not compile."""
-        return str(self._asked({"source": source, "shape": shape})["digest"])
-
-    def _asked(self, job: Mapping[str, object]) -> dict[str, Any]:
-        try:
-            self._input.write(json.dumps({**self._first, **job}) + "\n")
-            self._input.flush()
-            self._first = {}
-            line = self._output.readline()
-        except (OSError, ValueError):  # it is gone, or was closed
-            line = ""
-        if not line:
-            raise TargetMisconfigured(f"the process that predicts latencies ended: {self._last_words()}")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        return str(self._asker.ask({"source": source, "shape": shape})["digest"])
 
     def close(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return said[-1][:300] if said else f"exit status {self._process.poll()}"
+        self._asker.close()
 
 
 def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:

@@ -28,9 +28,11 @@ from accelopt_core.ports import (
     TargetUnreachable,
 )
 from accelopt_core.task import ShapePreset, Task
+from infra.engines.local import LocalEngine
 from infra.runs.evaluation_store import EvaluationStore
 from infra.targets.local import LocalTarget
 from infra.targets.metered import MeteredTarget
+from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
 from nki_sim.machine import MACHINES
@@ -109,6 +111,10 @@ def _remembering(inner: Scripted, folder: Path) -> Target:
 KINDS: dict[str, Kind] = {
     "LocalTarget": Kind(
         lambda folder: LocalTarget("simulator", MACHINE), lambda folder: LocalTarget("no such toolchain", MACHINE)
+    ),
+    "EngineTarget": Kind(
+        lambda folder: EngineTarget(LocalEngine(), "simulator", MACHINE),
+        lambda folder: EngineTarget(LocalEngine(), "no such toolchain", MACHINE),
     ),
     "MeteredTarget": _around(lambda inner, folder: MeteredTarget(inner, lambda seconds: None)),
     "RememberingTarget": _around(_remembering),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.house.structure import circles, imports, modules, room
@@ -21,7 +23,9 @@ ORDER = (
     ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
     ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
     ("infra.judging", "infra.ssh", "infra.runs"),
-    ("infra.doctor", "infra.prediction", "infra.terminal", "infra.migrating"),
+    ("infra.doctor",),
+    ("infra.engines",),
+    ("infra.prediction", "infra.terminal", "infra.migrating"),
     ("infra.calibration",),
     ("infra.targets",),
     ("infra.nki_kernel", "config"),
@@ -87,6 +91,22 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
     assert {module for module in modules() if "config" in imports(module)} == {
         "infra.assembly",
         "infra.commands.explain",
+        "infra.commands.suite_side_by_side",
         "nki_optimizer.completion",
         "orchestrator",
     }
+
+
+def test_ray_is_imported_by_one_file_alone() -> None:
+    """An optional extra: without it everything else works, and with it all of it is in one process of its own."""
+    naming = re.compile(r"^\s*(?:import|from) ray\b", re.M)
+    assert [name for name, path in modules().items() if naming.search(path.read_text(encoding="utf-8"))] == [
+        "infra.engines.ray_driver"
+    ]
+    assert not [name for name in modules() if "infra.engines.ray_driver" in imports(name)], (
+        "it is started, not imported"
+    )
+
+
+def test_what_a_node_unpickles_imports_nothing_of_ours() -> None:
+    assert not imports("infra.engines.at_node")

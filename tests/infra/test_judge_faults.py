@@ -14,8 +14,8 @@ from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Step
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import CompileError, TensorArgument, ToolchainMissing
+from infra.engines import processes
 from infra.judging import simulator_toolchain
-from infra.targets import local as targets
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 
@@ -86,7 +86,7 @@ def _evaluate(how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Eval
         f'#!{sys.executable}\nimport os, sys\nprint(\'{{"step": "benchmark", "detail": "on it"}}\', flush=True)\n' + how
     )
     fake.chmod(0o755)
-    monkeypatch.setattr(targets.sys, "executable", str(fake))
+    monkeypatch.setattr(processes.sys, "executable", str(fake))
     target = LocalTarget("simulator", "trn2")
     try:
         request = EvaluationRequest(TASK, Candidate("c", kernels.FAST), EvaluationLimits())

@@ -14,6 +14,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.ports import EvaluationRequest, TargetUnreachable
 from accelopt_core.task import ShapePreset, Task
+from infra.engines.local import LocalEngine
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 from tests.processes import alive, eventually
@@ -33,6 +34,11 @@ def evaluated(target: LocalTarget) -> Evaluation:
     return target.evaluate(EvaluationRequest(TASK, Candidate("c", SOURCE)), lambda step, detail: None)
 
 
+def folder_of(target: LocalTarget) -> Path:
+    assert isinstance(target.engine, LocalEngine)
+    return target.engine._scratch.path
+
+
 def waiting(target: LocalTarget) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -40,7 +46,7 @@ def waiting(target: LocalTarget) -> list[int]:
             words = path.read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:
             continue
-        if "--wait" in words and str(target._folder / "references") in words:
+        if "--wait" in words and any(word.startswith(f"{folder_of(target)}/") for word in words):
             found.append(int(path.parent.name))
     return [pid for pid in found if alive(pid)]
 
@@ -79,7 +85,7 @@ def test_one_that_was_loaded_for_a_thread_that_is_gone_goes_on(target: LocalTarg
 def test_when_the_target_is_closed_nobody_waits_and_nothing_is_left() -> None:
     target = LocalTarget("simulator", "trn2")
     evaluated(target)
-    folder = Path(target._folder)
+    folder = folder_of(target)
     assert waiting(target)
     target.close()
     assert not waiting(target) and not folder.exists()

@@ -1,0 +1,111 @@
+"""The tasks of a suite side by side: each a run in a process of its own, whose evaluations go to the engine.
+
+A run's loop and its folder stay on this machine, and so do the keys of its model; what takes long (judging, pricing) is
+what an engine takes. A process that dies leaves a run that the suite goes on with, as any interrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+import config
+from accelopt_core.judging.orphans import end_with_parent
+from infra.judging.shipment import TREE
+
+LOOPS_PER_CPU = 2
+"""A loop waits for evaluations more than half of its time."""
+_OF_THE_SUITE = ("run.suite", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True)
+class Ended:
+    task: str
+    status: int
+    """As `orchestrator.py` exits."""
+    said: str
+    """The last line of its stderr."""
+
+
+def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterator[Ended]:
+    """Carries out the runs of these tasks, and says of each how it ended, as they end.
+
+    The first Ctrl-C lets each finish its step and begins no other; the second stops them.
+    """
+    waiting, running = list(given), dict[str, "_Run"]()
+    most = min(len(waiting), LOOPS_PER_CPU * (os.cpu_count() or 1))
+    with _interruptible(lambda number: [run.signal(number) for run in running.values()]) as interrupted:
+        while running or (waiting and not interrupted()):
+            while waiting and len(running) < most and not interrupted():
+                task, invocation = waiting.pop(0)
+                running[task] = _Run(invocation)
+            for task, run in list(running.items()):
+                status = run.poll()
+                if status is not None:
+                    del running[task]
+                    yield Ended(task, status, run.last_words())
+            time.sleep(_LOOK_S)
+
+
+class _Run:
+    """`orchestrator.py` with the settings of an invocation, whatever file or variable each came from."""
+
+    def __init__(self, invocation: config.Invocation) -> None:
+        run = replace(invocation.settings.run, view="quiet")
+        quiet = replace(invocation, settings=replace(invocation.settings, run=run))
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does
+        self._settings = tempfile.NamedTemporaryFile(  # noqa: SIM115  # as above
+            "w", suffix=".toml", prefix="nki-suite-", encoding="utf-8"
+        )
+        self._settings.write(config.to_toml(quiet))
+        self._settings.flush()
+        given = run.resume
+        again = [f"--resume={given}"] if given is not None else []
+        here = os.getpid()
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(TREE, "orchestrator.py")), "--config", self._settings.name,
+             *config.to_flags(invocation, _OF_THE_SUITE), *again],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
+            start_new_session=True, preexec_fn=lambda: end_with_parent(here),
+        )  # fmt: skip
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def last_words(self) -> str:
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        self._errors.close()
+        self._settings.close()
+        return said[-1] if said else ""
+
+
+@contextlib.contextmanager
+def _interruptible(passed_on: Callable[[int], object]) -> Iterator[Callable[[], bool]]:
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        passed_on(signal.SIGINT)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,293 @@
+"""What a worker of a cluster does with what it is sent: lay our tree out, once per node, and pass lines to our process.
+
+Travels by value, since on a node nothing of ours is installed: standard library only, and imports nothing of ours. The
+tree comes as a bundle that is named by its hash, so that no node is taken to share a file system with another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
+"""Names of variables that no worker has a use for."""
+
+GRACE_S = 20.0
+"""An errand is ended at its limit by the process that carries it out, and after this long that process too."""
+
+_KEEP_S = 3 * 24 * 3600.0
+"""Trees and folders that nobody touched for so long are removed."""
+
+_AGENTS: dict[str, _Agent] = {}
+"""Of this worker: one, by what it was started with."""
+
+_VERSIONS: dict[str, str] = {}
+"""What is installed here, once it was looked at."""
+
+
+class Refused(Exception):
+    """This node cannot do it. One line: why, and what to do about it."""
+
+
+def work(
+    message: dict[str, Any], setup: dict[str, Any], fetch: Callable[[], bytes], node: str, cores: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Carries out one errand, or answers one question: yields what is said on the way, and last what it came to.
+
+    message: as `infra.engines.agent` takes it. setup: `key` (SHA-256 of the bundle in hexadecimal), `python` and
+    `numpy` (versions that it must have). fetch: gets the bundle, where the node does not have it. node: this one's id;
+    cores: the NeuronCores that are this worker's.
+    """
+    _blank_secrets()
+    where = f"{socket.gethostname()}, worker {os.getpid()}"
+    yield {"started": {"node": node, "where": where, "versions": _versions()}}
+    try:
+        agent = _agent(setup, fetch, cores)
+    except Refused as error:
+        yield {"refused": f"{where}: {error}"}
+        return
+    except OSError as error:
+        yield {"refused": f"{where}: cannot lay out what was sent: {error}"}
+        return
+    try:
+        yield from agent.converse(message)
+    except BaseException:  # also when it is cancelled: what it is in the middle of is unknown
+        _AGENTS.clear()
+        agent.end()
+        raise
+
+
+class _Agent:
+    """Our own process on this node, of the tree that was sent."""
+
+    def __init__(self, tree: str, folder: str, cores: list[str]) -> None:
+        kept = {
+            name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH") if name in os.environ
+        }
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "infra.engines.agent", folder, ",".join(cores)],
+            cwd=tree, env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
+        )  # fmt: skip
+        self._rest = b""
+
+    def converse(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Raises nothing for what goes wrong with the process: that is the last thing that is said."""
+        assert self._process.stdin is not None
+        until = time.monotonic() + message["limit_s"] + GRACE_S
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # its last words are read below
+        while True:
+            line = self._line(until)
+            if line:
+                said = json.loads(line)
+                yield said
+                if "line" not in said:
+                    return
+                continue
+            late = line is None
+            self.end()
+            _AGENTS.clear()
+            yield (
+                {"overdue": message["limit_s"]} if late else {"lost": f"our process there ended: {self._last_words()}"}
+            )
+            return
+
+    def _line(self, until: float) -> bytes | None:
+        """Empty where it has ended; None where it has said nothing until then."""
+        assert self._process.stdout is not None
+        while b"\n" not in self._rest:
+            left_s = until - time.monotonic()
+            if left_s <= 0 or not select.select([self._process.stdout], [], [], left_s)[0]:
+                return None
+            some = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not some:
+                return b""
+            self._rest += some
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """With all that it started: those end with their parent, or when their input does."""
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return said[-1][:300] if said else f"status {self._process.poll()}"
+
+
+def _agent(setup: dict[str, Any], fetch: Callable[[], bytes], cores: list[str]) -> _Agent:
+    name = f"{setup['key']} {cores}"
+    agent = _AGENTS.get(name)
+    if agent is None or not agent.alive():
+        for other in _AGENTS.values():
+            other.end()
+        _AGENTS.clear()
+        _check_versions(setup)
+        folder = _folder()
+        _sweep(folder)
+        tree = _tree(folder, setup["key"], fetch)
+        agent = _AGENTS[name] = _Agent(tree, os.path.join(folder, "work"), cores)
+    return agent
+
+
+def _check_versions(setup: dict[str, Any]) -> None:
+    """Raises Refused: another Python or NumPy may compute other bits, and another Ray would not have come so far."""
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if here != setup["python"]:
+        raise Refused(f"it has Python {here}, and the run has {setup['python']}: start Ray there with that one")
+    for package, least in (("numpy", setup["numpy"]), ("ml_dtypes", "")):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise Refused(f"it has no {package}: `{sys.executable} -m pip install numpy ml_dtypes` there") from None
+        if least and version.partition(".")[0] != least:
+            raise Refused(f"it has NumPy {version}, and the run has {least}: install the same major version there")
+
+
+def _versions() -> str:
+    """For people."""
+    if "said" not in _VERSIONS:
+        found = [f"Python {sys.version.partition(' ')[0]}"]
+        for package in ("numpy", "ml_dtypes", "ray"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found.append(f"{package} {importlib.metadata.version(package)}")
+        _VERSIONS["said"] = ", ".join(found)
+    return _VERSIONS["said"]
+
+
+def _folder() -> str:
+    """This user's own, on this node's own disk."""
+    path = os.path.join(tempfile.gettempdir(), f"nki-optimizer-nodes-{os.getuid()}")
+    for folder in (path, os.path.join(path, "trees"), os.path.join(path, "work")):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    known = os.lstat(path)
+    if known.st_uid != os.getuid() or known.st_mode & 0o077 or os.path.islink(path):
+        raise Refused(f"{path} is not private to its user: remove it there")
+    return path
+
+
+def _tree(folder: str, key: str, fetch: Callable[[], bytes]) -> str:
+    """Where the bundle of that hash lies unpacked and undamaged."""
+    path = os.path.join(folder, "trees", key)
+    if _is_whole(path):
+        os.utime(path)
+        return path
+    data = fetch()
+    if hashlib.sha256(data).hexdigest() != key:
+        raise Refused(f"what was sent arrived damaged ({len(data):,} bytes)")
+    part = tempfile.mkdtemp(prefix=".part-", dir=os.path.join(folder, "trees"))
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive.getmembers():
+                _write(part, member.name, archive)
+        subprocess.run(
+            [sys.executable, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", part],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        with open(os.path.join(part, ".whole"), "w", encoding="ascii") as file:
+            file.write(_digest(part))
+        with contextlib.suppress(OSError):  # another worker may have been faster, or it was damaged
+            os.rename(path, f"{part}-damaged")
+        with contextlib.suppress(OSError):
+            os.rename(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(f"{part}-damaged", ignore_errors=True)
+    if not _is_whole(path):
+        raise Refused(f"{path} does not stay as it was laid out: remove it there")
+    return path
+
+
+def _write(root: str, name: str, archive: tarfile.TarFile) -> None:
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts:
+        raise Refused(f"what was sent names a file outside of its folder: {name!r}")
+    file = archive.extractfile(name)
+    if file is None:
+        raise Refused(f"what was sent holds something else than files: {name!r}")
+    path = os.path.join(root, *parts)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(path, "wb") as out:
+        out.write(file.read())
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        with open(os.path.join(path, ".whole"), encoding="ascii") as file:
+            return file.read() == _digest(path)
+    except OSError:
+        return False
+
+
+def _digest(tree: str) -> str:
+    """Over every name and byte, bytecode included."""
+    total = hashlib.sha256()
+    for folder, names, leaves in os.walk(tree):
+        names.sort()
+        for leaf in sorted(leaves):
+            path = os.path.join(folder, leaf)
+            name = os.path.relpath(path, tree)
+            if name != ".whole":
+                with open(path, "rb") as file:
+                    total.update(f"{name}\0{hashlib.sha256(file.read()).hexdigest()}\0".encode())
+    return total.hexdigest()
+
+
+def _sweep(folder: str) -> None:
+    old = time.time() - _KEEP_S
+    for below in ("trees", "work"):
+        with contextlib.suppress(OSError), os.scandir(os.path.join(folder, below)) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < old:
+                        shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _blank_secrets() -> None:
+    """From this worker's environment, also from the block that others see in /proc, whoever started its node."""
+    names = [name for name in os.environ if SECRET.search(name)]
+    if not names:
+        return
+    try:
+        environ = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+        pointers = ctypes.cast(environ, ctypes.POINTER(ctypes.c_void_p))
+    except (OSError, ValueError):  # no such block here: what Python knows of it is removed all the same
+        pointers = None
+    index = 0
+    while pointers is not None and pointers[index]:
+        address = pointers[index]
+        entry = ctypes.string_at(address)
+        name, equals, value = entry.partition(b"=")
+        if equals and name.decode("utf-8", "replace") in names:
+            ctypes.memset(address + len(name) + 1, 0, len(value))
+        index += 1
+    for name in names:
+        os.environ.pop(name, None)

@@ -1,0 +1,60 @@
+"""This machine as an engine: each errand a process of this very tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
+from infra.engines.engine import ANYWHERE, Asker, Came, Errand, Told, Wanted
+from infra.engines.processes import KeptProcess, KeptProcessEnded, Processes, ProcessesClosed
+from infra.judging.shipment import TREE
+from infra.scratch_folder import ScratchFolder
+
+
+class LocalEngine:
+    """Processes of this machine, in a temporary folder that goes with this one."""
+
+    def __init__(self) -> None:
+        self._scratch = ScratchFolder("nki-judge-")
+        self._processes = Processes(TREE, self._scratch.path)
+
+    @property
+    def places(self) -> int:
+        return os.cpu_count() or 1
+
+    def begin(self) -> None:
+        """Nothing to do: it is this machine."""
+
+    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
+        came = None
+        with suppress(ProcessesClosed):
+            came = self._processes.carry_out(errand, told)
+        if (
+            came is None or self._processes.closed
+        ):  # what an ended judge says is no verdict, and nobody may keep it for one
+            raise TargetUnreachable("this machine: the run has ended, and its judges with it")
+        return came
+
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+        return _LocalAsker(KeptProcess(what, TREE, argv, first))
+
+    def close(self) -> None:
+        self._processes.close()
+        self._scratch.close()
+
+
+class _LocalAsker:
+    def __init__(self, process: KeptProcess) -> None:
+        self._process = process
+
+    def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._process.ask(job)
+        except KeptProcessEnded as error:
+            raise TargetMisconfigured(str(error)) from None
+
+    def close(self) -> None:
+        self._process.close()

@@ -1,0 +1,259 @@
+"""Errands and questions on this machine: processes of a tree of ours, which are ended with all that they started.
+
+What the local engine does, and what a node of a cluster does: there this file runs from the tree that was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from accelopt_core.judging.orphans import end_with_parent
+from infra.engines.engine import PARENT, SESSION, WORK, Came, Errand
+from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
+
+_LAST_WORDS = 300
+"""Characters of a process's last line."""
+
+
+@dataclass(frozen=True)
+class _Started:
+    """A process in a folder of its own, which may wait for its line of input."""
+
+    process: subprocess.Popen[str]
+    work: Path
+    errors: IO[bytes]
+
+    def given(self, line: str) -> bool:
+        """False: it is gone, before it had it."""
+        assert self.process.stdin is not None and "\n" not in line
+        try:
+            self.process.stdin.write(f"{line}\n" if line else "")
+            self.process.stdin.close()
+        except OSError:
+            return False
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        kill_group(self.process.pid)
+        self.process.wait()
+        for each in (self.process.stdin, self.process.stdout, self.errors):
+            if each is not None:
+                with suppress(OSError):  # what was not written to one that is gone
+                    each.close()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+class Processes:
+    """Starts processes of `tree`, in folders below `folder`. Several threads may use it; `close` ends what they do.
+
+    Of an errand with a line of input the next process is started while this one is at work: loading takes a third of
+    what a short evaluation does.
+    """
+
+    def __init__(
+        self,
+        tree: Path,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        sessions: Path | None = None,
+        end_with_this_one: bool = False,
+    ) -> None:
+        """environment: of every process, beside the few variables that a judge keeps. sessions: where folders of
+        sessions lie, if not in `folder`. end_with_this_one: also errands that do not see to it themselves."""
+        self._tree = tree
+        self._folder = folder
+        self._sessions = sessions or folder
+        self._environment = dict(environment or {})
+        self._dies_with = os.getpid() if end_with_this_one else None
+        self._groups: set[int] = set()
+        self._starter = ThreadPoolExecutor(1, "starter")
+        """Judges end with the thread that started them, and errands come from threads that do not last."""
+        self._next: tuple[str, Future[_Started]] | None = None
+        """One that loads or waits, and for which errands."""
+        self._choosing = threading.Lock()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def carry_out(self, errand: Errand, told: Callable[[str], None]) -> Came:
+        """Raises OSError where it cannot be started, and ProcessesClosed after `close`."""
+        began = time.monotonic()
+        started = self._at_work_on(errand)
+        try:
+            printed: list[str] = []
+            status, late = self._followed(started, errand.limit_s, told if errand.collect else printed.append)
+            result = started.work / errand.collect if errand.collect else None
+            if result is None:
+                text: str | None = "".join(printed)
+            else:
+                text = result.read_text(encoding="utf-8") if result.exists() else None
+            last_words = _last_words(started.errors) or "no message"
+            return Came(status, text, last_words, late and text is None, time.monotonic() - began)
+        finally:
+            started.end()
+
+    def _at_work_on(self, errand: Errand) -> _Started:
+        """A process with all that it needs: the one that has loaded for such an errand, if it is still there."""
+        if not errand.input:
+            started = self._starting(errand).result()
+            started.given("")
+            return started
+        kind = json.dumps([errand.argv, errand.session, sorted(errand.environment.items())])
+        with self._choosing:
+            waiting, self._next = self._next, None
+        loaded = waiting[1].result() if waiting is not None else None
+        if loaded is not None and waiting is not None and (waiting[0] != kind or not loaded.given(errand.input)):
+            loaded.end()
+            loaded = None
+        if loaded is None:
+            loaded = self._starting(errand).result()
+            loaded.given(errand.input)
+        with self._choosing:
+            if self._next is None and not self._closed:
+                self._next = (kind, self._starting(errand))
+        return loaded
+
+    def _starting(self, errand: Errand) -> Future[_Started]:
+        try:
+            return self._starter.submit(self._start, errand)
+        except RuntimeError:
+            raise ProcessesClosed("the run has ended, and its processes with it") from None
+
+    def _start(self, errand: Errand) -> _Started:
+        work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
+        for name, text in errand.files.items():
+            (work / name).write_text(text, encoding="utf-8")
+        places = {WORK: str(work), SESSION: str(self._sessions / f"session-{errand.session}"),
+                  PARENT: str(os.getpid())}  # fmt: skip
+        parent = self._dies_with
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        process = subprocess.Popen(
+            [sys.executable, *(_placed(word, places) for word in errand.argv)],
+            cwd=self._tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            text=True,
+            preexec_fn=None if parent is None else lambda: end_with_parent(parent),
+            env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work), **self._environment, **errand.environment}),
+        )
+        return _Started(process, work, errors)
+
+    def _followed(self, started: _Started, limit_s: float, hear: Callable[[str], object]) -> tuple[int, bool]:
+        """Its exit status, and whether it was ended at its limit."""
+        process = started.process
+        self._groups.add(process.pid)
+        if self._closed:  # while it was starting
+            kill_group(process.pid)
+        overdue = threading.Timer(limit_s, kill_group, (process.pid,))
+        overdue.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                hear(line)
+            status = process.wait()
+        finally:
+            late = not overdue.is_alive()
+            overdue.cancel()
+            self._groups.discard(process.pid)
+            kill_group(process.pid)
+            process.wait()
+        return status, late
+
+    def close(self) -> None:
+        with self._choosing:
+            self._closed = True
+            waiting, self._next = self._next, None
+        for group in list(self._groups):
+            kill_group(group)
+        if waiting is not None:
+            with suppress(OSError):  # where the disk is full it never began
+                waiting[1].result().end()
+        self._starter.shutdown()
+
+
+class ProcessesClosed(Exception):
+    """Nothing is started any more."""
+
+
+class KeptProcess:
+    """A process that answers lines. Ends when its input does, so also when this process is killed."""
+
+    def __init__(
+        self,
+        what: str,
+        tree: Path,
+        argv: tuple[str, ...],
+        first: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """what: for messages; first: goes with the first question."""
+        self._what = what
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process does: see close
+        self._process = subprocess.Popen(
+            [sys.executable, *argv], cwd=tree, env=scrubbed_environment(environment or {}),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            start_new_session=True,  # Ctrl-C is for the run, which ends its workers itself
+        )  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input: IO[str] = self._process.stdin
+        self._output: IO[str] = self._process.stdout
+        self._first = dict(first)
+
+    def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises KeptProcessEnded."""
+        try:
+            self._input.write(json.dumps({**self._first, **job}) + "\n")
+            self._input.flush()
+            self._first = {}
+            line = self._output.readline()
+        except (OSError, ValueError):  # it is gone, or was closed
+            line = ""
+        if not line:
+            raise KeptProcessEnded(f"{self._what} ended: {self._last_words()}")
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        return _last_words(self._errors) or f"exit status {self._process.poll()}"
+
+
+class KeptProcessEnded(Exception):
+    """It answers no more. One line."""
+
+
+def _placed(word: str, places: Mapping[str, str]) -> str:
+    for name, path in places.items():
+        word = word.replace(name, path)
+    return word
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    said = errors.read().decode("utf-8", "replace").strip().splitlines()
+    return said[-1][:_LAST_WORDS] if said else ""

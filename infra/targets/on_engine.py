@@ -1,0 +1,204 @@
+"""An engine as a target: a fresh judge process for each evaluation, wherever the engine has a place for it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+from accelopt_core.evaluation import Crashed, Evaluation, Installed, Step, TimedOut
+from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
+from accelopt_core.toolchain import ToolchainMissing
+from infra.engines.engine import NOTE, PARENT, SESSION, WORK, Engine, Errand, Wanted
+from infra.judging import wire
+from infra.judging.limits import judge_limit_s
+from infra.judging.toolchains import open_toolchain
+from infra.neuron.cores import PATIENCE_S, WAIT_VARIABLE
+from infra.targets.metered import WorkClock
+from ka_extensions.plain_text import one_line
+from nki_sim.calibration import Calibration
+
+_DETAIL_LIMIT = 500
+"""Characters of one line of progress: a candidate may have a word in it."""
+_DESCRIBE_LIMIT_S = 300.0
+
+CalibrationOf = Callable[[str, Installed], "Calibration | None"]
+"""(machine, what is installed there) -> the constants its user measured, if any."""
+
+
+class EngineTarget:
+    """The simulator, or a device, wherever an engine has them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        toolchain: str,
+        machine: str,
+        calibration: Calibration | None = None,
+        *,
+        calibration_of: CalibrationOf = lambda machine, installed: None,
+        neuron_cores: int = 0,
+        groups: int = 1,
+        core_wait_s: float = PATIENCE_S,
+    ) -> None:
+        """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is.
+        calibration: what the machine's model is replaced by; calibration_of: finds a device's own, once it has said
+        what it is.
+        neuron_cores: how many each candidate is evaluated with, of `groups` groups; 0 where none are asked for.
+        core_wait_s: how long a judge on a device waits for a core that others use.
+        """
+        self.engine = engine
+        self._toolchain = toolchain
+        self._machine = machine
+        self._calibration = calibration
+        self._calibration_of = calibration_of
+        self._wanted = Wanted(neuron_cores=neuron_cores)
+        self._groups = groups
+        self._core_wait_s = core_wait_s
+        self.clock = WorkClock()
+        """What is spent on evaluations, as a budget counts it: waiting for a place is left out."""
+        self._session = secrets.token_hex(16)
+        self._cache_key = secrets.token_hex(32)
+        self._info: TargetInfo | None = None
+        self._fingerprints: dict[str, str] = {}
+        """Of devices, by node."""
+        self._describing = threading.Lock()
+        self._closed = False
+
+    @property
+    def width(self) -> int:
+        """Of a device, its groups of cores. Of the simulator 1: what a run finds is no matter of how many machines
+        there are, and whoever wants more candidates at once says so (`--width`, `--beam`)."""
+        return self._groups
+
+    @property
+    def places(self) -> int:
+        """How many it can have at work at once. Raises TargetError."""
+        return self._groups if self._wanted.neuron_cores else self.engine.places
+
+    def describe(self) -> TargetInfo:
+        """Raises TargetError."""
+        with self._describing:
+            if self._info is None:
+                self.engine.begin()
+                self._info = self._described_there() if self._wanted.neuron_cores else self._described_here()
+                self._calibration = self._info.calibration
+            return self._info
+
+    def _described_here(self) -> TargetInfo:
+        """The simulator is the same wherever this very tree is."""
+        try:
+            toolchain = open_toolchain(self._toolchain, machine=self._machine, calibration=self._calibration)
+        except ToolchainMissing as error:
+            raise TargetMisconfigured(str(error)) from error
+        try:
+            return TargetInfo(
+                toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat,
+                toolchain.installed, self._calibration,
+            )  # fmt: skip
+        finally:
+            toolchain.close()
+
+    def _described_there(self, node: str = "") -> TargetInfo:
+        """As a judge says it, which is on a node with devices."""
+        argv = ("-m", "infra.judging.judge", "--describe", "--toolchain", self._toolchain, "--machine", self._machine)
+        came = self.engine.carry_out(
+            Errand(argv, _DESCRIBE_LIMIT_S), lambda line: None, Wanted(node, self._wanted.neuron_cores)
+        )
+        try:
+            said = json.loads((came.result or "").strip().splitlines()[-1])
+        except (IndexError, ValueError):
+            raise TargetMisconfigured(
+                f"the judge on {came.where} gives no account of itself: {came.last_words}"
+            ) from None
+        if "target_error" in said:
+            raise TargetMisconfigured(f"{came.where}: {said['target_error']['message']}")
+        self._fingerprints[came.node] = str(said["fingerprint"])
+        machine, installed = str(said["machine"]), Installed(**said["installed"])
+        return TargetInfo(
+            str(said["name"]), str(said["fingerprint"]), bool(said["simulated"]), machine,
+            str(said["caveat"]), installed, self._calibration_of(machine, installed),
+        )  # fmt: skip
+
+    def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+        self._check_open()
+        nonce = secrets.token_hex(16)
+        job = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
+        on_device = self._toolchain != "simulator"
+        limit_s = judge_limit_s(request) + (self._core_wait_s if on_device else 0.0)
+        errand = Errand(
+            argv=("-m", "infra.judging.judge", "--wait", "--result", f"{WORK}/result.json",
+                  "--cache", SESSION, "--parent", PARENT),
+            limit_s=limit_s,
+            input=wire.encode_job(job),
+            collect="result.json",
+            session=self._session,
+            environment={WAIT_VARIABLE: f"{self._core_wait_s:g}"} if on_device else {},
+        )  # fmt: skip
+        reached = Step.UPLOAD
+
+        def told(step: Step, detail: str) -> None:
+            nonlocal reached
+            reached = step
+            progress(step, detail)
+
+        def hear(line: str) -> None:
+            if line.startswith(NOTE):
+                progress(Step.UPLOAD, one_line(line.removeprefix(NOTE), _DETAIL_LIMIT))
+            else:
+                relay(line, told)
+
+        began, worked_s = time.monotonic(), 0.0
+        try:
+            came = self.engine.carry_out(errand, hear, self._wanted)
+            worked_s = came.seconds
+        finally:
+            self.clock.leave_out(time.monotonic() - began - worked_s)
+        self._check_open()  # what an ended judge says is no verdict, and nobody may keep it for one
+        if came.result is None:
+            if came.late:
+                return TimedOut(reached, limit_s)
+            if came.is_lost:
+                return Crashed(reached, f"its worker was lost each time it was tried: {came.last_words}")
+            if came.status is not None and came.status < 0:
+                why = "out of memory, or the candidate did it"
+                return Crashed(reached, f"the judge was killed by signal {-came.status}: {why}")
+            raise TargetMisconfigured(
+                f"the judge process ended with status {came.status} and no result: {came.last_words}"
+            )
+        if self._wanted.neuron_cores:
+            self._check_fingerprint(came.node, came.where)
+        return wire.decode_result(came.result, nonce=nonce)
+
+    def close(self) -> None:
+        """Ends what other threads are still evaluating."""
+        self._closed = True
+        self.engine.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TargetUnreachable("the run has ended, and its judges with it")
+
+    def _check_fingerprint(self, node: str, where: str) -> None:
+        """Of a device on a node that came later. Raises TargetMisconfigured."""
+        with self._describing:
+            if node not in self._fingerprints:
+                self._described_there(node)
+            assert self._info is not None
+            if self._fingerprints[node] != self._info.fingerprint:
+                raise TargetMisconfigured(
+                    f"latencies of {where} and of {self._info.name} cannot be compared (machine, tools or versions "
+                    "differ): make the nodes alike, or take one of them out of the cluster"
+                )
+
+
+def relay(line: str, progress: Progress) -> None:
+    """One line of a judge's stdout; what is not progress is ignored."""
+    try:
+        said = json.loads(line)
+        step, detail = Step(said["step"]), str(said["detail"])
+    except (ValueError, KeyError, TypeError):
+        return
+    progress(step, one_line(detail, _DETAIL_LIMIT))
