@@ -20,6 +20,7 @@ from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
 from infra.settings_reader import (
+    ARGUMENT,
     Given,
     Group,
     Legal,
@@ -32,6 +33,7 @@ from infra.settings_reader import (
     read_document,
     read_environment,
     read_flags,
+    read_keywords,
     setting,
     specs,
     unknown_flag,
@@ -55,6 +57,10 @@ VIEWS = ("auto", "live", "plain", "quiet")
 
 Command = Literal["run", "doctor", "calibrate", "explain", "runs", "show", "diff", "config"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
+
+JSON_FLAG = "--json"
+WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show")
+"""Commands that have a document for scripts (docs/scripts.md)."""
 
 _POSITIVE = Legal(above=0)
 _COUNT = Legal(at_least=1)
@@ -420,15 +426,17 @@ class Invocation:
     settings: Settings
     run_id: str = LATEST
     """For `show`, `diff` and `explain`."""
+    json: bool = False
+    """The answer is a document for a script."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
     def over(self, stored: Settings) -> Settings:
-        """Those of an interrupted run, with the flags of this command line on top: for --resume."""
+        """Those of an interrupted run, with what this command line or call itself says on top: for --resume."""
         settings = stored
         for origin, where in self.origins.items():
             group, name = origin.split(".")
-            if where.startswith("--"):
+            if where.startswith(("--", ARGUMENT)):
                 value = getattr(getattr(self.settings, group), name)
                 settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
         return settings
@@ -480,11 +488,13 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
 
 
+_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
@@ -518,7 +528,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ("--config", "--version", "--help"))
+            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--version", "--help"))
     given: dict[tuple[str, str], Given] = {}
     file = _settings_file(parsed.config, environment, folder)
     if file is not None:
@@ -529,6 +539,8 @@ def read(
     given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))
     flags = read_flags(GROUPS, parsed, folder)
     command, words = _command(rest)
+    if parsed.json and command not in WITH_JSON:
+        raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
     if words and command == "explain":
         word = words.pop(0)
@@ -544,7 +556,17 @@ def read(
     elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
     given |= flags
-    return Invocation(command, _settings(given), run_id, {f"{g}.{n}": v.origin for (g, n), v in given.items()})
+    origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
+    return Invocation(command, _settings(given), run_id, parsed.json, origins)
+
+
+def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:
+    """A run as a call names it, every setting by its name with `_` for `-`; no file and no variable is read.
+
+    Raises SettingsError.
+    """
+    given = read_keywords(GROUPS, values, folder or Path.cwd())
+    return Invocation("run", _settings(given), origins={f"{g}.{n}": v.origin for (g, n), v in given.items()})
 
 
 def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path) -> Path | None:
