@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 _INSTALLED = Path(__file__).resolve().parent / "tree"
@@ -111,14 +110,15 @@ def _own_config() -> Iterator[None]:
         yield
         return
     with _LOADING:
-        theirs = sys.modules.pop("config", None)
-        if "config" in _OWN:
-            sys.modules["config"] = _OWN["config"]
-        else:
-            spec = spec_from_file_location("config", TREE / "config.py")
-            assert spec is not None and spec.loader is not None
-            sys.modules["config"] = _OWN["config"] = module_from_spec(spec)
-            spec.loader.exec_module(_OWN["config"])
+        theirs = sys.modules.get("config")
+        own = sys.modules.get(_OWN_CONFIG)
+        spec = spec_from_file_location(_OWN_CONFIG, TREE / "config.py") if own is None else None
+        if spec is not None and spec.loader is not None:
+            own = sys.modules[_OWN_CONFIG] = module_from_spec(spec)
+            sys.modules["config"] = own
+            spec.loader.exec_module(own)
+        assert own is not None
+        sys.modules["config"] = own
         try:
             yield
         finally:
@@ -127,7 +127,8 @@ def _own_config() -> Iterator[None]:
                 sys.modules["config"] = theirs
 
 
-_OWN: dict[str, ModuleType] = {}
+_OWN_CONFIG = "nki_optimizer._config"
+"""What `config.py` of the tree is called where a caller has another: types find their module by its name."""
 _LOADING = threading.RLock()
 
 
