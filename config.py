@@ -55,7 +55,7 @@ PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
-Command = Literal["run", "doctor", "calibrate", "explain", "runs", "show", "diff", "config"]
+Command = Literal["run", "init", "doctor", "calibrate", "explain", "runs", "show", "diff", "clean", "config"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 JSON_FLAG = "--json"
@@ -428,6 +428,10 @@ class Invocation:
     """For `show`, `diff` and `explain`."""
     json: bool = False
     """The answer is a document for a script."""
+    dry_run: bool = False
+    """Of `clean`: list only."""
+    shapes: tuple[str, ...] = ()
+    """Of `init`: of the kernel's tensors in their order, as `128x512:float32`."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
@@ -454,12 +458,14 @@ examples:
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
 
 other commands:
+  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
   doctor [USER@HOST ...]    what works on this machine or on those hosts, and what to do about the rest
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
+  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
   config                every setting with its value, in the form of {CONFIG_FILE}
 
 Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
@@ -489,12 +495,16 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
+    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
+    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
 
 
 _JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
+_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
+_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
@@ -509,6 +519,10 @@ def command_help(command: str, prog: str = program()) -> str:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    if command == "clean":
+        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
+    if command == "init":
+        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
     add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
     return made.format_help()
 
@@ -528,7 +542,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--version", "--help"))
+            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--dry-run", "--shape", "--version", "--help"))
     given: dict[tuple[str, str], Given] = {}
     file = _settings_file(parsed.config, environment, folder)
     if file is not None:
@@ -541,23 +555,27 @@ def read(
     command, words = _command(rest)
     if parsed.json and command not in WITH_JSON:
         raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
+    for flag, given_there, of in (("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init")):
+        if given_there and command != of:
+            raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command == "explain":
+    if words and command in ("explain", "init"):
         word = words.pop(0)
         if ("run", "kernel") in flags:
-            raise SettingsError(f"explain: {word!r} and --kernel: leave one of the two away")
-        if word.endswith(".py") or "/" in word:
+            raise SettingsError(f"{command}: {word!r} and --kernel: leave one of the two away")
+        if word.endswith(".py") or "/" in word or command == "init":
             flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
         else:
             run_id = word
-    if words and command in ("run", "doctor", "calibrate"):
+    if words and command in ("run", "doctor", "calibrate", "clean"):
         hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
     given |= flags
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
-    return Invocation(command, _settings(given), run_id, parsed.json, origins)
+    shapes = tuple(parsed.shape)
+    return Invocation(command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, origins)
 
 
 def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:

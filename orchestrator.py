@@ -36,6 +36,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
+from infra.terminal.leftover_table import print_found
 from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
 from nki_sim.documents import ErrorDocument
@@ -255,14 +256,43 @@ def show_config(invocation: config.Invocation, answer: Answer) -> int:
     return FINISHED
 
 
+def init(invocation: config.Invocation, answer: Answer) -> int:
+    from infra.commands import init as writing
+
+    written = writing.write_reference(invocation)
+    console = Console()
+    for line in written.said:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return FINISHED
+
+
+def clean(invocation: config.Invocation, answer: Answer) -> int:
+    from infra.commands import clean as cleaning
+
+    settings, remove, console, status = invocation.settings, not invocation.dry_run, Console(), FINISHED
+    for host in settings.target.host:
+        try:
+            found = cleaning.clean_host(settings, host, remove=remove)
+        except TargetError as error:
+            status = _complain(error, UNREACHABLE)
+            continue
+        print_found(console, host, found, removed=remove)
+    if not settings.target.host:
+        here = cleaning.clean_here(settings.run.checkpoints, remove=remove)
+        print_found(console, "this machine", here, removed=remove)
+    return status
+
+
 COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
     "run": run,
+    "init": init,
     "doctor": doctor,
     "calibrate": calibrate,
     "explain": explain,
     "runs": runs,
     "show": show,
     "diff": diff,
+    "clean": clean,
     "config": show_config,
 }
 

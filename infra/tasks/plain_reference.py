@@ -276,7 +276,7 @@ def _one(number: int, example: Any) -> str:
     shape, dtype = example if len(example) == 2 and isinstance(example[0], tuple) else (example, "float32")
     if not all(type(size) is int and size > 0 for size in shape):
         raise TaskInvalid(f"{where}: {shape!r} is no shape: positive whole numbers, as (128, 512)")
-    kind = _dtype(where, dtype)
+    kind = dtype_named(where, dtype)
     if not _floating(kind):
         raise TaskInvalid(f"{where}: which {kind} values may it have? give an example array, or inputs as a function")
     return _normal(shape, kind)
@@ -284,7 +284,7 @@ def _one(number: int, example: Any) -> str:
 
 def _like(where: str, example: np.ndarray) -> str:
     """Drawn as the example is: its mean and spread, its sign where it has one; whole numbers of its range."""
-    shape, kind = example.shape, _dtype(where, example.dtype)
+    shape, kind = example.shape, dtype_named(where, example.dtype)
     if not example.size:
         raise TaskInvalid(f"{where}: the array is empty")
     if kind == np.bool_:
@@ -307,7 +307,7 @@ def _normal(shape: tuple[int, ...], kind: np.dtype) -> str:
     return f"_np.random.normal(size={shape}).astype({_dtype_text(kind)})"
 
 
-def _dtype(where: str, named: Any) -> np.dtype:
+def dtype_named(where: str, named: Any) -> np.dtype:
     try:
         kind = np.dtype(getattr(ml_dtypes, named, named) if isinstance(named, str) else named)
     except TypeError:
