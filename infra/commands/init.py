@@ -30,7 +30,7 @@ RANKS = (2, 1, 3)
 """Tried for arrays whose text does not tell; before these, where it may be none, a number."""
 NUMBER = 1
 """What stands for a number that nobody knows, while shapes are tried."""
-MOST_TRIED = 60
+MOST_TRIED = 40
 LIMIT_S = 60.0
 _TRACE_S = 20.0
 

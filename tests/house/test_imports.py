@@ -22,7 +22,7 @@ ORDER = (
     ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor", "infra.prediction", "infra.terminal", "infra.migrating"),
-    ("infra.calibration",),
+    ("infra.calibration", "infra.documents"),
     ("infra.targets",),
     ("infra.nki_kernel", "config"),
     ("infra.assembly",),
@@ -86,7 +86,11 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
         "infra.assembly",
+        "infra.commands.clean",
+        "infra.commands.evaluate",
         "infra.commands.explain",
+        "infra.commands.init",
+        "infra.commands.optimize",
         "nki_optimizer.completion",
         "orchestrator",
     }
