@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import tempfile
 import time
@@ -15,10 +16,12 @@ from typing import Any
 
 from infra.ssh.remote_agent.files import remove_tree
 from infra.ssh.remote_agent.frames import Wire
-from infra.ssh.remote_agent.jobs import supervisor_of
+from infra.ssh.remote_agent.jobs import kill_strays, supervisor_of
 
 PREFIXES = ("nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-probe-", "nki-optimizer-model-")
 """Of our folders in the system's temporary one."""
+_NAME = re.compile(rf"(?:{'|'.join(PREFIXES)})[a-z0-9_]{{8}}")
+"""As Python's tempfile names them: a folder of the user's own called much the same is none of ours."""
 
 OWNER = ".owner"
 """In those of `infra/scratch_folder.py`: locked by the owner for as long as it lives."""
@@ -57,6 +60,8 @@ def remove(found: Sequence[LeftOver], tick: Callable[[], None]) -> None:
     for each in found:
         if not each.kept:
             try:
+                if each.kind == "job":
+                    kill_strays(each.path)  # its supervisor is gone, and nobody else would end them
                 remove_tree(each.path)
             except OSError as error:
                 each.kept = f"cannot be removed: {error.strerror or error}"
@@ -95,9 +100,7 @@ def of_temporary_folder(tick: Callable[[], None], folder: str = "") -> Iterator[
     in_use: list[str] | None = None
     for path in _inside(folder or tempfile.gettempdir(), ""):
         tick()
-        if not os.path.basename(path).startswith(PREFIXES):
-            continue
-        if not _is_our_folder(path):
+        if not _NAME.fullmatch(os.path.basename(path)) or not _is_our_folder(path):
             continue
         if os.path.lexists(os.path.join(path, OWNER)):
             yield LeftOver("temporary", path, _owner(path))
