@@ -17,7 +17,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Likely, Measured
 from infra import doctor
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
-from infra.documents.run_document import run_document
+from infra.documents.run_document import RunDocument, run_document
 from infra.documents.suite_document import suite_document
 from infra.documents.writing import KINDS, as_json, schema_file, schema_name, schema_of
 from infra.runs.run_folder import RunFolder
@@ -25,6 +25,7 @@ from infra.runs.suite import table_of_runs
 from infra.terminal.report import summary_of
 from nki_sim.__main__ import main as nki_sim
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW
+from tests.house.structure import ROOT
 from tests.infra.samples import manifest, measured
 from tests.infra.test_report import finished_run
 from tests.infra.test_suite import a_run
@@ -65,9 +66,23 @@ def test_the_shipped_schema_is_what_the_type_says(kind: type) -> None:
     assert shipped == schema_of(kind)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=schema_name)
+def test_the_docs_name_every_document_and_where_its_schema_is(kind: type) -> None:
+    page = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
+    assert f"`{schema_name(kind)}` | `{schema_file(kind).relative_to(ROOT)}`" in page
+
+
+def test_every_field_says_what_it_means_or_has_a_name_that_does() -> None:
+    """Those of a run, which most will read: what holds a unit, a kind or a way to read null has a word on it."""
+    about = schema_of(RunDocument)["properties"]
+    assert {"status", "speedup", "best", "baseline", "diff", "seconds", "rounds_wanted"} <= {
+        name for name, each in about.items() if "description" in each
+    }
+
+
 def test_a_document_that_lacks_a_field_or_has_another_version_is_refused(tmp_path: Path) -> None:
     document = checked(as_json(run_document(summary_of(finished_run(tmp_path)))))
-    schema = strict(schema_of(type(run_document(summary_of(RunFolder(tmp_path / document["run_id"]))))))
+    schema = strict(schema_of(RunDocument))
     for wrong in (
         {key: value for key, value in document.items() if key != "speedup"},
         {**document, "schema": "nki-optimizer/run/2"},
