@@ -21,6 +21,7 @@ from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
 from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
 from infra.settings_reader import (
+    ARGUMENT,
     Given,
     Group,
     Legal,
@@ -33,6 +34,7 @@ from infra.settings_reader import (
     read_document,
     read_environment,
     read_flags,
+    read_keywords,
     setting,
     specs,
     unknown_flag,
@@ -54,8 +56,12 @@ PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
-Command = Literal["run", "doctor", "calibrate", "explain", "runs", "show", "diff", "config"]
+Command = Literal["run", "init", "doctor", "calibrate", "explain", "runs", "show", "diff", "clean", "config"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
+
+JSON_FLAG = "--json"
+WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show")
+"""Commands that have a document for scripts (docs/scripts.md)."""
 
 _POSITIVE = Legal(above=0)
 _COUNT = Legal(at_least=1)
@@ -443,15 +449,21 @@ class Invocation:
     settings: Settings
     run_id: str = LATEST
     """For `show`, `diff` and `explain`."""
+    json: bool = False
+    """The answer is a document for a script."""
+    dry_run: bool = False
+    """Of `clean`: list only."""
+    shapes: tuple[str, ...] = ()
+    """Of `init`: of the kernel's tensors in their order, as `128x512:float32`."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
     def over(self, stored: Settings) -> Settings:
-        """Those of an interrupted run, with the flags of this command line on top: for --resume."""
+        """Those of an interrupted run, with what this command line or call itself says on top: for --resume."""
         settings = stored
         for origin, where in self.origins.items():
             group, name = origin.split(".")
-            if where.startswith("--"):
+            if where.startswith(("--", ARGUMENT)):
                 value = getattr(getattr(self.settings, group), name)
                 settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
         return settings
@@ -470,6 +482,7 @@ examples:
   python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
 
 other commands:
+  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
   doctor [USER@HOST ...]    what works on this machine or on those hosts (or --engine ray), and what to do about the
                         rest
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
@@ -477,6 +490,7 @@ other commands:
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
+  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
   config                every setting with its value, in the form of {CONFIG_FILE}
 
 Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
@@ -505,11 +519,17 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
+    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
+    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
 
 
+_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
+_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
+_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
 
@@ -524,6 +544,10 @@ def command_help(command: str, prog: str = program()) -> str:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    if command == "clean":
+        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
+    if command == "init":
+        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
     add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
     return made.format_help()
 
@@ -543,7 +567,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ("--config", "--version", "--help"))
+            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--dry-run", "--shape", "--version", "--help"))
     given: dict[tuple[str, str], Given] = {}
     file = _settings_file(parsed.config, environment, folder)
     if file is not None:
@@ -554,22 +578,38 @@ def read(
     given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))
     flags = read_flags(GROUPS, parsed, folder)
     command, words = _command(rest)
+    if parsed.json and command not in WITH_JSON:
+        raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
+    for flag, given_there, of in (("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init")):
+        if given_there and command != of:
+            raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command == "explain":
+    if words and command in ("explain", "init"):
         word = words.pop(0)
         if ("run", "kernel") in flags:
-            raise SettingsError(f"explain: {word!r} and --kernel: leave one of the two away")
-        if word.endswith(".py") or "/" in word:
+            raise SettingsError(f"{command}: {word!r} and --kernel: leave one of the two away")
+        if word.endswith(".py") or "/" in word or command == "init":
             flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
         else:
             run_id = word
-    if words and command in ("run", "doctor", "calibrate"):
+    if words and command in ("run", "doctor", "calibrate", "clean"):
         hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
     given |= flags
-    return Invocation(command, _settings(given), run_id, {f"{g}.{n}": v.origin for (g, n), v in given.items()})
+    origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
+    shapes = tuple(parsed.shape)
+    return Invocation(command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, origins)
+
+
+def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:
+    """A run as a call names it, every setting by its name with `_` for `-`; no file and no variable is read.
+
+    Raises SettingsError.
+    """
+    given = read_keywords(GROUPS, values, folder or Path.cwd())
+    return Invocation("run", _settings(given), origins={f"{g}.{n}": v.origin for (g, n), v in given.items()})
 
 
 def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path) -> Path | None:

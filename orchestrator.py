@@ -7,52 +7,88 @@ import bootstrap
 if __name__ == "__main__":
     bootstrap.enter(__file__)
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TextIO
 
 from rich.console import Console
 
 import config
 from accelopt_core.loop.events import Ending
-from accelopt_core.loop.rounds import BaselineRejected, RunResult
+from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
 from infra import assembly
+from infra.commands import optimize
+from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
+from infra.documents.run_document import run_document, runs_document
+from infra.documents.suite_document import suite_document
+from infra.documents.writing import as_json
 from infra.journal import JournalError, utc_now
 from infra.llm.prices import BadPriceFile
 from infra.llm.provider import UnknownProvider
 from infra.runs import suite
-from infra.runs.in_place import write_back
 from infra.runs.run_folder import RunFolder, find_run
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
+from infra.terminal.leftover_table import print_found
 from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
+from nki_sim.documents import ErrorDocument
 
 FINISHED, USAGE, BASELINE, UNREACHABLE, STOPPED = 0, 2, 3, 4, 5
 
 USAGE_ERRORS = (SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError)
 
 
+class Answer:
+    """The one document on standard output, where --json asks for it; all that people read goes to standard error."""
+
+    def __init__(self, output: TextIO | None) -> None:
+        self._output = output
+
+    @property
+    def wanted(self) -> bool:
+        return self._output is not None
+
+    def give(self, document: Any) -> None:
+        if self._output is not None:
+            print(as_json(document), file=self._output)
+
+
 def main(arguments: list[str]) -> int:
+    if config.JSON_FLAG not in arguments:
+        return _carried_out(arguments, Answer(None))
+    answer = Answer(sys.stdout)
+    with contextlib.redirect_stdout(sys.stderr):
+        return _carried_out(arguments, answer)
+
+
+def _carried_out(arguments: list[str], answer: Answer) -> int:
     try:
         invocation = config.read(arguments)
-        return COMMANDS[invocation.command](invocation)
+        return COMMANDS[invocation.command](invocation, answer)
     except USAGE_ERRORS as error:
-        return _complain(error, USAGE)
+        return _end(error, USAGE, answer)
     except BaselineRejected as error:
-        return _complain(error, BASELINE)
+        return _end(error, BASELINE, answer)
     except (TargetError, ModelError) as error:
-        return _complain(error, UNREACHABLE)
+        return _end(error, UNREACHABLE, answer)
     except KeyboardInterrupt:
-        return _complain("interrupted", STOPPED)
+        return _end("interrupted", STOPPED, answer)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` is no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `| head` is no error of ours
         return STOPPED
+
+
+def _end(problem: object, status: int, answer: Answer) -> int:
+    answer.give(ErrorDocument(started_as(str(problem)), status))
+    return _complain(problem, status)
 
 
 def _complain(problem: object, status: int) -> int:
@@ -60,28 +96,29 @@ def _complain(problem: object, status: int) -> int:
     return status
 
 
-def _status(result: RunResult) -> int:
-    if result.ending is Ending.FINISHED:
+def _status(ending: Ending) -> int:
+    if ending is Ending.FINISHED:
         return FINISHED
-    return UNREACHABLE if result.ending is Ending.FAILED else STOPPED
+    return UNREACHABLE if ending is Ending.FAILED else STOPPED
 
 
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def run(invocation: config.Invocation) -> int:
+def run(invocation: config.Invocation, answer: Answer) -> int:
     if invocation.settings.run.suite is not None:
-        return run_suite(invocation)
-    done = assembly.carry_out(invocation)
+        return run_suite(invocation, answer)
+    outcome = optimize.carried_out(invocation)
+    answer.give(run_document(outcome.summary))
     console = Console()
-    report.print_report(console, report.summary_of(done.folder))
-    if done.settings.run.in_place and done.result.best.source != done.problem.text:
-        copy = write_back(done.problem.kernel, done.problem.text, done.result.best.source)
-        console.print(f"{done.problem.kernel} now holds the best kernel; what was there is {copy.name}", soft_wrap=True)
-    return _status(done.result)
+    report.print_report(console, outcome.summary)
+    if outcome.written_over is not None:
+        kernel, copy = outcome.summary.manifest.kernel, outcome.written_over.name
+        console.print(f"{kernel} now holds the best kernel; what was there is {copy}", soft_wrap=True)
+    return _status(outcome.ending)
 
 
-def run_suite(invocation: config.Invocation) -> int:
+def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     """One run after the other, or with an engine side by side, each with its line; one table at the end."""
     wanted = invocation.settings.run
     assert wanted.suite is not None
@@ -98,21 +135,21 @@ def run_suite(invocation: config.Invocation) -> int:
     to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
     if invocation.settings.target.engine != "local":
         status = _runs_side_by_side(invocation, console, {task: folder for task, folder in to_do})
-        print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
-        return status
     for task, folder in to_do:
         begun = suite.has_begun(folder)
         try:
-            done = assembly.carry_out(_of_suite(invocation, task, folder.run_id, begun))
+            outcome = optimize.carried_out(_of_suite(invocation, task, folder.run_id, begun))
         except BaselineRejected as error:
             status = _complain(f"{task}: {error}", BASELINE)
             continue
-        report.print_line(console, report.summary_of(folder))
-        if done.result.ending is not Ending.FINISHED:
-            status = _status(done.result)
-        if done.result.ending is Ending.INTERRUPTED:
+        report.print_line(console, outcome.summary)
+        if outcome.ending is not Ending.FINISHED:
+            status = _status(outcome.ending)
+        if outcome.ending is Ending.INTERRUPTED:
             break
-    print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
+    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
+    answer.give(suite_document(suite_id, table))
+    print_suite(console, table)
     return status
 
 
@@ -144,17 +181,25 @@ def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool
     )
 
 
-def runs(invocation: config.Invocation) -> int:
-    report.print_runs(Console(), invocation.settings.run.checkpoints)
+def runs(invocation: config.Invocation, answer: Answer) -> int:
+    checkpoints = invocation.settings.run.checkpoints
+    if answer.wanted:
+        answer.give(runs_document(checkpoints))
+    else:
+        report.print_runs(Console(), checkpoints)
     return FINISHED
 
 
-def show(invocation: config.Invocation) -> int:
-    report.print_report(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
+def show(invocation: config.Invocation, answer: Answer) -> int:
+    summary = report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id))
+    if answer.wanted:
+        answer.give(run_document(summary))
+    else:
+        report.print_report(Console(), summary)
     return FINISHED
 
 
-def explain(invocation: config.Invocation) -> int:
+def explain(invocation: config.Invocation, answer: Answer) -> int:
     """Of a kernel, or of the best one of a run: where its time is lost, and what keeps the catalogue from it."""
     from infra.commands import explain as explaining
 
@@ -163,7 +208,7 @@ def explain(invocation: config.Invocation) -> int:
     return FINISHED
 
 
-def diff(invocation: config.Invocation) -> int:
+def diff(invocation: config.Invocation, answer: Answer) -> int:
     report.print_diff(Console(), report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id)))
     return FINISHED
 
@@ -171,54 +216,71 @@ def diff(invocation: config.Invocation) -> int:
 # --- the rest -------------------------------------------------------------------------------------
 
 
-def doctor(invocation: config.Invocation) -> int:
+def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
-        return _doctor_of_cluster(invocation.settings)
-    if not wanted.host:
-        return examination.show(examination.examine(wanted.machine))
-    status = examination.USABLE
-    for number, host in enumerate(wanted.host):
-        target = assembly.host_target(invocation.settings, host)
-        try:
-            report_of_host = target.examine()
-        except TargetError as error:
-            status = _complain(error, UNREACHABLE)
+        return _doctor_of_cluster(invocation.settings, answer)
+    examined, status = [], examination.USABLE
+    for host in wanted.host or ("",):
+        found = _examined(invocation.settings, host)
+        examined.append(found)
+        if found.report is None:
+            status = _complain(found.error, UNREACHABLE)
             continue
-        finally:
-            target.close()
-        if number:
+        status = max(status, examination.USABLE if found.usable else examination.UNUSABLE)
+        if len(examined) > 1:
             print()
-        status = max(
-            status,
-            examination.show(
-                report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
-            ),
-        )
-        if report_of_host.evaluates_on_neuron:
-            found = assembly.calibration_of_host(invocation.settings, host, report_of_host)
-            print(f"calibration  {started_as(found)}")
+        neuron_wanted = bool(host) and not wanted.remote_simulator
+        print(examination.render(found.report, neuron_wanted=neuron_wanted, clock_skew_s=found.clock_skew_s))
+        if found.calibration is not None:
+            print(f"calibration  {found.calibration}")
+    answer.give(DoctorDocument(status == examination.USABLE, tuple(examined)))
     return status
 
 
-def _doctor_of_cluster(settings: config.Settings) -> int:
+def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
     """Its nodes, each with its versions and with what became of a known kernel there."""
     from infra import doctor as examination
 
-    status = examination.UNUSABLE
-    for number, found in enumerate(assembly.examined_nodes(settings)):
-        print(("\n" if number else "") + found.heading)
+    neuron_wanted = settings.target.neuron_cores > 0
+    examined: list[ExaminedMachine] = []
+    for found in assembly.examined_nodes(settings):
+        print(("\n" if examined else "") + found.heading)
         if found.report is None:
             _complain(f"{found.node.host}: {found.why}", UNREACHABLE)
+            examined.append(ExaminedMachine(found.node.host, False, found.why, None))
             continue
-        shown = examination.show(found.report, neuron_wanted=settings.target.neuron_cores > 0)
-        status = min(status, shown)
-    return status
+        print(examination.render(found.report, neuron_wanted=neuron_wanted))
+        usable = found.report.evaluates_on_neuron or (found.report.simulates and not neuron_wanted)
+        examined.append(ExaminedMachine(found.node.host, usable, "", found.report))
+    usable = [each.usable for each in examined]
+    answer.give(DoctorDocument(all(usable), tuple(examined)))
+    return examination.USABLE if any(usable) else examination.UNUSABLE
 
 
-def calibrate(invocation: config.Invocation) -> int:
+def _examined(settings: config.Settings, host: str) -> ExaminedMachine:
+    """`host`: empty for this machine, where the simulator is enough."""
+    from infra import doctor as examination
+
+    if not host:
+        found = examination.examine(settings.target.machine)
+        return ExaminedMachine(host, found.evaluates_on_neuron or found.simulates, "", found)
+    target = assembly.host_target(settings, host)
+    try:
+        found = target.examine()
+    except TargetError as error:
+        return ExaminedMachine(host, False, started_as(str(error)), None)
+    finally:
+        target.close()
+    on_neuron = found.evaluates_on_neuron
+    usable = on_neuron or (found.simulates and settings.target.remote_simulator)
+    calibration = started_as(assembly.calibration_of_host(settings, host, found)) if on_neuron else None
+    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration)
+
+
+def calibrate(invocation: config.Invocation, answer: Answer) -> int:
     """Measure a device's constants and keep them; or write out what was measured."""
     console = Console()
     if invocation.settings.calibration.export is not None:
@@ -231,19 +293,48 @@ def calibrate(invocation: config.Invocation) -> int:
     return FINISHED if kept else STOPPED
 
 
-def show_config(invocation: config.Invocation) -> int:
+def show_config(invocation: config.Invocation, answer: Answer) -> int:
     print(config.to_toml(invocation), end="")
     return FINISHED
 
 
-COMMANDS: dict[str, Callable[[config.Invocation], int]] = {
+def init(invocation: config.Invocation, answer: Answer) -> int:
+    from infra.commands import init as writing
+
+    written = writing.write_reference(invocation)
+    console = Console()
+    for line in written.said:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return FINISHED
+
+
+def clean(invocation: config.Invocation, answer: Answer) -> int:
+    from infra.commands import clean as cleaning
+
+    settings, remove, console, status = invocation.settings, not invocation.dry_run, Console(), FINISHED
+    for host in settings.target.host:
+        try:
+            found = cleaning.clean_host(settings, host, remove=remove)
+        except TargetError as error:
+            status = _complain(error, UNREACHABLE)
+            continue
+        print_found(console, host, found, removed=remove)
+    if not settings.target.host:
+        here = cleaning.clean_here(settings.run.checkpoints, remove=remove)
+        print_found(console, "this machine", here, removed=remove)
+    return status
+
+
+COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
     "run": run,
+    "init": init,
     "doctor": doctor,
     "calibrate": calibrate,
     "explain": explain,
     "runs": runs,
     "show": show,
     "diff": diff,
+    "clean": clean,
     "config": show_config,
 }
 

@@ -85,9 +85,9 @@ from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
+from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files, task_from_text
 from infra.terminal import report
-from infra.terminal.dashboard import open_view
+from infra.terminal.dashboard import View, open_view
 from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -121,16 +121,39 @@ class FinishedRun:
     result: RunResult
 
 
-def carry_out(invocation: config.Invocation) -> FinishedRun:
+@dataclass(frozen=True)
+class Following:
+    """Who follows a run beside its log, and who may end it."""
+
+    open_view: Callable[[str], View] = open_view
+    """By the setting `view`."""
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked after each step; True ends the run there, saved, as Ctrl-C does."""
+    takes_signals: bool = True
+    """Whether Ctrl-C and SIGTERM let the step finish, and end the run then."""
+
+
+A_PERSON = Following()
+"""At the command line."""
+
+
+def carry_out(
+    invocation: config.Invocation, following: Following = A_PERSON, reference: str | None = None
+) -> FinishedRun:
     """One run on one kernel, from its beginning or from where it was interrupted; best.diff is written.
 
-    Raises what is wrong before it begins (SettingsError, TaskNotFound, TaskInvalid, TaskFault, JournalError,
-    TargetError, ModelError), and BaselineRejected.
+    `reference`: the text of the reference module, where no file has it yet; the run's folder keeps it. Raises what is
+    wrong before it begins (SettingsError, TaskNotFound, TaskInvalid, TaskFault, JournalError, TargetError, ModelError),
+    and BaselineRejected.
     """
     resumed = invocation.settings.run.resume
     if resumed is None:
         settings = quick_start(invocation)
-        problem, folder = problem_of(settings), None
+        problem, folder = problem_of(settings, reference), None
+        if reference is not None:
+            run_id = settings.run.run_id or new_run_id(problem.task.name, utc_now())
+            kept = RunFolder(settings.run.checkpoints / run_id).own_reference
+            settings = replace(settings, run=replace(settings.run, run_id=run_id, problem=kept))
     else:
         folder = find_run(invocation.settings.run.checkpoints, resumed)
         settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
@@ -145,17 +168,19 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         if folder is None:
             folder = _folder(settings, problem, info, provider)
             folder.load(problem.loaded)
+            if reference is not None:
+                folder.keep(folder.own_reference.name, reference)
         else:
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
         if isinstance(target, TargetPool):
             target.remember_in(folder.path / "remote")
         log = stack.enter_context(EventLog(folder.log))
-        view = open_view(settings.run.view)
+        view = following.open_view(settings.run.view)
         stack.callback(view.close)
         observer = Observers(log, view)
         try:
-            result = _optimize(settings, problem, provider, target, info, folder, observer)
+            result = _optimize(settings, problem, provider, target, info, folder, observer, following)
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -168,7 +193,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
 
 def _optimize(
     settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
-    observer: Observers,
+    observer: Observers, following: Following,
 ) -> RunResult:  # fmt: skip
     seconds_before = folder.seconds_used()
     spending = Spending(
@@ -208,7 +233,7 @@ def _optimize(
         guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
         if guide is not None and residuals is not None:
             guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
-        with _interruptible(observer) as interrupted:
+        with _interruptible(observer, following) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
@@ -257,6 +282,8 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     if not folder.input_kernel.exists():
         return problem_of(settings)
     loaded = folder.loaded()
+    if folder.own_reference.exists():  # also where the run's folder was moved since
+        settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
     task, kernel = _task_and_kernel(settings, gone=loaded is not None)
     source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
@@ -278,9 +305,12 @@ def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
 
 
 @contextmanager
-def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
+def _interruptible(observer: Observers, following: Following) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C lets the step finish; the second stops at once."""
     asked = False
+    if not following.takes_signals:
+        yield following.should_stop
+        return
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
@@ -291,7 +321,7 @@ def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: asked or following.should_stop()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -310,9 +340,12 @@ def quick_start(invocation: config.Invocation) -> config.Settings:
     return replace(settings, run=replace(settings.run, preset=QUICK_START))
 
 
-def problem_of(settings: config.Settings) -> Problem:
-    """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
-    task, kernel = _task_and_kernel(settings)
+def problem_of(settings: config.Settings, reference: str | None = None) -> Problem:
+    """`reference`: its text, in place of the file that the settings name or that is found.
+
+    Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line.
+    """
+    task, kernel = _task_and_kernel(settings, reference=reference)
     text = kernel_text(kernel)
     around = surroundings_of(kernel, text, settings.run.function)
     problem = Problem(replace(task, around=around), kernel, text, text)
@@ -346,7 +379,7 @@ def _migrated(problem: Problem, aloud: bool) -> Problem:
     return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
 
 
-def _task_and_kernel(settings: config.Settings, gone: bool = False) -> tuple[Task, Path]:
+def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: str | None = None) -> tuple[Task, Path]:
     """`gone`: the kernel's file may be, where its reference is named."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
@@ -356,7 +389,10 @@ def _task_and_kernel(settings: config.Settings, gone: bool = False) -> tuple[Tas
         problem = settings.run.problem
         if not kernel.is_file() and not (gone and problem is not None):
             raise TaskNotFound(f"{kernel}: no such kernel file")
-        task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
+        if reference is not None:
+            task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
+        else:
+            task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
     return _adjusted(task, settings), kernel
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import os
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -259,6 +260,29 @@ def read_document(
                 raise SettingsError(f"{source}: {_unknown_key(groups, group, key)}")
             given[group, spec.field] = from_document(spec, value, f"{source}: [{group}] {key}", folder)
     return given
+
+
+def read_keywords(groups: Mapping[str, type], values: Mapping[str, Any], folder: Path) -> dict[tuple[str, str], Given]:
+    """Keyword arguments of a call, by the settings' names with `_` for `-`. Relative paths start at `folder`."""
+    homes = {name: (group, spec) for group, kind in groups.items() for spec in specs(kind) for name in _names(spec)}
+    given = {}
+    for key, value in values.items():
+        if key.replace("_", "-") not in homes:
+            if _is_secret(key):
+                raise SettingsError(f"{key} is not a setting: {_KEYS_ARE_NOT_SETTINGS}")
+            nearest = closest(key, [spec.name.replace("-", "_") for _, spec in homes.values()])
+            raise SettingsError(f"unknown setting {key}: " + (f"did you mean {nearest}?" if nearest else "see --help"))
+        group, spec = homes[key.replace("_", "-")]
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if isinstance(value, tuple):
+            value = list(value)
+        given[group, spec.field] = from_document(spec, value, f"{ARGUMENT}{key}", folder)
+    return given
+
+
+ARGUMENT = "argument "
+"""Before the name, where a setting was given by a call."""
 
 
 def _names(spec: Spec) -> tuple[str, ...]:

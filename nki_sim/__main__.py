@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the kernel breaks a rule (or `check` has findings, or `mig
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import sys
@@ -13,13 +14,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 import nki_sim
 from nki_sim import gantt, lint, perfetto, program_file
 from nki_sim.capacity import peak
+from nki_sim.documents import ErrorDocument, as_json, check_document, profile_document
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
 from nki_sim.executor import execute_counting
@@ -41,21 +43,34 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None, program: str = "python -m nki_sim") -> int:
     """`program`: what it was started as, for usage lines."""
     options = parser(program).parse_args(arguments)
+    if not getattr(options, "json", False):
+        return _carried_out(options, None)
+    document = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # what a kernel prints is no part of the document
+        return _carried_out(options, document)
+
+
+def _carried_out(options: argparse.Namespace, document: TextIO | None) -> int:
+    """`document`: where one JSON document goes, and nothing else."""
     try:
-        return int(options.action(options))
+        return int(options.action(options, document) if document is not None else options.action(options))
     except UsageError as error:
-        print(f"nki_sim: {error}", file=sys.stderr)
-        return 2
+        return _complain(f"nki_sim: {error}", 2, document)
     except NkiError as error:
         place = f"{error.file}:{error.line}: " if error.line else ""
-        print(f"{place}{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return _complain(f"{place}{type(error).__name__}: {error}", 1, document)
     except BrokenPipeError:  # the reader of our output has gone
         return 1
     except Exception as error:  # whatever the kernel's own Python raises is reported at its line
         line, file = where(error)
-        print(f"{file}:{line}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return _complain(f"{file}:{line}: {type(error).__name__}: {error}", 1, document)
+
+
+def _complain(problem: str, status: int, document: TextIO | None) -> int:
+    print(problem, file=sys.stderr)
+    if document is not None:
+        print(as_json(ErrorDocument(problem, status)), file=document)
+    return status
 
 
 def parser(program: str) -> argparse.ArgumentParser:
@@ -69,6 +84,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     check.add_argument("kernel", type=Path)
     check.add_argument("--nki", default=lint.LATEST, choices=lint.VERSIONS, help="NKI version (default %(default)s)")
     check.add_argument("--hints", action="store_true", help="also what that version has a shorter way for")
+    check.add_argument("--json", action="store_true", help=_JSON_HELP)
     check.set_defaults(action=_check)
     trace = commands.add_parser("trace", help="print the instructions of a kernel, or save them as a program")
     _kernel_options(trace)
@@ -86,6 +102,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     profile.add_argument("--exact", action="store_true", help="time every iteration of long loops")
     profile.add_argument("--fields", action="store_true", help="print every field of the profiler's summary")
     profile.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
+    profile.add_argument("--json", action="store_true", help=_JSON_HELP)
     profile.set_defaults(action=_profile)
     migrate = commands.add_parser("migrate", help="rewrite a kernel of an older NKI")
     _kernel_options(migrate)
@@ -97,6 +114,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     migrate.add_argument("--grid", metavar="4x2", default="", help="launch grid that a kernel of NKI 0.1 is called on")
     migrate.set_defaults(action=_migrate)
     return made
+
+
+_JSON_HELP = "print one JSON document instead (docs/scripts.md)"
 
 
 def _kernel_options(parser: argparse.ArgumentParser) -> None:
@@ -214,17 +234,20 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace, document: TextIO | None = None) -> int:
     try:
         source = options.kernel.read_text()
     except OSError as error:
         raise UsageError(f"{options.kernel}: {error.strerror}") from None
     findings = lint.check_source(source, options.nki, hints=options.hints)
+    errors = sum(finding.severity == "error" for finding in findings)
+    if document is not None:
+        print(as_json(check_document(str(options.kernel), options.nki, findings)), file=document)
+        return 1 if errors else 0
     for finding in findings:
         print(
             f"{options.kernel}:{finding.line}: {finding.severity}: [{finding.rule}] {finding.message}; {finding.hint}"
         )
-    errors = sum(finding.severity == "error" for finding in findings)
     warnings = sum(finding.severity == "warning" for finding in findings)
     hints = f", {len(findings) - errors - warnings} hints" if options.hints else ""
     print(f"{errors} errors, {warnings} warnings{hints} for NKI {options.nki}")
@@ -275,12 +298,19 @@ def _migrate(options: argparse.Namespace) -> int:
     return migration.exit_code()
 
 
-def _profile(options: argparse.Namespace) -> int:
+def _profile(options: argparse.Namespace, document: TextIO | None = None) -> int:
     program = _traced(options)
     passes = _counted(program, options)
     alone = unrolled(replace(program, peers=()), None if passes is None else passes.cores[0])
     timeline = schedule(alone, machine(program.machine), True if options.exact else None)
     measured = measure(program, exact=True, passes=passes) if program.peers else summarise(timeline)
+    if options.perfetto is not None:
+        with open(options.perfetto, "w", encoding="utf-8") as file:
+            perfetto.write_timeline(timeline, file)
+    if document is not None:
+        written = str(options.perfetto) if options.perfetto is not None else None
+        print(as_json(profile_document(str(options.kernel), measured, written)), file=document)
+        return 0
     print(gantt.report(measured, perfetto.source_lines(program)))
     print(gantt.gantt(timeline, ascii_only=options.ascii), end="")
     if options.fields:
@@ -288,8 +318,6 @@ def _profile(options: argparse.Namespace) -> int:
         for name, value in measured.fields.items():
             print(f"{name:<44} {value:.6g}")
     if options.perfetto is not None:
-        with open(options.perfetto, "w", encoding="utf-8") as file:
-            perfetto.write_timeline(timeline, file)
         print(f"\ntimeline: {options.perfetto} (open it at ui.perfetto.dev)")
     return 0
 

@@ -1,1 +1,1 @@
-"""Commands beside a run, each put together from settings: what `orchestrator.py <command>` carries out."""
+"""What `orchestrator.py <command>` and a call of the library carry out, each put together from settings."""

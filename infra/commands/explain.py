@@ -11,9 +11,10 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured, Step
 from accelopt_core.loop.rounds import BaselineRejected
-from accelopt_core.ports import EvaluationRequest, TargetInfo
+from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
 from infra import assembly
+from infra.commands.evaluate import evaluated
 from infra.prediction.explaining import explanation_of
 from infra.runs.run_folder import find_run
 from infra.settings_reader import SettingsError
@@ -39,20 +40,17 @@ def _kernel(invocation: config.Invocation) -> ExplainedKernel:
     """Compiled, verified and timed as a run's input kernel."""
     settings = assembly.quick_start(invocation)
     problem = assembly.problem_of(settings)
-    task, candidate = problem.task, Candidate("input", problem.source)
+    task = problem.task
 
     def progress(step: Step, detail: str) -> None:
         if settings.run.view != "quiet":
             print(f"{step.value}: {detail}", file=sys.stderr)
 
-    with closing(assembly.target_of(settings)) as target:
-        info = target.describe()
-        limits = assembly.loop_settings(settings, "catalogue").limits
-        result = target.evaluate(EvaluationRequest(task, candidate, limits, is_input=True), progress)
+    info, result = evaluated(settings, problem, progress, is_input=True)
     if not isinstance(result, Measured):
         raise BaselineRejected(result)
     title = f"{problem.kernel.name}  {task.full.describe()}  on {info.name}"
-    return _explained(title, settings, task, info, candidate, result)
+    return _explained(title, settings, task, info, Candidate("input", problem.source), result)
 
 
 def _best_of_run(invocation: config.Invocation) -> ExplainedKernel:

@@ -3,6 +3,7 @@
     manifest.json        what was run, where, by whom, and how it stands
     config.json          every setting
     kernel.json          how the kernel is loaded: which function, the files it imports, the user's own text of it
+    reference.py         the reference, where a plain function was given for one
     input_kernel.py      the kernel it began with, and baseline.json its measurement
     best_kernel.py       the best so far, and best.json its measurement
     best.diff            the difference between the two
@@ -159,6 +160,11 @@ class RunFolder:
     @property
     def input_kernel(self) -> Path:
         return self.path / "input_kernel.py"
+
+    @property
+    def own_reference(self) -> Path:
+        """There where the run was given a plain function, and wrote the reference module itself."""
+        return self.path / "reference.py"
 
     @property
     def log(self) -> Path:

@@ -338,6 +338,14 @@ class SshRunner:
         """Remove what nobody has touched for so long, running jobs excepted; returns how many things."""
         return int(self._simple({"op": "sweep", "older_than_s": older_than_days * 86400}, "swept")["removed"])
 
+    def clean(self, owed: Sequence[str], *, remove: bool) -> list[dict[str, Any]]:
+        """What our jobs left there, as `remote_agent.leftovers.LeftOver.document` has it; removed unless kept.
+
+        `owed`: names of jobs that some run will ask for again.
+        """
+        request = {"op": "clean", "owed": list(owed), "remove": remove}
+        return list(self._simple(request, "cleaned")["found"])
+
     def discard(self, path: str, *, patience_s: float | None = None) -> None:
         """Remove a file or directory below the work directory's `scratch`."""
         self._simple({"op": "discard", "path": path}, "done", patience_s)

@@ -140,6 +140,10 @@ class SshTarget:
         self._info = None
         return self.describe()
 
+    def clean(self, owed: Sequence[str], *, remove: bool) -> list[dict[str, Any]]:
+        """As `SshRunner.clean`: nothing is sent there and no SDK is needed. Raises TargetError."""
+        return self._runner.clean(owed, remove=remove)
+
     def examine(self) -> doctor.DoctorReport:
         """What works on that machine, found out there; also where it has no Neuron SDK, if it can simulate at least."""
         python = self._find_python(sdk=False)

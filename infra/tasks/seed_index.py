@@ -110,11 +110,15 @@ def task_from_files(reference_path: Path, name: str | None = None) -> Task:
     for seed in seed_index():
         if _same_file(seed.reference_path, reference_path):
             return seed.task()
-    source = _read(reference_path)
-    declared = read_reference(source, str(reference_path))
+    return task_from_text(_read(reference_path), str(reference_path), name or reference_path.stem)
+
+
+def task_from_text(source: str, where: str, name: str) -> Task:
+    """A task from the text of a reference; `where` that is, for messages. Raises TaskInvalid."""
+    declared = read_reference(source, where)
     try:
         return Task(
-            name or reference_path.stem,
+            name,
             source,
             declared.presets,
             tolerance=declared.tolerance,
@@ -122,7 +126,7 @@ def task_from_files(reference_path: Path, name: str | None = None) -> Task:
             left_out=declared.left_out,
         )
     except ValueError as error:
-        raise TaskInvalid(f"{reference_path}: {error} (docs/tasks.md)") from error
+        raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from error
 
 
 def _seed(folder: Path, name: str, entry: Mapping[str, Any]) -> Seed:

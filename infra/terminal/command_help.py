@@ -69,12 +69,51 @@ examples:
 exit codes: 0 explained · 2 usage · 3 the kernel is wrong or does not compile · 4 target unreachable
 """
 
+INIT_HELP = """\
+Writes KERNEL_reference.py beside a kernel: the NumPy module that says what it must compute, to be filled in. The
+kernel's parameters are taken from its signature. Their shapes are those of --shape, or else the smallest at which the
+kernel traces: from what it unpacks of `x.shape`, with sizes of 128 to 2048 tried in a process of its own. What nobody
+can tell is a TODO that raises NotImplementedError when it is run. A file that is there is never overwritten.
+"""
+
+INIT_EXAMPLES = """\
+examples:
+  python3 orchestrator.py init mine.py                                  mine_reference.py
+  python3 orchestrator.py init mine.py --shape 4096x512 512:bfloat16    two tensors, of these shapes
+  python3 orchestrator.py init library/norm.py --function rmsnorm
+
+exit codes: 0 written · 2 usage, or there is such a file
+"""
+
+CLEAN_HELP = """\
+Removes what killed runs left behind. Here: folders of ours in the system's temporary one whose process is gone,
+half-written files and empty folders of runs that nobody is at, what finished runs still remember of jobs on hosts. On a
+host: jobs that ended more than a day ago, and files that were sent there and scratch that nobody used for an hour.
+
+No run's results are touched, and nothing that a living process holds: each thing that is kept comes with the reason. A
+job that an interrupted run will collect is kept, and while any job runs on a host, so are the files sent there. Leases
+of cores are left alone: they end by themselves.
+"""
+
+CLEAN_EXAMPLES = """\
+examples:
+  python3 orchestrator.py clean --dry-run              what would be removed here
+  python3 orchestrator.py clean                        remove it
+  python3 orchestrator.py clean ubuntu@10.0.0.1        what our own jobs left on that host
+
+exit codes: 0 done · 2 usage · 4 a host is unreachable
+"""
+
 _EXPLAINED_BY = (
     "kernel", "problem", "function", "migrate", "task", "preset", "checkpoints", "view", "host", "remote-simulator",
     "machine", "compile-timeout", "run-timeout", "candidate-memory",
 )  # fmt: skip
 
+_CLEANED_BY = ("checkpoints", "ssh-port", "identity", "ssh-config", "known-hosts", "remote-dir", "connect-timeout")
+
 COMMAND_HELP: Mapping[str, CommandHelp] = {
     "calibrate": CommandHelp("USER@HOST", CALIBRATE_HELP, CALIBRATE_EXAMPLES, ("calibration", "target")),
+    "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("function", "machine")),
+    "clean": CommandHelp("[USER@HOST ...]", CLEAN_HELP, CLEAN_EXAMPLES, ("run", "target"), _CLEANED_BY),
     "explain": CommandHelp("[KERNEL.py | RUN-ID]", EXPLAIN_HELP, EXPLAIN_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
 }

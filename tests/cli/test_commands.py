@@ -71,6 +71,13 @@ def test_the_package_offers_the_kernel_class() -> None:
         getattr(nki_optimizer, "Kernel")  # noqa: B009
 
 
+def test_every_name_of_the_library_is_there_and_in_its_page() -> None:
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    for name in set(nki_optimizer.__all__) - {"TREE"}:
+        assert getattr(nki_optimizer, name) is not None and name in page, name
+    assert set(nki_optimizer.__all__) - {"TREE"} == set(nki_optimizer._OFFERED) <= set(dir(nki_optimizer))
+
+
 def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path) -> None:
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "__init__.py").touch()

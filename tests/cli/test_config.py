@@ -303,7 +303,10 @@ def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
 def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
-    program = "".join((config.PROJECT / name).read_text() for name in ("orchestrator.py", "infra/assembly.py"))
+    program = "".join(
+        (config.PROJECT / name).read_text()
+        for name in ("orchestrator.py", "infra/assembly.py", "infra/commands/optimize.py")
+    )
     assert re.search(rf"\.{spec.field}\b", program)
 
 

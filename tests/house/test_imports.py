@@ -26,7 +26,7 @@ ORDER = (
     ("infra.doctor",),
     ("infra.engines",),
     ("infra.prediction", "infra.terminal", "infra.migrating"),
-    ("infra.calibration",),
+    ("infra.calibration", "infra.documents"),
     ("infra.targets",),
     ("infra.nki_kernel", "config"),
     ("infra.assembly",),
@@ -90,7 +90,11 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
         "infra.assembly",
+        "infra.commands.clean",
+        "infra.commands.evaluate",
         "infra.commands.explain",
+        "infra.commands.init",
+        "infra.commands.optimize",
         "infra.commands.suite_side_by_side",
         "nki_optimizer.completion",
         "orchestrator",

@@ -10,5 +10,5 @@ runs it), and `exit.json`, written last and atomically: where it is, the job is 
 `locks/` keeps two runs of one user from laying out the same tree at the same time.
 """
 
-MODULES = ("frames", "processes", "files", "trees", "jobs", "commands", "main")
+MODULES = ("frames", "processes", "files", "trees", "jobs", "leftovers", "commands", "main")
 """In the order in which they import each other."""

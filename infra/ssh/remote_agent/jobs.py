@@ -79,7 +79,7 @@ def follow(request: dict[str, Any], wire: Wire) -> None:
         if supervisor_of(job) is not None:
             last_seen, began = time.monotonic(), True
         elif time.monotonic() - last_seen > (_GONE_S if began else _NO_SIGN_OF_LIFE_S):
-            _kill_strays(job)
+            kill_strays(job)
             raise Refused("lost", f"job {request['job']} vanished; the host was restarted, or out of memory or disk")
         wire.beat()
         wire.pause(0.02 if time.monotonic() - since < 60 else 0.2)
@@ -230,10 +230,10 @@ def _stop(job: str, wire: Wire) -> None:
             send(signal.SIGKILL, [*descendants(pid or 0), pid or 0])
         wire.beat()
         time.sleep(0.02)
-    _kill_strays(job)
+    kill_strays(job)
 
 
-def _kill_strays(job: str) -> None:
+def kill_strays(job: str) -> None:
     """End what still runs of a job whose supervisor is gone; it is known by its directory or its environment."""
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:

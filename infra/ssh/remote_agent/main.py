@@ -6,7 +6,7 @@ import json
 import os
 import signal
 
-from infra.ssh.remote_agent import commands, jobs, trees
+from infra.ssh.remote_agent import commands, jobs, leftovers, trees
 from infra.ssh.remote_agent.frames import Refused, Wire, take, write_all
 from infra.ssh.remote_agent.processes import kill_descendants
 
@@ -21,6 +21,7 @@ _OPERATIONS = {
     "find_python": commands.find_python,
     "sweep": commands.sweep,
     "discard": commands.discard,
+    "clean": leftovers.clean,
 }
 
 

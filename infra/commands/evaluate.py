@@ -1,0 +1,62 @@
+"""One kernel compiled, verified and timed, without a run: `nki_optimizer.evaluate`, and what `explain` begins with."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import config
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Evaluation, Step
+from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
+from infra import assembly
+from infra.commands.optimize import KernelFile, Reference, called
+from infra.settings_reader import SettingsError
+from infra.tasks.plain_reference import Inputs
+
+FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
+"""Settings that say nothing of one kernel."""
+
+
+def evaluated(
+    settings: config.Settings, problem: assembly.Problem, progress: Progress, *, is_input: bool
+) -> tuple[TargetInfo, Evaluation]:
+    """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said."""
+    limits = assembly.loop_settings(settings, "catalogue").limits
+    seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
+    candidate = Candidate("input", problem.source)
+    request = EvaluationRequest(problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input)
+    with closing(assembly.target_of(settings)) as target:
+        return target.describe(), target.evaluate(request, progress)
+
+
+def evaluate(
+    kernel: KernelFile,
+    reference: Reference | None = None,
+    *,
+    inputs: Inputs | None = None,
+    on_step: Callable[[Step, str], object] | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """The verdict on one kernel: exactly one of the types in `accelopt_core.evaluation`; only Measured has a latency.
+
+    `kernel`, `reference`, `inputs` and `settings` as for `optimize`; of the settings those count that say where
+    (`host`, `machine`), what (`function`, `preset`, `migrate`) and how it is verified. `on_step` is told as each step
+    begins, with one line of detail.
+
+    Whatever is wrong with the kernel is in the verdict. Raises SettingsError, TaskNotFound, TaskInvalid and TaskFault
+    for what is wrong with the call or the reference, and TargetError where nothing can be evaluated.
+    """
+    for word in settings:
+        if word.replace("-", "_") in FOR_RUNS:
+            raise SettingsError(f"{word} is of runs, and evaluate judges one kernel: leave it away")
+    invocation, text = called("evaluate", kernel, reference, inputs, settings)
+    problem = assembly.problem_of(invocation.settings, text)
+
+    def progress(step: Step, detail: str) -> None:
+        if on_step is not None:
+            on_step(step, detail)
+
+    return evaluated(invocation.settings, problem, progress, is_input=False)[1]

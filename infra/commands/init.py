@@ -1,0 +1,285 @@
+"""`init`: the beginning of a reference for a kernel, with all that its text and a trace tell; the rest are TODOs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import config
+from accelopt_core.task import Surroundings
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, TensorArgument, ToolchainMissing
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.settings_reader import SettingsError
+from infra.tasks.kernel_file import kernel_text, surroundings_of
+from infra.tasks.kernel_signature import Parameter, Signature, signature_of
+from infra.tasks.plain_reference import dtype_named
+from infra.tasks.reference_reader import DECLARATIONS, REQUIRED_FUNCTIONS, TaskInvalid
+from infra.terminal.report import shown_path
+
+SIZES = (128, 256, 512, 1024, 2048)
+"""Tried for every size alike; then ..."""
+MIXED = (128, 512, 2048)
+"""... these in all ways, each size for itself."""
+RANKS = (2, 1, 3)
+"""Tried for arrays whose text does not tell; before these, where it may be none, a number."""
+NUMBER = 1
+"""What stands for a number that nobody knows, while shapes are tried."""
+MOST_TRIED = 40
+LIMIT_S = 60.0
+_TRACE_S = 20.0
+
+_SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
+
+
+@dataclass(frozen=True)
+class Written:
+    path: Path
+    said: tuple[str, ...]
+    """For people: what it holds, and what to do next."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Of a kernel, in their order: of arrays sizes by name and in numbers, and dtypes."""
+
+    names: tuple[tuple[str, ...] | None, ...]
+    """None for what is a number."""
+    sizes: Mapping[str, int]
+    dtypes: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    """What a trace at these sizes returns, one line each; none where there was none."""
+
+    @property
+    def specs(self) -> tuple[ArgumentSpec, ...]:
+        return tuple(
+            ConstantArgument(NUMBER)
+            if names is None
+            else TensorArgument(tuple(self.sizes[name] for name in names), dtype)
+            for names, dtype in zip(self.names, self.dtypes)
+        )
+
+
+def write_reference(invocation: config.Invocation) -> Written:
+    """Raises SettingsError where no kernel is named, or the file is there; TaskInvalid for what the kernel is."""
+    kernel = invocation.settings.run.kernel
+    if kernel is None:
+        raise SettingsError("init: for which kernel? orchestrator.py init KERNEL.py")
+    source = kernel_text(kernel)
+    around = surroundings_of(kernel, source, invocation.settings.run.function)
+    try:
+        signature = signature_of(source, around.entry_points)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TaskInvalid(f"{kernel}: not Python: {error}") from None
+    if signature is None:
+        raise TaskInvalid(
+            f"{kernel} defines no {' or '.join(around.entry_points)} with `def`: name one with --function"
+        )
+    path = kernel.with_name(f"{kernel.stem}_reference.py")
+    if path.exists():
+        raise SettingsError(f"init: {path} is there already, and is left as it is")
+    arguments, remark = _arguments(source, around, signature, invocation)
+    text = skeleton(kernel.name, signature, arguments)
+    compile(text, str(path), "exec")
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SettingsError(f"init: {path} is there already, and is left as it is") from None
+    except OSError as error:
+        raise SettingsError(f"init: {path}: {error.strerror}") from None
+    run = f"python3 orchestrator.py --kernel {shown_path(kernel)}"
+    return Written(path, (f"wrote {shown_path(path)}: {remark}", f"fill in each TODO, then: {run}"))
+
+
+# --- shapes -------------------------------------------------------------------------------------------
+
+
+def _arguments(
+    source: str, around: Surroundings, signature: Signature, invocation: config.Invocation
+) -> tuple[Arguments | None, str]:
+    """And a remark for people; None where nobody knows."""
+    with closing(SimulatorToolchain(invocation.settings.target.machine)) as simulator:
+        tracing = _Tracing(simulator, source, around)
+        if invocation.shapes:
+            named = _as_given(signature, invocation.shapes)
+            outputs = tracing.outputs(named)
+            if outputs is None:
+                return named, f"the shapes are yours, and the kernel does not trace at them: {tracing.complaint}"
+            return tracing.described(named, outputs), "the shapes are yours, and the kernel traces at them"
+        if not signature.arrays:
+            return None, "the kernel's parameters name no array: what it takes is a TODO"
+        if signature.unknown and not invocation.shapes:
+            names = ", ".join(each.name for each in signature.unknown)
+            return None, f"{names}: no default, so that no shape could be tried: shapes are TODOs"
+        for candidate in _candidates(signature.arrays):
+            outputs = tracing.outputs(candidate)
+            if outputs is not None:
+                return (
+                    tracing.described(candidate, outputs),
+                    "the shapes are the smallest that the kernel was found to trace at: put your own in",
+                )
+            if tracing.is_over:
+                break
+    return None, f"no shape was found at which the kernel traces ({tracing.complaint}): shapes are TODOs, or --shape"
+
+
+class _Tracing:
+    """A kernel traced at one shape after the other, each in a process of its own."""
+
+    def __init__(self, simulator: SimulatorToolchain, source: str, around: Surroundings) -> None:
+        self._simulator, self._source, self._around = simulator, source, around
+        self._deadline = time.monotonic() + LIMIT_S
+        self._left = MOST_TRIED
+        self.complaint = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0 or time.monotonic() > self._deadline
+
+    def outputs(self, arguments: Arguments) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
+        """dtype and shape of each; None where it does not compile."""
+        self._left -= 1
+        try:
+            program = self._simulator.compile(self._source, arguments.specs, _TRACE_S, self._around).program
+        except (CandidateFault, ToolchainMissing) as error:
+            self.complaint = self.complaint or str(error)
+            return None
+        return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
+
+    def described(self, found: Arguments, outputs: tuple[tuple[str, tuple[int, ...]], ...]) -> Arguments:
+        """With the outputs' sizes by name: those of the argument that they grow with."""
+        named: list[list[str]] = [[str(size) for size in shape] for _, shape in outputs]
+        for name in found.sizes:
+            larger = Arguments(found.names, {**found.sizes, name: 2 * found.sizes[name]}, found.dtypes)
+            grown = None if self.is_over else self.outputs(larger)
+            for number, (_, shape) in enumerate(grown or ()):
+                for axis, size in enumerate(shape):
+                    before = outputs[number][1]
+                    if axis < len(before) and size == 2 * before[axis] == 2 * found.sizes[name]:
+                        named[number][axis] = name
+        lines = tuple(f"{dtype} [{', '.join(axes)}]" for (dtype, _), axes in zip(outputs, named))
+        return Arguments(found.names, found.sizes, found.dtypes, lines)
+
+
+def _as_given(signature: Signature, shapes: tuple[str, ...]) -> Arguments:
+    arrays = signature.arrays
+    if len(shapes) != len(arrays):
+        names = ", ".join(each.name for each in arrays) or "none"
+        raise SettingsError(f"--shape: {len(shapes)} shapes for {len(arrays)} arrays ({names})")
+    all_names: list[tuple[str, ...] | None] = []
+    sizes: dict[str, int] = {}
+    dtypes: list[str] = []
+    for each, text in zip(arrays, shapes):
+        read = _SHAPE.fullmatch(text)
+        numbers = tuple(int(number) for number in read[1].split("x")) if read else ()
+        if read is None or not all(numbers):
+            raise SettingsError(f"--shape {text}: write it as 128x512:float32")
+        own = each.sizes if each.sizes is not None and len(each.sizes) == len(numbers) else ()
+        mine = []
+        for axis, number in enumerate(numbers):
+            name = own[axis] if own else f"{each.name}_{axis}".upper()
+            if sizes.get(name, number) != number:
+                name = f"{each.name}_{axis}".upper()
+            sizes[name] = number
+            mine.append(name)
+        all_names.append(tuple(mine))
+        dtypes.append(dtype_named(f"--shape {text}", read[2] or "float32").name)
+    return Arguments(tuple(all_names), sizes, tuple(dtypes))
+
+
+def _candidates(arrays: tuple[Parameter, ...]) -> Iterator[Arguments]:
+    shapes = list(itertools.islice(itertools.product(*map(_ways, arrays)), 12))
+    dtypes = ("float32",) * len(arrays)
+    for size in SIZES:
+        for names in shapes:
+            yield Arguments(names, {name: size for each in names for name in each or ()}, dtypes)
+    for names in shapes:
+        sizes = list(dict.fromkeys(name for each in names for name in each or ()))
+        mixed = sorted(itertools.product(MIXED, repeat=len(sizes)), key=math.prod) if len(sizes) < 5 else []
+        for chosen in mixed:
+            if len(set(chosen)) > 1:
+                yield Arguments(names, dict(zip(sizes, chosen)), dtypes)
+
+
+def _ways(array: Parameter) -> list[tuple[str, ...] | None]:
+    """What an argument may be: of which sizes, or None for a number."""
+    if array.sizes is not None:
+        return [array.sizes]
+    ranked = [tuple(f"{array.name}_{axis}".upper() for axis in range(rank)) for rank in RANKS]
+    return [None, *ranked] if array.may_be_number else [*ranked]
+
+
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> str:
+    """A reference module as docs/tasks.md has it; what is unknown raises NotImplementedError when it is run."""
+    taken = {*REQUIRED_FUNCTIONS, *DECLARATIONS}
+    lines = [f'"""What {kernel} must compute. Written by `init`: fill in each TODO (docs/tasks.md)."""', ""]
+    if arguments is not None and any(not _is_numpy(dtype) for dtype in arguments.dtypes):
+        lines += ["import ml_dtypes"]
+    lines += ["import numpy as np", ""]
+    if arguments is not None:
+        for name, size in arguments.sizes.items():
+            if name in taken:
+                raise TaskInvalid(f"{kernel}: it calls a size {name}, which a reference means otherwise: rename it")
+            lines.append(f"{name} = {size}")
+        lines.append("")
+    lines += ["", "def get_inputs():"]
+    lines += _inputs(signature, arguments)
+    given = [each.name for each in signature.parameters if each.is_array or each.default is None]
+    lines += ["", "", f"def forward({', '.join(given)}):"]
+    if arguments is not None:
+        for each, names in zip(signature.arrays, arguments.names):
+            lines.append(f"    # {each.name}: a number" if names is None else f"    # {each.name} [{', '.join(names)}]")
+        lines += [f"    # the kernel returns {line}" for line in arguments.outputs]
+    left = [f"{each.name}={each.default}" for each in signature.parameters if each.default is not None]
+    lines += [f"    # as it is called, the kernel has {', '.join(left)}"] if left else []
+    todo = f"TODO: what {kernel} computes of {', '.join(given)}, in NumPy"
+    lines += [f"    raise NotImplementedError({todo!r})", "", ""]
+    lines += ["def transform_to_nki_inputs(inputs):", "    return list(inputs)", "", ""]
+    lines += ["def transform_nki_outputs(result, reference):"]
+    if arguments is not None and len(arguments.outputs) > 1:
+        lines += ["    return [np.asarray(got).reshape(wanted.shape) for got, wanted in zip(result, reference)]", ""]
+    else:
+        lines += ["    return [np.asarray(result).reshape(reference.shape)]", ""]
+    return "\n".join(lines)
+
+
+def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:
+    """The body of get_inputs."""
+    if arguments is None:
+        arrays = [f"the shape of {each.name}" for each in signature.arrays]
+        what = ", ".join([*arrays, *(each.name for each in signature.unknown)]) or "its arguments"
+        return [
+            "    # as np.random.normal(size=(M, N)).astype(np.float32), one for each argument, in order",
+            f"    raise NotImplementedError({f'TODO: what the kernel is given: {what}'!r})",
+        ]
+    numbers = [each.name for each, names in zip(signature.arrays, arguments.names) if names is None]
+    numbers += [each.name for each in signature.unknown]
+    lines = []
+    for name in numbers:
+        lines += [f"    raise NotImplementedError({f'TODO: {name} = its value, in place of this line'!r})"]
+    drawn = {}
+    for each, names, dtype in zip(signature.arrays, arguments.names, arguments.dtypes):
+        if names is not None:
+            shape = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+            drawn[each.name] = _drawn(shape, dtype, f"np.{dtype}" if _is_numpy(dtype) else f"ml_dtypes.{dtype}")
+    given = [each.name for each in signature.parameters if each.is_array or each.default is None]
+    return [*lines, "    return [", *(f"        {drawn.get(name, name)}," for name in given), "    ]"]
+
+
+def _drawn(shape: str, dtype: str, kind: str) -> str:
+    if "int" in dtype:
+        return f"np.random.randint(0, 100, size={shape}).astype({kind})"
+    return f"np.random.normal(size={shape}).astype({kind})"
+
+
+def _is_numpy(dtype: str) -> bool:
+    return dtype.startswith(("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint"))

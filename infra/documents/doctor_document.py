@@ -1,0 +1,32 @@
+"""What `doctor` found, on this machine or on each host that was named, as a document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.doctor import DoctorReport
+
+
+@dataclass(frozen=True)
+class ExaminedMachine:
+    host: str
+    """As it was named; empty for this machine."""
+    usable: bool
+    """Kernels can be evaluated there as wanted."""
+    error: str
+    """Why it could not be examined; empty where it was."""
+    report: DoctorReport | None
+    """Everything that was found; null where it could not be examined."""
+    clock_skew_s: float | None = None
+    """Of that machine's clock against this one's."""
+    calibration: str | None = None
+    """What predictions on that host rest on, for people."""
+
+
+@dataclass(frozen=True)
+class DoctorDocument:
+    usable: bool
+    """All of them are."""
+    machines: tuple[ExaminedMachine, ...]
+    schema: Literal["nki-optimizer/doctor/1"] = "nki-optimizer/doctor/1"

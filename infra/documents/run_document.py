@@ -1,0 +1,246 @@
+"""One run as a document, and the list of all runs: of a run's folder, as `show` and `runs` print them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from accelopt_core.candidate import Attempt
+from accelopt_core.evaluation import Gap, HotLine, Likely, Measured, Proof, bound_by
+from infra.journal import JournalError
+from infra.runs.run_folder import Manifest, RunFolder, run_ids
+from infra.terminal.report import RunSummary, diff_of, summary_of
+from infra.terminal.wording import printable
+from ka_extensions.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class KernelDocument:
+    """A kernel that is right, as it was measured."""
+
+    id: str
+    latency_us: float
+    """Median of the timed executions; of the simulator the one latency there is."""
+    min_us: float
+    max_us: float
+    samples: int
+    simulated: bool
+    """Not taken by a device. Wherever the latency is shown, this must be."""
+    machine: str
+    """What it ran on and with which toolchain."""
+    caveat: str
+    """What must be said wherever the latency is shown; empty where nothing must."""
+    likely: Likely | None
+    """Of a simulated latency, where a device's would lie."""
+    percent_of_peak: float | None
+    """Of the time that the useful work takes at the core's peak rates."""
+    bound_by: str
+    """The engine, or dma, that limits it; empty where none is busy enough."""
+    verified: tuple[str, ...]
+    """One line for each tier of checks."""
+    verified_full: bool
+    """Whether the full shape was verified too."""
+    proofs: tuple[Proof, ...]
+    gaps: tuple[Gap, ...]
+    """Where time is lost, in microseconds, with the class of remedy."""
+    hot_lines: tuple[HotLine, ...]
+    fields: dict[str, float | None]
+    """The profiler's, by its names and in its units (seconds, bytes, fractions of 1)."""
+    cores: int
+    """NeuronCores that it ran on at once."""
+
+
+@dataclass(frozen=True)
+class AttemptDocument:
+    """One kernel that was tried, or a plan that came to none."""
+
+    round: int
+    lane: str
+    """Which of the candidates that the round tried side by side; empty where it tried one."""
+    number: int
+    """1 for the first of its lane in the round, 2 and up for repairs."""
+    id: str
+    parent_id: str
+    technique: str
+    """A stable name; empty without a plan."""
+    title: str
+    expected_gain_us: float | None
+    outcome: Outcome
+    latency_us: float | None
+    """None where it was not timed."""
+    summary: str
+    """One line: what became of it."""
+    proposer: str
+    """Who made it, where several take turns."""
+
+
+@dataclass(frozen=True)
+class ModelCallsDocument:
+    """What language models took."""
+
+    calls: int
+    failed: int
+    cost_usd: float
+    """Of the calls whose price is known."""
+    unpriced_calls: int
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+
+
+@dataclass(frozen=True)
+class RunDocument:
+    """One run: what was asked, what it came to, every attempt."""
+
+    run_id: str
+    status: Literal["running", "finished", "interrupted", "budget", "failed"]
+    """`running` with `under_way` false: its process is gone, and --resume goes on with it."""
+    under_way: bool
+    reason: str
+    """Why it stopped, in one line; empty while it has not."""
+    task: str
+    shape: str
+    kernel: str
+    """Path of the file that was given."""
+    target: str
+    """What kernels were evaluated on, for people."""
+    machine: str
+    """What it times on: trn1, trn2 or trn3."""
+    simulated: bool
+    proposer: str
+    created: str
+    """ISO time, UTC."""
+    updated: str
+    seconds: float
+    """At work, all sessions together."""
+    rounds_wanted: int
+    """Most rounds to run."""
+    rounds: int
+    """That were begun."""
+    improved: bool
+    speedup: float | None
+    """The input kernel's latency over the best one's, timed side by side where that was done."""
+    baseline: KernelDocument | None
+    """The input kernel; null where the run ended before it was measured."""
+    best: KernelDocument | None
+    """The input kernel where nothing was faster."""
+    folder: str
+    best_kernel: str | None
+    """Path of the best kernel's file."""
+    diff: str
+    """Unified, from the input kernel to the best; empty where nothing was faster."""
+    attempts: tuple[AttemptDocument, ...]
+    model_calls: ModelCallsDocument
+    versions: dict[str, str]
+    """Of this program, Python, the prompts."""
+    schema: Literal["nki-optimizer/run/1"] = "nki-optimizer/run/1"
+
+
+@dataclass(frozen=True)
+class RunInList:
+    run_id: str
+    damaged: str
+    """What is wrong with its files, and then all else is null; empty where nothing is."""
+    status: str | None = None
+    under_way: bool | None = None
+    task: str | None = None
+    target: str | None = None
+    simulated: bool | None = None
+    created: str | None = None
+    rounds: int | None = None
+    best_us: float | None = None
+    speedup: float | None = None
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class RunsDocument:
+    """All runs of a folder, newest first."""
+
+    checkpoints: str
+    runs: tuple[RunInList, ...]
+    schema: Literal["nki-optimizer/runs/1"] = "nki-optimizer/runs/1"
+
+
+def run_document(summary: RunSummary) -> RunDocument:
+    manifest, best = summary.manifest, summary.best
+    calls = summary.model_calls
+    return RunDocument(
+        run_id=manifest.run_id,
+        status=manifest.status,
+        under_way=summary.under_way,
+        reason=manifest.reason,
+        task=manifest.task,
+        shape=manifest.shape,
+        kernel=manifest.kernel,
+        target=manifest.target.name,
+        machine=manifest.target.machine,
+        simulated=manifest.target.simulated,
+        proposer=manifest.proposer,
+        created=manifest.created,
+        updated=manifest.updated,
+        seconds=summary.seconds,
+        rounds_wanted=manifest.rounds,
+        rounds=_rounds(summary),
+        improved=summary.improved,
+        speedup=_speedup(summary),
+        baseline=_kernel(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
+        best=_kernel(best.candidate.id, best.result) if best else None,
+        folder=str(summary.folder.path.absolute()),
+        best_kernel=str(summary.folder.best_kernel.absolute()) if best else None,
+        diff="".join(f"{line}\n" for line in diff_of(summary)),
+        attempts=tuple(map(_attempt, summary.attempts)),
+        model_calls=ModelCallsDocument(
+            calls.calls, calls.failed, calls.cost_usd, calls.unpriced_calls, calls.usage.input_tokens,
+            calls.usage.output_tokens, calls.usage.cached_input_tokens,
+        ),
+        versions=manifest.versions,
+    )  # fmt: skip
+
+
+def runs_document(checkpoints: Path) -> RunsDocument:
+    """Raises JournalError where the folder cannot be read; a run that cannot is listed with what is wrong."""
+    listed = []
+    for run_id in reversed(run_ids(checkpoints)):
+        try:
+            listed.append(_in_list(run_id, summary_of(RunFolder(checkpoints / run_id))))
+        except JournalError as error:
+            listed.append(RunInList(run_id, str(error)))
+    return RunsDocument(str(checkpoints.absolute()), tuple(listed))
+
+
+def _in_list(run_id: str, summary: RunSummary) -> RunInList:
+    manifest: Manifest = summary.manifest
+    return RunInList(
+        run_id, "", manifest.status, summary.under_way, manifest.task, manifest.target.name, manifest.target.simulated,
+        manifest.created, _rounds(summary), summary.best.result.latency_us if summary.best else None,
+        _speedup(summary), str(summary.folder.path.absolute()),
+    )  # fmt: skip
+
+
+def _rounds(summary: RunSummary) -> int:
+    return len({attempt.round for attempt in summary.attempts})
+
+
+def _speedup(summary: RunSummary) -> float | None:
+    if summary.best is None or summary.baseline is None:
+        return None
+    return summary.speedup_basis_us / summary.best.result.latency_us
+
+
+def _kernel(name: str, result: Measured) -> KernelDocument:
+    profile = result.profile
+    return KernelDocument(
+        name, result.latency_us, result.min_us, result.max_us, result.samples, result.simulated, result.machine,
+        result.caveat, result.likely, result.percent_of_peak, bound_by(profile.fields), result.checks,
+        result.verified_full, result.proofs, profile.gaps, profile.hot_lines, dict(profile.fields), result.cores,
+    )  # fmt: skip
+
+
+def _attempt(attempt: Attempt) -> AttemptDocument:
+    return AttemptDocument(
+        attempt.round, attempt.lane, attempt.number, attempt.id, attempt.parent_id, attempt.technique,
+        printable(attempt.title), attempt.plan.expected_gain_us if attempt.plan is not None else None,
+        attempt.outcome, attempt.latency_us, printable(attempt.summary), attempt.proposer,
+    )  # fmt: skip

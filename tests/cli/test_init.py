@@ -1,0 +1,163 @@
+"""`init`: a reference's beginning; what the kernel tells is filled in, what it does not raises when it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import orchestrator
+from infra.tasks.kernel_signature import signature_of
+from infra.tasks.reference_reader import read_reference
+from tests.e2e.kernels import IN_A_PACKAGE, SLOW
+
+NORM = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x, gain, count, out_dtype: str = "float32"):
+    rows, n = x.shape
+    assert rows % 128 == 0 and n % 512 == 0 and count >= 1
+    out = nl.ndarray((rows, n), dtype=x.dtype, buffer=nl.shared_hbm)
+    row = nl.ndarray((1, n), dtype=gain.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=row, src=gain.reshape((1, n)))
+    for t in range(rows // 128):
+        tile = nl.ndarray((128, n), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[t * 128 : (t + 1) * 128, 0:n])
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=float(count))
+        nisa.dma_copy(dst=out[t * 128 : (t + 1) * 128, 0:n], src=tile)
+    return out
+"""
+
+
+def init(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    status = orchestrator.main(["init", *map(str, arguments)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def names_of(path: Path) -> dict[str, Any]:
+    text = path.read_text()
+    read_reference(text, str(path))
+    names: dict[str, Any] = {}
+    exec(compile(text, str(path), "exec"), names)
+    return names
+
+
+def test_shapes_come_from_a_trace_and_the_formula_is_a_todo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(SLOW)
+    status, said, _ = init(capsys, tmp_path / "mine.py")
+    written = tmp_path / "mine_reference.py"
+    assert status == 0 and "smallest that the kernel was found to trace at" in said and "--kernel" in said
+    names = names_of(written)
+    assert (names["ROWS"], names["N"]) == (256, 256), "the smallest of which N is a multiple of STEP"
+    x, y = names["get_inputs"]()
+    assert x.shape == (256, 256) and y.shape == (256, 256) and x.dtype == np.float32
+    with pytest.raises(NotImplementedError, match="TODO: what mine.py computes of x, y"):
+        names["forward"](x, y)
+    assert "# the kernel returns float32 [ROWS, 256]" in written.read_text()
+
+
+def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(SLOW)
+    (tmp_path / "mine_reference.py").write_text("precious\n")
+    status, _, errors = init(capsys, tmp_path / "mine.py")
+    assert status == 2 and "is there already" in errors
+    assert (tmp_path / "mine_reference.py").read_text() == "precious\n"
+
+
+def test_a_number_nobody_knows_is_a_todo_and_a_default_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "norm.py").write_text(NORM)
+    assert init(capsys, tmp_path / "norm.py")[0] == 0
+    text = (tmp_path / "norm_reference.py").read_text()
+    names = names_of(tmp_path / "norm_reference.py")
+    assert names["N"] == 512 and "# gain [GAIN_0]" in text and "out_dtype='float32'" in text
+    with pytest.raises(NotImplementedError, match="TODO: count = its value"):
+        names["get_inputs"]()
+    filled = text.replace(next(line for line in text.splitlines() if "count = " in line), "    count = 3")
+    exec(compile(filled, "filled", "exec"), names)
+    assert [np.shape(each) for each in names["get_inputs"]()] == [(512, 512), (512,), ()]
+
+
+def test_shapes_that_are_given_are_taken_and_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(SLOW)
+    status, said, _ = init(capsys, tmp_path / "mine.py", "--shape", "256x512", "128x512:bfloat16")
+    assert status == 0 and "the shapes are yours" in said
+    x, y = names_of(tmp_path / "mine_reference.py")["get_inputs"]()
+    assert x.shape == (256, 512) and y.shape == (128, 512) and y.dtype.name == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"), [(("256x512",), "1 shapes for 2 arrays"), (("256x512", "axb"), "write it as 128x512:float32")]
+)
+def test_shapes_that_do_not_fit_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shapes: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(SLOW)
+    status, _, errors = init(capsys, tmp_path / "mine.py", "--shape", *shapes)
+    assert status == 2 and said in errors and not (tmp_path / "mine_reference.py").exists()
+
+
+def test_a_kernel_that_traces_nowhere_gets_todos_and_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(SLOW.replace("rows, n = x.shape", "rows, n = x.shape\n    assert n == 7, 'odd'"))
+    status, said, _ = init(capsys, tmp_path / "mine.py")
+    assert status == 0 and "no shape was found" in said and "odd" in said
+    with pytest.raises(NotImplementedError, match="the shape of x, the shape of y"):
+        names_of(tmp_path / "mine_reference.py")["get_inputs"]()
+
+
+def test_a_kernel_in_a_package_is_traced_with_its_neighbours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in IN_A_PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    status, said, _ = init(capsys, tmp_path / "pack" / "add.py", "--function", "add_rows")
+    assert status == 0 and "smallest" in said
+    assert "def forward(x, y):" in (tmp_path / "pack" / "add_reference.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "for which kernel"),
+        (("nowhere.py",), "cannot be read"),
+        (("a.py", "b.py"), "one word too many"),
+        (("a.py", "--json"), "`init` has no document"),
+        (("a.py", "--dry-run"), "only `clean` has it"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    status, _, errors = init(capsys, *arguments)
+    assert status == 2 and said in errors
+
+
+# --- what the text tells ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "sizes"),
+    [
+        ("M, K = x.shape\n    K_w, N = w.shape\n    assert K_w == K", (("M", "K"), ("K", "N"))),
+        ("M, K = x.shape[0], x.shape[1]\n    N = w.shape[1]", (("M", "K"), ("W_0", "N"))),
+        ("a = x[0:128, 0:4, 1]\n    b = w[...]", (("X_0", "X_1", "X_2"), None)),
+        ("_, K = x.shape\n    *rest, N = w.shape", (("X_0", "K"), None)),
+    ],
+)
+def test_sizes_are_called_what_the_kernel_calls_them(body: str, sizes: tuple[object, ...]) -> None:
+    found = signature_of(f"def kernel(x, w, eps: float, axis=1, *, kind='a'):\n    {body}\n", ("kernel",))
+    assert found is not None
+    assert tuple(each.sizes for each in found.arrays) == sizes
+    assert [each.name for each in found.unknown] == ["eps"]
+    assert [each.default for each in found.parameters] == [None, None, None, "1", "'a'"]
