@@ -23,10 +23,11 @@ from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.evaluation import Evaluation
 from accelopt_core.loop import events
 from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
 from accelopt_core.loop.lane import MOST_AT_ONCE
-from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
@@ -79,9 +80,10 @@ from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files
+from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files
 from infra.terminal import report
 from infra.terminal.dashboard import open_view
+from infra.terminal.rejected import rejected
 from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -95,6 +97,7 @@ from nki_sim.reference import api_reference, instruction_list, nki_text
 class Problem:
     task: Task
     kernel: Path
+    reference: Path
     source: str
     """What the run begins with."""
     text: str
@@ -105,6 +108,13 @@ class Problem:
     @property
     def loaded(self) -> Loaded:
         return Loaded(self.task.around, tuple(preset.name for preset in self.task.presets), self.text)
+
+    def rejected(self, evaluation: Evaluation) -> BaselineRejected:
+        """Of the input kernel, in words of the user's files."""
+        alone, rewritten = not self.task.around.neighbours, self.source != self.text
+        kernel, reference = report.shown_path(self.kernel), report.shown_path(self.reference)
+        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten)
+        return BaselineRejected(evaluation, said)
 
 
 @dataclass(frozen=True)
@@ -216,7 +226,10 @@ def _optimize(
                 guide=guide,
             )
             try:
-                result = loop.run()
+                try:
+                    result = loop.run()
+                except BaselineRejected as error:
+                    raise problem.rejected(error.evaluation) from None
                 limit_s = LIMIT_S if provider == "catalogue" else min(LIMIT_S, settings.model.menu_s)
                 if provider == SEVERAL:
                     pulls = pulls_of(result.attempts, result.baseline)
@@ -250,12 +263,13 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     if not folder.input_kernel.exists():
         return problem_of(settings)
     loaded = folder.loaded()
-    task, kernel = _task_and_kernel(settings, gone=loaded is not None)
+    found = _task_and_kernel(settings, gone=loaded is not None)
     source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
-        return Problem(task, kernel, source, source)
-    presets = tuple(preset for preset in task.presets if preset.name in loaded.presets)
-    return Problem(replace(task, presets=presets, around=loaded.around), kernel, source, loaded.text)
+        return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
+    presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
+    task = replace(found.task, presets=presets, around=loaded.around)
+    return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes)
 
 
 def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
@@ -305,10 +319,10 @@ def quick_start(invocation: config.Invocation) -> config.Settings:
 
 def problem_of(settings: config.Settings) -> Problem:
     """Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line."""
-    task, kernel = _task_and_kernel(settings)
-    text = kernel_text(kernel)
+    found = _task_and_kernel(settings)
+    kernel, text = found.kernel, kernel_text(found.kernel)
     around = surroundings_of(kernel, text, settings.run.function)
-    problem = Problem(replace(task, around=around), kernel, text, text)
+    problem = Problem(replace(found.task, around=around), kernel, found.reference, text, text, found.notes)
     if settings.run.migrate:
         return _migrated(problem, settings.run.view != "quiet")
     return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
@@ -325,7 +339,8 @@ def _of_its_dialect(problem: Problem, simulated: bool) -> Problem:
             f"{said}, which only SDKs up to 2.26 run: --migrate rewrites it for NKI 0.7 and goes on with that (`python "
             f"-m nki_sim migrate {problem.kernel} --problem REF.py -o NEW.py` shows what that comes to)"
         )
-    return replace(problem, notes=(f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first",))
+    old_words = f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first"
+    return replace(problem, notes=(*problem.notes, old_words))
 
 
 def _migrated(problem: Problem, aloud: bool) -> Problem:
@@ -335,22 +350,34 @@ def _migrated(problem: Problem, aloud: bool) -> Problem:
     made = migrating.rewrite(kernel, problem.text, task)
     said = f"{kernel.name} {'was migrated to' if made.source != problem.text else 'needs no rewriting for'} NKI 0.7"
     presets = tuple(preset for preset in task.presets if preset.name in made.shapes)
-    notes = (f"{said}; {made.proof}" if made.proof else said, *made.left_out)
+    notes = (*problem.notes, f"{said}; {made.proof}" if made.proof else said, *made.left_out)
     return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
 
 
-def _task_and_kernel(settings: config.Settings, gone: bool = False) -> tuple[Task, Path]:
+@dataclass(frozen=True)
+class _Found:
+    """What the settings name: a kernel's file, and what it is held against."""
+
+    task: Task
+    kernel: Path
+    reference: Path
+    notes: tuple[str, ...] = ()
+
+
+def _task_and_kernel(settings: config.Settings, gone: bool = False) -> _Found:
     """`gone`: the kernel's file may be, where its reference is named."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
-        task, kernel = seed.task(), seed.kernel_path
-    else:
-        kernel = settings.run.kernel
-        problem = settings.run.problem
-        if not kernel.is_file() and not (gone and problem is not None):
-            raise TaskNotFound(f"{kernel}: no such kernel file")
-        task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
-    return _adjusted(task, settings), kernel
+        return _Found(_adjusted(seed.task(), settings), seed.kernel_path, seed.reference_path)
+    kernel = settings.run.kernel
+    problem = settings.run.problem
+    if not kernel.is_file() and not (gone and problem is not None):
+        raise TaskNotFound(f"{kernel}: no such kernel file")
+    if problem is not None:
+        return _Found(_adjusted(task_from_files(problem, name=kernel.stem), settings), kernel, problem)
+    adopted = find_reference(kernel)
+    said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
+    return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
 
 
 def _adjusted(task: Task, settings: config.Settings) -> Task:

@@ -139,8 +139,9 @@ class Past:
 class BaselineRejected(Exception):
     """The input kernel does not compile, is wrong or fails: there is nothing to optimise."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__(explain(evaluation))
+    def __init__(self, evaluation: Evaluation, said: str = "") -> None:
+        """`said`: in place of the evaluation's own words, by who knows the user's files."""
+        super().__init__(said or explain(evaluation))
         self.evaluation = evaluation
 
 
