@@ -633,7 +633,7 @@ def _models(
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
 
-    return models_for_roles(
+    models = models_for_roles(
         named.provider,
         model_settings,
         ledger,
@@ -642,6 +642,13 @@ def _models(
         recorded=folder.exchanges(),
         proposer=proposer,
     )
+    unpriced = ledger.unpriced(models.values())
+    if unpriced:
+        raise SettingsError(
+            f"max-cost: no price is known of {', '.join(unpriced)}, so no cost can be kept: add a "
+            '[models."NAME"] to a price file and name it with --prices, or limit --max-tokens instead'
+        )
+    return models
 
 
 def _menu(settings: config.Settings, folders: list[Path], predictor: Predictor) -> CatalogueMenu | None:

@@ -319,6 +319,7 @@ class Loop:
                 except BudgetExhausted:
                     raise
                 except (UnusablePlan, ModelError) as error:
+                    self._steps.check_model(error)
                     asked = asked or (error.proposer if isinstance(error, UnusablePlan) else "")
                     lane = Lane(place, start, None, asked, time.monotonic() - began)
                     failed = isinstance(error, ModelError)
@@ -431,6 +432,7 @@ class Loop:
             reflexion = self._proposer.reflector.reflect(context, plan, lane.candidate, lane.result, decision)
         except ModelError as error:
             self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            self._steps.check_model(error)
             return None
         self._window.add(reflexion)
         self._steps.note(place, Step.REFLECT, reflexion.lesson)
@@ -472,6 +474,7 @@ class Loop:
                 experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
             except ModelError as error:
                 self._steps.note(place, Step.SUMMARIZE, f"not remembered: {error}")
+                self._steps.check_model(error)
                 return
         else:  # the numbers say it all: no model is paid for it
             before, guard = context.parent_result, self._settings.guard

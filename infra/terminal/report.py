@@ -30,6 +30,7 @@ from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
+from ka_extensions.outcome import Outcome
 from ka_extensions.ranking import kendall_tau_b, regret_percent
 
 DIFF_LINES_SHOWN = 60
@@ -115,7 +116,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     manifest = summary.manifest
     console.print()
     console.print(Text.assemble((manifest.task, "bold"), f"  {manifest.shape}  on {manifest.target.name}"))
-    console.print(Text(summary.status, style="dim"))
+    console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
         remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
@@ -243,6 +244,14 @@ def print_rounds(console: Console, attempts: Sequence[Attempt]) -> None:
             str(attempt.number), attempt.parent_id, Text(one_line(change, columns, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
+    for line in _model_failures(attempts):  # what to do about it stands at its end, which the table cuts off
+        console.print(Text(one_line(line), style="red"), soft_wrap=True)
+
+
+def _model_failures(attempts: Sequence[Attempt]) -> list[str]:
+    """Whole, and each once."""
+    said = [attempt.summary for attempt in attempts if attempt.outcome is Outcome.MODEL_FAILED]
+    return [f"model failed: {line}" for line in dict.fromkeys(said)]
 
 
 # --- the difference -------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from infra.terminal.report import (
     summary_of,
     write_diff,
 )
+from ka_extensions.outcome import Outcome
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
@@ -181,6 +182,14 @@ def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
     print_rounds(console, [first, second])
     lines = console.file.getvalue().splitlines()
     assert "input" in lines[1] and "r001t1" in lines[2]
+
+
+def test_what_a_model_failed_of_is_said_whole_and_once() -> None:
+    said = "no plan: openai:m: http://10.0.0.1:8000/v1: connection refused (10 attempts): check the network and the URL"
+    failed = replace(attempted(1, TimedOut(Step.COMPILE, 1.0), 500.0), plan=None, outcome=Outcome.MODEL_FAILED)
+    entries = [replace(failed, summary=said, decision=None), replace(failed, round=2, summary=said, decision=None)]
+    text = text_of(lambda console: print_rounds(console, entries), width=80)
+    assert text.count(f"model failed: {said}\n") == 1
 
 
 def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_path: Path) -> None:
