@@ -60,6 +60,7 @@ from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
+from infra.llm.stopping import Stopping
 from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
 from infra.prediction.explaining import explain_end
 from infra.prediction.predictor import Predictor
@@ -184,7 +185,8 @@ def _optimize(
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
-        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
+        stopping = Stopping()
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor, stopping)
         proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
@@ -211,7 +213,7 @@ def _optimize(
         guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
         if guide is not None and residuals is not None:
             guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
-        with _interruptible(observer) as interrupted:
+        with _interruptible(observer, stopping) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
@@ -285,8 +287,9 @@ def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
 
 
 @contextmanager
-def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the step finish; the second stops at once."""
+def _interruptible(observer: Observers, stopping: Stopping) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish; the second stops at once. SIGTERM, which nobody may be there to repeat,
+    does not wait for a model to finish it."""
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -294,7 +297,10 @@ def _interruptible(observer: Observers) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        observer.tell(events.Notice("finishing this step, then saving; Ctrl-C again stops at once", "warning"))
+        if number == signal.SIGTERM:
+            stopping.asked = True
+        again = "the same signal" if stopping.asked else "Ctrl-C"
+        observer.tell(events.Notice(f"finishing this step, then saving; {again} again stops at once", "warning"))
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -526,8 +532,9 @@ def _proposer(
     spending: Spending,
     observer: Observers,
     predictor: Predictor,
+    stopping: Stopping,
 ) -> Proposer:
-    """Raises a ModelError where a model cannot be built."""
+    """Raises a ModelError where a model cannot be built, and SettingsError where its cost cannot be kept."""
     if provider == "catalogue":
         return _catalogue(predictor)
     ledger = _ledger(settings, folder, spending)
@@ -537,7 +544,7 @@ def _proposer(
         folders += [wanted.replies, wanted.replies.parent]
     menu = _menu(settings, folders, predictor)
     if provider != SEVERAL:
-        told = _told(settings, observer)
+        told = _told(settings, observer, stopping)
         role_models = {
             Role.PLANNER: wanted.planner_model,
             Role.EXECUTOR: wanted.executor_model,
@@ -553,7 +560,7 @@ def _proposer(
             typical, predicted_us = CATALOGUE_ROUND, menu.best_gain_us if menu is not None else None
             contenders.append(Contender(_catalogue(predictor), typical, predicted_us))
             continue
-        told = each.settings(_told(settings, observer))
+        told = each.settings(_told(settings, observer, stopping))
         if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
             told = replace(told, base_url=None)
         models = _models(each, told, ledger, folder, proposer=each.name)
@@ -604,13 +611,15 @@ def _ledger(settings: config.Settings, folder: RunFolder, spending: Spending) ->
     return ledger
 
 
-def _told(settings: config.Settings, observer: Observers) -> ProviderSettings:
+def _told(settings: config.Settings, observer: Observers, stopping: Stopping) -> ProviderSettings:
     """What every model is told, whosever it is."""
     wanted = settings.model
     return ProviderSettings(
         base_url=wanted.base_url,
         timeout_s=wanted.reply_timeout_s,
-        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+        patience=Patience(
+            sleep=stopping.sleep, on_wait=lambda line: observer.tell(events.Notice(line)), stopping=stopping
+        ),
         model_command=wanted.model_command,
         mailbox=wanted.mailbox,
         replies=wanted.replies,

@@ -64,7 +64,8 @@ class AnthropicModel:
         return f"anthropic:{self._model}"
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
+        answered = self._patience.stopping.answered
+        return with_retries(lambda: answered(lambda: self._attempt(request)), where=self.name, patience=self._patience)
 
     def _attempt(self, request: ModelRequest) -> ModelReply:
         import anthropic

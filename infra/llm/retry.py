@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from urllib.parse import urlsplit, urlunsplit
@@ -29,6 +29,7 @@ from accelopt_core.ports import (
     ModelUnusable,
     Usage,
 )
+from infra.llm.stopping import Stopping
 
 NOTHING = Usage()
 LONGEST_MESSAGE = 400
@@ -112,6 +113,8 @@ class Patience:
     dice: Callable[[], float] = random.random
     on_wait: Callable[[str], None] = lambda line: None
     """Told one line before each wait, so that nobody wonders why nothing happens."""
+    stopping: Stopping = field(default_factory=Stopping)
+    """Ends every wait, and the waiting for an answer."""
 
 
 DEFAULT_PATIENCE = Patience()
