@@ -173,6 +173,8 @@ def doctor(invocation: config.Invocation) -> int:
                 report_of_host, neuron_wanted=not wanted.remote_simulator, clock_skew_s=target.clock_skew_s
             ),
         )
+        for note in target.notes():
+            print(f"note         {note}")
         if report_of_host.evaluates_on_neuron:
             found = assembly.calibration_of_host(invocation.settings, host, report_of_host)
             print(f"calibration  {started_as(found)}")

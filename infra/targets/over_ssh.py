@@ -32,6 +32,7 @@ from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import files_to_ship
 from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
+from infra.runs.mended_links import MendedLinks
 from infra.ssh.config import SshSettings
 from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
@@ -119,8 +120,10 @@ class SshTarget:
         return max(1, len(self._cores))
 
     def remember_in(self, folder: Path) -> None:
-        """Keep there what is under way, and collect what an earlier process has left under way there."""
+        """Keep there what is under way and which links were mended, and collect what an earlier process has left."""
         self._records = JobRecords(folder, self._runner.where, self._runner.root, keep_days=KEEP_DAYS)
+        links = MendedLinks(folder)
+        self._runner.on_mended = lambda away_s: links.add(self._runner.where, away_s)
 
     def owes(self, request: EvaluationRequest) -> bool:
         """An earlier process began this very evaluation here and did not live to see its end."""
@@ -163,8 +166,7 @@ class SshTarget:
         return report
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        for note in self._notes():
-            progress(Step.UPLOAD, f"note: {note}")
+        self._tell_notes(progress)
         collected = self._collect(request, progress)
         if collected is not None:
             return collected
@@ -367,6 +369,8 @@ class SshTarget:
             start()
             for line in self._runner.follow(job):
                 told(line)
+                if told.step is not None:
+                    self._tell_notes(told.progress, told.step)
         except TargetUnreachable:
             raise  # it may go on over there, to be collected by a later start
         except BaseException as error:
@@ -388,11 +392,17 @@ class SshTarget:
         if self._records is not None:
             self._records.over(record)
 
-    def _notes(self) -> list[str]:
-        if self._records is None:
-            return []
-        notes, self._records.notes = self._records.notes, []
-        return notes
+    def notes(self) -> list[str]:
+        """What a person should know of the host, or the way there; each once."""
+        taken, self._runner.notes = self._runner.notes, []
+        if self._records is not None:
+            of_records, self._records.notes = self._records.notes, []
+            taken += of_records
+        return taken
+
+    def _tell_notes(self, progress: Progress, step: Step = Step.UPLOAD) -> None:
+        for note in self.notes():
+            progress(step, f"note: {note}")
 
     def _stop(self, job: RemoteJob) -> None:
         with contextlib.suppress(TargetError):  # out of reach: its own time limit ends it there
@@ -427,7 +437,7 @@ class _Relay:
     """Passes a judge's progress lines on; whatever else it prints is ignored."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self.progress = progress
         self.step: Step | None = None
 
     def __call__(self, line: str) -> None:
@@ -437,7 +447,7 @@ class _Relay:
         except (ValueError, KeyError, TypeError, RecursionError):
             return
         self.step = step
-        self._progress(step, one_line(detail, _DETAIL_LIMIT))
+        self.progress(step, one_line(detail, _DETAIL_LIMIT))
 
 
 def _last_line(text: str) -> str:

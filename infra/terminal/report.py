@@ -24,6 +24,7 @@ from accelopt_core.optimization_memory import Experience
 from infra.journal import JournalError
 from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
+from infra.runs.mended_links import MendedLink, in_words
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
@@ -56,6 +57,8 @@ class RunSummary:
     """Those that took turns."""
     shown: tuple[Experience, ...] = ()
     """What any round was shown of memory."""
+    links: tuple[MendedLink, ...] = ()
+    """To hosts, that dropped and came back."""
 
     @property
     def improved(self) -> bool:
@@ -105,6 +108,7 @@ def summary_of(folder: RunFolder) -> RunSummary:
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
         folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
+        folder.mended_links(),
     )  # fmt: skip
 
 
@@ -211,6 +215,7 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
         facts.append(("memory", comparing.memory_line(uses, others)))
+    facts += [("link", line) for line in in_words(summary.links)]
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
