@@ -65,6 +65,7 @@ from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
 from infra.prediction.explaining import explain_end
 from infra.prediction.predictor import Predictor
 from infra.prediction.price_book import PriceBookFile
+from infra.prediction.progress import PlanningWatch
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
@@ -213,6 +214,7 @@ def _optimize(
         guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
         if guide is not None and residuals is not None:
             guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
+        watch = stack.enter_context(PlanningWatch(observer.tell, predictor))
         with _interruptible(observer, stopping) as interrupted:
             loop = Loop(
                 problem.task,
@@ -221,7 +223,7 @@ def _optimize(
                 proposer,
                 RunJournal(folder, memory, residuals),
                 spending,
-                observer,
+                Observers(observer, watch),
                 loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
@@ -236,7 +238,8 @@ def _optimize(
                 if provider == SEVERAL:
                     pulls = pulls_of(result.attempts, result.baseline)
                     _proposer_memory(settings, folder, observer).record(pulls)
-                explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
+                with watch.over("what is left to gain"):
+                    explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
                 spending.note_time()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -78,7 +79,10 @@ def test_kernels_that_are_written_side_by_side(tmp_path: Path) -> None:
 
 def test_a_mailbox_that_nobody_empties(tmp_path: Path) -> None:
     process = start(tmp_path, {}, "--provider", "mailbox", "--mailbox", "box")
-    terminated_when(lambda: bool(list(tmp_path.glob("box/*.request.md"))), process)
+    log = tmp_path / "c"
+    output = terminated_when(lambda: any("still at it" in path.read_text() for path in log.glob("*/run.log")), process)
+    assert list(tmp_path.glob("box/*-planner-*.request.md"))
+    assert re.search(r"round 1/10 plan: still at it, for \d+ s\n", output), "planning that lasts is no silent screen"
 
 
 def test_a_program_that_thinks_for_ever_is_ended_with_it(tmp_path: Path) -> None:
