@@ -30,6 +30,7 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
+from infra.terminal.next_steps import after_suite, print_next
 from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
 
@@ -107,7 +108,12 @@ def run_suite(invocation: config.Invocation) -> int:
             status = _status(done.result)
         if done.result.ending is Ending.INTERRUPTED:
             break
-    print_suite(console, suite.table_of_runs(wanted.checkpoints, suite_id, tasks))
+    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
+    print_suite(console, table)
+    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
+    seen = [f"{suite_id}.{row.task}" for row in worst_first]
+    console.print()
+    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
     return status
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
+from infra.terminal.next_steps import Ended, next_steps, print_next
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 from ka_extensions.outcome import Outcome
@@ -164,6 +165,21 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if with_diff and summary.improved:
         console.print()
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)
+    steps = () if summary.under_way else next_steps(_ended(summary))
+    if steps:
+        console.print()
+        print_next(console, steps)
+
+
+def _ended(summary: RunSummary) -> Ended:
+    done = max((attempt.round for attempt in summary.attempts), default=0)
+    folder, measured = summary.folder, summary.baseline is not None
+    return Ended(_as_it_stands(summary), folder.config(), folder.path.parent, done, measured)
+
+
+def _as_it_stands(summary: RunSummary) -> Manifest:
+    gone = summary.manifest.status == "running"
+    return replace(summary.manifest, status="interrupted") if gone else summary.manifest
 
 
 def print_line(console: Console, summary: RunSummary) -> None:
