@@ -73,6 +73,7 @@ from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.residual_file import ResidualFile
 from infra.runs.run_folder import Loaded, Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
+from infra.scratch_folder import clear_left_over
 from infra.settings_reader import SettingsError
 from infra.ssh.config import SshSettings
 from infra.targets.local import LocalTarget
@@ -133,6 +134,7 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
     Raises what is wrong before it begins (SettingsError, TaskNotFound, TaskInvalid, TaskFault, JournalError,
     TargetError, ModelError), and BaselineRejected.
     """
+    cleared = clear_left_over()
     resumed = invocation.settings.run.resume
     if resumed is None:
         settings = quick_start(invocation)
@@ -160,6 +162,8 @@ def carry_out(invocation: config.Invocation) -> FinishedRun:
         view = open_view(settings.run.view)
         stack.callback(view.close)
         observer = Observers(log, view)
+        if cleared:
+            observer.tell(events.Notice(cleared))
         try:
             result = _optimize(settings, problem, provider, target, info, folder, observer)
         except BaseException as error:

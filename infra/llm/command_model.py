@@ -24,6 +24,7 @@ from infra.llm.flat_prompt import flat_prompt
 from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
 from infra.llm.stopping import POLL_S
+from infra.scratch_folder import ScratchFolder
 
 LONGEST_REPLY_BYTES = 8 << 20
 _BUSY = re.compile(r"rate.?limit|overloaded|usage limit|too many requests|\b429\b|\b529\b", re.I)
@@ -91,7 +92,7 @@ class CommandModel:
     def _run(self, command: list[str], prompt: str) -> tuple[int, str, str]:
         """Exit status, output and complaints. Its whole process group ends with it, however it ends."""
         with (
-            tempfile.TemporaryDirectory(prefix="nki-optimizer-model-") as folder,
+            ScratchFolder("nki-optimizer-model-") as folder,
             tempfile.TemporaryFile() as prompt_file,
             tempfile.TemporaryFile() as output_file,
             tempfile.TemporaryFile() as complaint_file,

@@ -31,6 +31,7 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgumen
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
+from infra.scratch_folder import ScratchFolder
 from nki_sim.calibration import Calibration
 
 WORKERS = 2
@@ -275,7 +276,7 @@ class _Worker:
 
 def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:
     request = EvaluationRequest(task, Candidate("arguments", ""))
-    with tempfile.TemporaryDirectory(prefix="nki-arguments-") as folder:
+    with ScratchFolder("nki-arguments-") as folder:
         job = Path(folder, "job.json")
         job.write_text(
             wire.encode_job(wire.Job(request, nonce="", toolchain="simulator", machine="")), encoding="utf-8"

@@ -37,6 +37,7 @@ from infra.ssh.config import SshSettings
 from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
+from infra.ssh.sessions import Sessions
 from infra.ssh.stream import JobRefused
 from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
@@ -103,6 +104,7 @@ class SshTarget:
         self._session = secrets.token_hex(8)
         self._cache_key = secrets.token_hex(32)
         self._records: JobRecords | None = None
+        self._sessions: Sessions | None = None
         self._station: _Station | None = None
         self._station_lock = threading.Lock()
         self._info: TargetInfo | None = None
@@ -122,6 +124,7 @@ class SshTarget:
     def remember_in(self, folder: Path) -> None:
         """Keep there what is under way and which links were mended, and collect what an earlier process has left."""
         self._records = JobRecords(folder, self._runner.where, self._runner.root, keep_days=KEEP_DAYS)
+        self._sessions = Sessions(folder, self._runner.where, self._runner.root)
         links = MendedLinks(folder)
         self._runner.on_mended = lambda away_s: links.add(self._runner.where, away_s)
 
@@ -174,6 +177,8 @@ class SshTarget:
         step = Step.UPLOAD
         for last_try in (False, True):
             station = self._set_up()
+            self._clear_left_over(station)
+            self._tell_notes(progress)
             told = _Relay(progress)
             try:
                 return self._evaluate_once(request, station, told)
@@ -202,6 +207,8 @@ class SshTarget:
                 self._forget(record)
             if self._station is not None:
                 self._runner.discard(self._station.references, patience_s=_STOP_PATIENCE_S)
+                if self._sessions is not None:
+                    self._sessions.over()
         self._runner.close()
 
     def _check_open(self) -> None:
@@ -215,7 +222,12 @@ class SshTarget:
             if self._station is None:
                 python = self._find_python(sdk=True)
                 tree = self._runner.put_tree(files_to_ship(), compile_with=python)
-                self._runner.sweep(KEEP_DAYS)
+                swept = self._runner.sweep(KEEP_DAYS)
+                if swept:
+                    things = "one thing" if swept == 1 else f"{swept} things"
+                    self._runner.notes.append(
+                        f"removed {things} from {tree.root} on {self._runner.where} that nobody asked for again"
+                    )
                 self._station = _Station(python, tree, f"{tree.root}/scratch/{self._session}")
             return self._station
 
@@ -399,6 +411,20 @@ class SshTarget:
             of_records, self._records.notes = self._records.notes, []
             taken += of_records
         return taken
+
+    def _clear_left_over(self, station: _Station) -> None:
+        """What killed runs have set up there; what the host does not remove now, a later evaluation asks for again."""
+        if self._sessions is None:
+            return
+        self._sessions.begin(self._session, station.references)
+        for left in self._sessions.left_over():
+            try:
+                self._runner.discard(left.session.folder)
+            except JobRefused:
+                continue
+            left.file.unlink(missing_ok=True)
+            where = f"{left.session.folder} on {self._runner.where}"
+            self._runner.notes.append(f"removed {where}, which run {left.run_id} had left there when it was killed")
 
     def _tell_notes(self, progress: Progress, step: Step = Step.UPLOAD) -> None:
         for note in self.notes():
