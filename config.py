@@ -593,11 +593,13 @@ def read(
         else:
             run_id = word
     if words and command in ("run", "doctor", "calibrate", "clean"):
-        hosts = tuple(_host(part) for word in words for part in word.split(",") if part)
+        hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
         raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
     given |= flags
+    if (host := given.get(("target", "host"))) is not None:
+        given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
     shapes = tuple(parsed.shape)
     return Invocation(command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, origins)
@@ -624,6 +626,16 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
     if words and words[0] in COMMANDS:
         return next(command for command in COMMANDS if command == words[0]), words[1:]
     return "run", words
+
+
+def _without_scheme(host: str) -> str:
+    """`ssh://USER@HOST:PORT` is USER@HOST:PORT."""
+    if not host.startswith("ssh://"):
+        return host
+    plain = host.removeprefix("ssh://").removesuffix("/")
+    if "/" in plain:
+        raise SettingsError(f"{host!r} is not a host: an ssh:// address ends after its port")
+    return plain
 
 
 def _host(word: str) -> str:

@@ -37,6 +37,7 @@ from infra.tasks.seed_index import TaskNotFound, seed_index
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
 from infra.terminal.leftover_table import print_found
+from infra.terminal.next_steps import after_suite, print_next
 from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
 from nki_sim.documents import ErrorDocument
@@ -150,6 +151,10 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
     answer.give(suite_document(suite_id, table))
     print_suite(console, table)
+    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
+    seen = [f"{suite_id}.{row.task}" for row in worst_first]
+    console.print()
+    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
     return status
 
 
@@ -234,6 +239,8 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
             print()
         neuron_wanted = bool(host) and not wanted.remote_simulator
         print(examination.render(found.report, neuron_wanted=neuron_wanted, clock_skew_s=found.clock_skew_s))
+        for note in found.notes:
+            print(f"note         {note}")
         if found.calibration is not None:
             print(f"calibration  {found.calibration}")
     answer.give(DoctorDocument(status == examination.USABLE, tuple(examined)))
@@ -255,9 +262,8 @@ def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
         print(examination.render(found.report, neuron_wanted=neuron_wanted))
         usable = found.report.evaluates_on_neuron or (found.report.simulates and not neuron_wanted)
         examined.append(ExaminedMachine(found.node.host, usable, "", found.report))
-    usable = [each.usable for each in examined]
-    answer.give(DoctorDocument(all(usable), tuple(examined)))
-    return examination.USABLE if any(usable) else examination.UNUSABLE
+    answer.give(DoctorDocument(all(each.usable for each in examined), tuple(examined)))
+    return examination.USABLE if any(each.usable for each in examined) else examination.UNUSABLE
 
 
 def _examined(settings: config.Settings, host: str) -> ExaminedMachine:
@@ -274,10 +280,10 @@ def _examined(settings: config.Settings, host: str) -> ExaminedMachine:
         return ExaminedMachine(host, False, started_as(str(error)), None)
     finally:
         target.close()
-    on_neuron = found.evaluates_on_neuron
+    notes, on_neuron = tuple(target.notes()), found.evaluates_on_neuron
     usable = on_neuron or (found.simulates and settings.target.remote_simulator)
     calibration = started_as(assembly.calibration_of_host(settings, host, found)) if on_neuron else None
-    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration)
+    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration, notes)
 
 
 def calibrate(invocation: config.Invocation, answer: Answer) -> int:

@@ -214,8 +214,12 @@ class ModelUnreachable(ModelError):
     """No connection, or none that lasted, after all retries."""
 
 
-class ModelRejectedCredentials(ModelError):
-    """The key is missing, wrong or lacks access to the model."""
+class ModelUnusable(ModelError):
+    """What answers is no model, and will not be one later: the address is wrong. Ends a run that has no other."""
+
+
+class ModelRejectedCredentials(ModelUnusable):
+    """The key is missing, wrong or lacks access to the model, or there is no such model."""
 
 
 class ModelBusy(ModelError):

@@ -24,10 +24,11 @@ from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.evaluation import Evaluation
 from accelopt_core.loop import events
 from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
 from accelopt_core.loop.lane import MOST_AT_ONCE
-from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import Dialect, PromptSettings, prompts_version
@@ -64,10 +65,12 @@ from infra.llm.recording import Exchange, exchange_to_json
 from infra.llm.registry import provider_from_environment, settings_from_environment
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
+from infra.llm.stopping import Stopping
 from infra.neuron.routes import SDK_OF_NKI, installed, machine_of
 from infra.prediction.explaining import explain_end
 from infra.prediction.predictor import WORKERS, Predictor
 from infra.prediction.price_book import PriceBookFile
+from infra.prediction.progress import PlanningWatch
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.memory_file import MemoryFile
@@ -75,6 +78,7 @@ from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.residual_file import ResidualFile
 from infra.runs.run_folder import Loaded, Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
+from infra.scratch_folder import clear_left_over
 from infra.settings_reader import SettingsError
 from infra.ssh.config import SshSettings
 from infra.targets.local import LocalTarget
@@ -85,9 +89,10 @@ from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files, task_from_text
+from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files, task_from_text
 from infra.terminal import report
 from infra.terminal.dashboard import View, open_view
+from infra.terminal.rejected import rejected
 from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -101,6 +106,8 @@ from nki_sim.reference import api_reference, instruction_list, nki_text
 class Problem:
     task: Task
     kernel: Path
+    reference: Path | None
+    """None where it is a function of the caller's."""
     source: str
     """What the run begins with."""
     text: str
@@ -111,6 +118,14 @@ class Problem:
     @property
     def loaded(self) -> Loaded:
         return Loaded(self.task.around, tuple(preset.name for preset in self.task.presets), self.text)
+
+    def rejected(self, evaluation: Evaluation) -> BaselineRejected:
+        """Of the input kernel, in words of the user's files."""
+        alone, rewritten = not self.task.around.neighbours, self.source != self.text
+        kernel = report.shown_path(self.kernel)
+        reference = report.shown_path(self.reference) if self.reference is not None else ""
+        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten)
+        return BaselineRejected(evaluation, said)
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,7 @@ def carry_out(
     wrong before it begins (SettingsError, TaskNotFound, TaskInvalid, TaskFault, JournalError, TargetError, ModelError),
     and BaselineRejected.
     """
+    cleared = clear_left_over()
     resumed = invocation.settings.run.resume
     if resumed is None:
         settings = quick_start(invocation)
@@ -179,6 +195,8 @@ def carry_out(
         view = following.open_view(settings.run.view)
         stack.callback(view.close)
         observer = Observers(log, view)
+        if cleared:
+            observer.tell(events.Notice(cleared))
         try:
             result = _optimize(settings, problem, provider, target, info, folder, observer, following)
         except BaseException as error:
@@ -205,7 +223,8 @@ def _optimize(
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info, target)
         stack.callback(predictor.close)
-        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
+        stopping = Stopping()
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor, stopping)
         proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
@@ -233,7 +252,8 @@ def _optimize(
         guide = _guide(predictor, info, loop_settings(settings, provider).candidates, target.width, observer)
         if guide is not None and residuals is not None:
             guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
-        with _interruptible(observer, following) as interrupted:
+        watch = stack.enter_context(PlanningWatch(observer.tell, predictor))
+        with _interruptible(observer, following, stopping) as interrupted:
             loop = Loop(
                 problem.task,
                 problem.source,
@@ -241,19 +261,23 @@ def _optimize(
                 proposer,
                 RunJournal(folder, memory, residuals),
                 spending,
-                observer,
+                Observers(observer, watch),
                 loop_settings(settings, provider),
                 interrupted,
                 _past(folder),
                 guide=guide,
             )
             try:
-                result = loop.run()
+                try:
+                    result = loop.run()
+                except BaselineRejected as error:
+                    raise problem.rejected(error.evaluation) from None
                 limit_s = LIMIT_S if provider == "catalogue" else min(LIMIT_S, settings.model.menu_s)
                 if provider == SEVERAL:
                     pulls = pulls_of(result.attempts, result.baseline)
                     _proposer_memory(settings, folder, observer).record(pulls)
-                explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
+                with watch.over("what is left to gain"):
+                    explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
                 spending.note_time()
@@ -284,12 +308,13 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     loaded = folder.loaded()
     if folder.own_reference.exists():  # also where the run's folder was moved since
         settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
-    task, kernel = _task_and_kernel(settings, gone=loaded is not None)
+    found = _task_and_kernel(settings, gone=loaded is not None)
     source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
-        return Problem(task, kernel, source, source)
-    presets = tuple(preset for preset in task.presets if preset.name in loaded.presets)
-    return Problem(replace(task, presets=presets, around=loaded.around), kernel, source, loaded.text)
+        return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
+    presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
+    task = replace(found.task, presets=presets, around=loaded.around)
+    return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes)
 
 
 def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
@@ -305,8 +330,9 @@ def _continue(folder: RunFolder, info: TargetInfo, rounds: int) -> None:
 
 
 @contextmanager
-def _interruptible(observer: Observers, following: Following) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the step finish; the second stops at once."""
+def _interruptible(observer: Observers, following: Following, stopping: Stopping) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the step finish; the second stops at once. SIGTERM, which nobody may be there to repeat,
+    does not wait for a model to finish it."""
     asked = False
     if not following.takes_signals:
         yield following.should_stop
@@ -317,7 +343,10 @@ def _interruptible(observer: Observers, following: Following) -> Iterator[Callab
         if asked:
             raise KeyboardInterrupt
         asked = True
-        observer.tell(events.Notice("finishing this step, then saving; Ctrl-C again stops at once", "warning"))
+        if number == signal.SIGTERM:
+            stopping.asked = True
+        again = "the same signal" if stopping.asked else "Ctrl-C"
+        observer.tell(events.Notice(f"finishing this step, then saving; {again} again stops at once", "warning"))
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -345,10 +374,10 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
 
     Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line.
     """
-    task, kernel = _task_and_kernel(settings, reference=reference)
-    text = kernel_text(kernel)
+    found = _task_and_kernel(settings, reference=reference)
+    kernel, text = found.kernel, kernel_text(found.kernel)
     around = surroundings_of(kernel, text, settings.run.function)
-    problem = Problem(replace(task, around=around), kernel, text, text)
+    problem = Problem(replace(found.task, around=around), kernel, found.reference, text, text, found.notes)
     if settings.run.migrate:
         return _migrated(problem, settings.run.view != "quiet")
     return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
@@ -365,7 +394,8 @@ def _of_its_dialect(problem: Problem, simulated: bool) -> Problem:
             f"{said}, which only SDKs up to 2.26 run: --migrate rewrites it for NKI 0.7 and goes on with that (`python "
             f"-m nki_sim migrate {problem.kernel} --problem REF.py -o NEW.py` shows what that comes to)"
         )
-    return replace(problem, notes=(f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first",))
+    old_words = f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first"
+    return replace(problem, notes=(*problem.notes, old_words))
 
 
 def _migrated(problem: Problem, aloud: bool) -> Problem:
@@ -375,25 +405,38 @@ def _migrated(problem: Problem, aloud: bool) -> Problem:
     made = migrating.rewrite(kernel, problem.text, task)
     said = f"{kernel.name} {'was migrated to' if made.source != problem.text else 'needs no rewriting for'} NKI 0.7"
     presets = tuple(preset for preset in task.presets if preset.name in made.shapes)
-    notes = (f"{said}; {made.proof}" if made.proof else said, *made.left_out)
+    notes = (*problem.notes, f"{said}; {made.proof}" if made.proof else said, *made.left_out)
     return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
 
 
-def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: str | None = None) -> tuple[Task, Path]:
+@dataclass(frozen=True)
+class _Found:
+    """What the settings name: a kernel's file, and what it is held against."""
+
+    task: Task
+    kernel: Path
+    reference: Path | None
+    """None where it is a function of the caller's."""
+    notes: tuple[str, ...] = ()
+
+
+def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: str | None = None) -> _Found:
     """`gone`: the kernel's file may be, where its reference is named."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
-        task, kernel = seed.task(), seed.kernel_path
-    else:
-        kernel = settings.run.kernel
-        problem = settings.run.problem
-        if not kernel.is_file() and not (gone and problem is not None):
-            raise TaskNotFound(f"{kernel}: no such kernel file")
-        if reference is not None:
-            task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
-        else:
-            task = find_task(kernel) if problem is None else task_from_files(problem, name=kernel.stem)
-    return _adjusted(task, settings), kernel
+        return _Found(_adjusted(seed.task(), settings), seed.kernel_path, seed.reference_path)
+    kernel = settings.run.kernel
+    problem = settings.run.problem
+    if not kernel.is_file() and not (gone and problem is not None):
+        raise TaskNotFound(f"{kernel}: no such kernel file")
+    if reference is not None:
+        task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
+        return _Found(_adjusted(task, settings), kernel, None)
+    if problem is not None:
+        return _Found(_adjusted(task_from_files(problem, name=kernel.stem), settings), kernel, problem)
+    adopted = find_reference(kernel)
+    said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
+    return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
 
 
 def _adjusted(task: Task, settings: config.Settings) -> Task:
@@ -576,8 +619,9 @@ def _proposer(
     spending: Spending,
     observer: Observers,
     predictor: Predictor,
+    stopping: Stopping,
 ) -> Proposer:
-    """Raises a ModelError where a model cannot be built."""
+    """Raises a ModelError where a model cannot be built, and SettingsError where its cost cannot be kept."""
     if provider == "catalogue":
         return _catalogue(predictor)
     ledger = _ledger(settings, folder, spending)
@@ -587,7 +631,7 @@ def _proposer(
         folders += [wanted.replies, wanted.replies.parent]
     menu = _menu(settings, folders, predictor)
     if provider != SEVERAL:
-        told = _told(settings, observer)
+        told = _told(settings, observer, stopping)
         role_models = {
             Role.PLANNER: wanted.planner_model,
             Role.EXECUTOR: wanted.executor_model,
@@ -603,7 +647,7 @@ def _proposer(
             typical, predicted_us = CATALOGUE_ROUND, menu.best_gain_us if menu is not None else None
             contenders.append(Contender(_catalogue(predictor), typical, predicted_us))
             continue
-        told = each.settings(_told(settings, observer))
+        told = each.settings(_told(settings, observer, stopping))
         if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
             told = replace(told, base_url=None)
         models = _models(each, told, ledger, folder, proposer=each.name)
@@ -654,13 +698,15 @@ def _ledger(settings: config.Settings, folder: RunFolder, spending: Spending) ->
     return ledger
 
 
-def _told(settings: config.Settings, observer: Observers) -> ProviderSettings:
+def _told(settings: config.Settings, observer: Observers, stopping: Stopping) -> ProviderSettings:
     """What every model is told, whosever it is."""
     wanted = settings.model
     return ProviderSettings(
         base_url=wanted.base_url,
         timeout_s=wanted.reply_timeout_s,
-        patience=Patience(on_wait=lambda line: observer.tell(events.Notice(line))),
+        patience=Patience(
+            sleep=stopping.sleep, on_wait=lambda line: observer.tell(events.Notice(line)), stopping=stopping
+        ),
         model_command=wanted.model_command,
         mailbox=wanted.mailbox,
         replies=wanted.replies,
@@ -683,7 +729,7 @@ def _models(
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
 
-    return models_for_roles(
+    models = models_for_roles(
         named.provider,
         model_settings,
         ledger,
@@ -692,6 +738,13 @@ def _models(
         recorded=folder.exchanges(),
         proposer=proposer,
     )
+    unpriced = ledger.unpriced(models.values())
+    if unpriced:
+        raise SettingsError(
+            f"max-cost: no price is known of {', '.join(unpriced)}, so no cost can be kept: add a "
+            '[models."NAME"] to a price file and name it with --prices, or limit --max-tokens instead'
+        )
+    return models
 
 
 def _menu(settings: config.Settings, folders: list[Path], predictor: Predictor) -> CatalogueMenu | None:

@@ -29,11 +29,14 @@ from nki_sim.machine import DEFAULT_MACHINE, MACHINES, machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.migrate import command
 from nki_sim.passes import Passes, must_be_counted
+from nki_sim.problem import BadProblem, beside_the_reference, drawn_inputs, load_problem
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
 from nki_sim.session import TensorSpec, where
 from nki_sim.unroll import unrolled
+
+PROTOCOL = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
 
 
 class UsageError(Exception):
@@ -54,13 +57,15 @@ def _carried_out(options: argparse.Namespace, document: TextIO | None) -> int:
     """`document`: where one JSON document goes, and nothing else."""
     try:
         return int(options.action(options, document) if document is not None else options.action(options))
-    except UsageError as error:
+    except (UsageError, BadProblem) as error:
         return _complain(f"nki_sim: {error}", 2, document)
     except NkiError as error:
         place = f"{error.file}:{error.line}: " if error.line else ""
         return _complain(f"{place}{type(error).__name__}: {error}", 1, document)
     except BrokenPipeError:  # the reader of our output has gone
         return 1
+    except SyntaxError as error:
+        return _complain(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}", 1, document)
     except Exception as error:  # whatever the kernel's own Python raises is reported at its line
         line, file = where(error)
         return _complain(f"{file}:{line}: {type(error).__name__}: {error}", 1, document)
@@ -78,6 +83,9 @@ def parser(program: str) -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="run|check|trace|profile|migrate")
     run = commands.add_parser("run", help="run a kernel on arrays and print or save its outputs")
     _kernel_options(run)
+    run.add_argument(
+        "--problem", metavar="REF.py", type=Path, help="reference module: its inputs, its outputs beside the kernel's"
+    )
     run.add_argument("--output", metavar="PREFIX", help="save outputs as PREFIX0.npy, PREFIX1.npy, ...")
     run.set_defaults(action=_run)
     check = commands.add_parser("check", help="what the NKI compiler would reject although Python runs it")
@@ -217,7 +225,12 @@ def _constants(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    kernel, arrays = _load(options), _arrays(options)
+    kernel = _load(options)
+    module, inputs = None, []
+    if options.problem is not None:
+        module = load_problem(options.problem, *PROTOCOL)
+        inputs = drawn_inputs(module, options.seed)
+    arrays = _arrays(options) if module is None else list(module.transform_to_nki_inputs(inputs))
     start = time.perf_counter()
     result = nki_sim.simulate(kernel, options.machine)(*arrays, **_constants(options))
     seconds = time.perf_counter() - start
@@ -230,6 +243,8 @@ def _run(options: argparse.Namespace) -> int:
         )
         if options.output:
             np.save(f"{options.output}{number}.npy", output)
+    for line in beside_the_reference(module, inputs, outputs) if module is not None else ():
+        print(line)
     print(f"simulated in {seconds:.2f} s")
     return 0
 
@@ -338,14 +353,7 @@ def _problem_specs(path: Path) -> list[Any]:
 
 def _problem_values(path: Path) -> list[Any]:
     """The arguments that a reference module gives its kernel."""
-    spec = importlib.util.spec_from_file_location("problem", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise UsageError(f"no reference module {path}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in ("get_inputs", "transform_to_nki_inputs"):
-        if not hasattr(module, name):
-            raise UsageError(f"{path} has no function {name}")
+    module = load_problem(path, "get_inputs", "transform_to_nki_inputs")
     return list(module.transform_to_nki_inputs(module.get_inputs()))
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.optimization_memory import Experience
-from accelopt_core.ports import BudgetExhausted, ModelError, ModelRejectedCredentials
+from accelopt_core.ports import BudgetExhausted, ModelError, ModelUnusable
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext, UnusablePlan
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.bandit import Arm, CostAware, Draw, Pull, Spent, Track
@@ -155,12 +155,16 @@ class TakingTurns:
             raise CannotRepair(str(error)) from error
         except ModelError as error:
             self._failed(plan.proposer, error)
-            raise
+            raise self._for_now(error) from error
 
     def summarize(
         self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
     ) -> Experience:
-        return self._of(plan).summarizer.summarize(context, plan, candidate, result, decision)
+        try:
+            return self._of(plan).summarizer.summarize(context, plan, candidate, result, decision)
+        except ModelUnusable as error:
+            self._failed(plan.proposer, error)
+            raise self._for_now(error) from error
 
     def reflect(
         self,
@@ -170,7 +174,11 @@ class TakingTurns:
         result: Evaluation | None,
         decision: Decision,
     ) -> Reflexion:
-        return self._of(plan).reflector.reflect(context, plan, candidate, result, decision)
+        try:
+            return self._of(plan).reflector.reflect(context, plan, candidate, result, decision)
+        except ModelUnusable as error:
+            self._failed(plan.proposer, error)
+            raise self._for_now(error) from error
 
     # --- who is asked ---------------------------------------------------------------------------------
 
@@ -230,13 +238,21 @@ class TakingTurns:
         with self._lock:  # lanes write in threads of their own
             self._failures[name] += 1
             self._resting[name] = error
-            never = isinstance(error, (BudgetExhausted, ModelRejectedCredentials))
+            never = isinstance(error, (BudgetExhausted, ModelUnusable))
             if name in self._out or not (never or self._failures[name] >= MOST_FAILURES):
                 return
             self._out[name] = error
             left = [other for other in self._contenders if other not in self._out]
         if left:
             self._say(f"{name} is out for this run, {', '.join(left)} goes on: {error}")
+
+    def _for_now(self, error: ModelError) -> ModelError:
+        """What ends one proposer's part does not end a run in which others go on."""
+        if len(self._out) == len(self._contenders) or not isinstance(error, ModelUnusable):
+            return error
+        passing = ModelError(str(error))
+        passing.usage = error.usage
+        return passing
 
     def _in_vain(self, context: RoundContext, said: Mapping[str, Exception]) -> Exception:
         """What to tell the loop. An idea may still come of those that could not answer now; a round that has plans is

@@ -99,6 +99,7 @@ class Lane:
                 steps.note(self.place, Step.EXECUTE, str(error))
                 if isinstance(error, ModelError):
                     self._hold(self.tried(number, Outcome.MODEL_FAILED, str(error)), file)
+                    steps.check_model(error)
                 elif self.last is None:
                     self._hold(self.tried(number, Outcome.NO_KERNEL, str(error)), file)
                 break

@@ -139,8 +139,9 @@ class Past:
 class BaselineRejected(Exception):
     """The input kernel does not compile, is wrong or fails: there is nothing to optimise."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__(explain(evaluation))
+    def __init__(self, evaluation: Evaluation, said: str = "") -> None:
+        """`said`: in place of the evaluation's own words, by who knows the user's files."""
+        super().__init__(said or explain(evaluation))
         self.evaluation = evaluation
 
 
@@ -318,6 +319,7 @@ class Loop:
                 except BudgetExhausted:
                     raise
                 except (UnusablePlan, ModelError) as error:
+                    self._steps.check_model(error)
                     asked = asked or (error.proposer if isinstance(error, UnusablePlan) else "")
                     lane = Lane(place, start, None, asked, time.monotonic() - began)
                     failed = isinstance(error, ModelError)
@@ -430,6 +432,7 @@ class Loop:
             reflexion = self._proposer.reflector.reflect(context, plan, lane.candidate, lane.result, decision)
         except ModelError as error:
             self._steps.note(place, Step.REFLECT, f"no reflexion: {error}")
+            self._steps.check_model(error)
             return None
         self._window.add(reflexion)
         self._steps.note(place, Step.REFLECT, reflexion.lesson)
@@ -471,6 +474,7 @@ class Loop:
                 experience = self._proposer.summarizer.summarize(context, plan, candidate, measured, decision)
             except ModelError as error:
                 self._steps.note(place, Step.SUMMARIZE, f"not remembered: {error}")
+                self._steps.check_model(error)
                 return
         else:  # the numbers say it all: no model is paid for it
             before, guard = context.parent_result, self._settings.guard

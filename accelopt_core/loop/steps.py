@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, RunObserver, StepBegan, StepNote
-from accelopt_core.ports import Budget, Progress
+from accelopt_core.ports import Budget, ModelUnusable, Progress
 
 
 class Stop(Exception):
@@ -70,6 +70,11 @@ class Steps:
         exhausted = self._budget.exhausted()
         if exhausted is not None:
             raise Stop(Ending.BUDGET, exhausted)
+
+    def check_model(self, error: Exception) -> None:
+        """Raises Stop where no later question would be answered either."""
+        if isinstance(error, ModelUnusable):
+            raise Stop(Ending.FAILED, str(error)) from error
 
     def halt(self) -> None:
         """The other lanes end at their next step: one has met an error that ends the run."""

@@ -10,7 +10,6 @@ import config
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured, Step
-from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
 from infra import assembly
@@ -48,7 +47,7 @@ def _kernel(invocation: config.Invocation) -> ExplainedKernel:
 
     info, result = evaluated(settings, problem, progress, is_input=True)
     if not isinstance(result, Measured):
-        raise BaselineRejected(result)
+        raise problem.rejected(result)
     title = f"{problem.kernel.name}  {task.full.describe()}  on {info.name}"
     return _explained(title, settings, task, info, Candidate("input", problem.source), result)
 

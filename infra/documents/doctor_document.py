@@ -22,6 +22,8 @@ class ExaminedMachine:
     """Of that machine's clock against this one's."""
     calibration: str | None = None
     """What predictions on that host rest on, for people."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of the way there, one line each."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
             _failed(job, f"tracing the kernel needs more than {job['limits']['memory_bytes'] >> 20} MiB", None)
             return 1
         except Exception as error:  # the candidate may raise anything
-            _failed(job, f"{type(error).__name__}: {error}{_beside(error, source, job)}", _line(error, source))
+            said = error.msg if isinstance(error, SyntaxError) and error.filename == str(source) else error
+            _failed(job, f"{type(error).__name__}: {said}{_beside(error, source, job)}", _line(error, source))
             traced.append(b"")
     if traced != [b""] and (changed := integrity.changed_since(tracer)):
         _failed(job, f"the kernel's file changes the tool that compiles it: {', '.join(changed[:3])}", None)

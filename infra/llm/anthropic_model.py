@@ -20,9 +20,11 @@ from infra.llm.provider import Provider, ProviderSettings, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
+    Server,
     Transient,
     Trouble,
     fault_from_status,
+    no_model_there,
     one_line,
     redacted,
     with_retries,
@@ -55,13 +57,15 @@ class AnthropicModel:
         self._clock = clock
         # The SDK retries on its own by default; two layers of retries would multiply.
         self._client = anthropic.Anthropic(api_key=api_key, base_url=base_url, timeout=timeout_s, max_retries=0)
+        self._server = Server(str(self._client.base_url), "anthropic")
 
     @property
     def name(self) -> str:
         return f"anthropic:{self._model}"
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
+        answered = self._patience.stopping.answered
+        return with_retries(lambda: answered(lambda: self._attempt(request)), where=self.name, patience=self._patience)
 
     def _attempt(self, request: ModelRequest) -> ModelReply:
         import anthropic
@@ -79,6 +83,8 @@ class AnthropicModel:
                 messages=messages,
                 extra_body=extra,
             ) as stream:
+                if "html" in stream.response.headers.get("content-type", ""):
+                    raise no_model_there(self.name, self._server, _page(stream.response))
                 for event in stream:
                     if event.type == "message_start":
                         usage = _usage(event.message.usage)
@@ -93,6 +99,7 @@ class AnthropicModel:
                 redacted(message, [self._key]),
                 error.response.headers,
                 where=self.name,
+                server=self._server,
                 usage=usage,
             ) from None
         except anthropic.APITimeoutError:
@@ -137,6 +144,19 @@ class AnthropicModel:
             usage=usage,
             truncated=stop in ("max_tokens", "model_context_window_exceeded"),
         )
+
+
+LONGEST_PAGE_BYTES = 65536
+
+
+def _page(response: Any) -> str:
+    """The beginning of what was sent in place of a stream."""
+    begun = b""
+    for chunk in response.iter_bytes():
+        begun += chunk
+        if len(begun) >= LONGEST_PAGE_BYTES:
+            break
+    return begun.decode("utf-8", "replace")
 
 
 def _cut() -> tuple[type[Exception], ...]:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 
 from accelopt_core.ports import (
@@ -22,6 +23,8 @@ from accelopt_core.ports import (
 from infra.llm.flat_prompt import flat_prompt
 from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.retry import DEFAULT_PATIENCE, Patience, Transient, Trouble, one_line, redacted, with_retries
+from infra.llm.stopping import POLL_S
+from infra.scratch_folder import ScratchFolder
 
 LONGEST_REPLY_BYTES = 8 << 20
 _BUSY = re.compile(r"rate.?limit|overloaded|usage limit|too many requests|\b429\b|\b529\b", re.I)
@@ -89,7 +92,7 @@ class CommandModel:
     def _run(self, command: list[str], prompt: str) -> tuple[int, str, str]:
         """Exit status, output and complaints. Its whole process group ends with it, however it ends."""
         with (
-            tempfile.TemporaryDirectory(prefix="nki-optimizer-model-") as folder,
+            ScratchFolder("nki-optimizer-model-") as folder,
             tempfile.TemporaryFile() as prompt_file,
             tempfile.TemporaryFile() as output_file,
             tempfile.TemporaryFile() as complaint_file,
@@ -109,9 +112,7 @@ class CommandModel:
             except OSError as error:
                 raise ModelUnreachable(f"{self._label}: cannot start ({error.strerror}): check the command") from error
             try:
-                status = process.wait(self._timeout_s)
-            except subprocess.TimeoutExpired:
-                raise Transient(Trouble.TIMEOUT, f"no reply within {self._timeout_s:g} s") from None
+                status = self._ended(process)
             finally:
                 _end_group(process)
             texts = []
@@ -119,6 +120,16 @@ class CommandModel:
                 file.seek(0)
                 texts.append(file.read(LONGEST_REPLY_BYTES).decode("utf-8", "replace"))
         return status, texts[0], texts[1]
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        """Its exit status. Raises Transient when it takes too long, and Stop."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                return process.wait(min(left, POLL_S))
+            except subprocess.TimeoutExpired:
+                self._patience.stopping.check()
+        raise Transient(Trouble.TIMEOUT, f"no reply within {self._timeout_s:g} s")
 
 
 def _split(text: str) -> list[str]:

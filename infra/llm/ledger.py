@@ -111,6 +111,12 @@ class Ledger:
         """What so much would cost; None: nobody knows."""
         return self._prices.cost_usd(_model_id(model), usage)
 
+    def unpriced(self, models: Iterable[LanguageModel]) -> tuple[str, ...]:
+        """Those whose calls a cost budget could not be kept with; none where there is no such budget."""
+        if self._budget.max_cost_usd is None:
+            return ()
+        return tuple(dict.fromkeys(each.name for each in models if self._prices.price_of(_model_id(each)) is None))
+
     def cost_usd(self, proposer: str) -> float:
         """What its calls cost so far; those without a known price count nothing."""
         return _sum(entry for entry in self.entries if entry.proposer == proposer).cost_usd

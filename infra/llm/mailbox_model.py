@@ -17,6 +17,7 @@ from accelopt_core.ports import LanguageModel, ModelReply, ModelRequest, ModelUn
 from infra.llm.flat_prompt import flat_prompt
 from infra.llm.provider import Provider, ProviderSettings
 from infra.llm.recording import request_key
+from infra.llm.stopping import Stopping
 
 LONGEST_REPLY_BYTES = 8 << 20
 _REQUEST = re.compile(r"(\d{4})-[a-z]+-([0-9a-f]{12})\.request\.md")
@@ -33,6 +34,7 @@ class MailboxModel:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         on_wait: Callable[[str], None] = lambda line: None,
+        stopping: Stopping | None = None,
     ) -> None:
         """`settle_s`: how long a reply must stay as it is before it is taken, for writers that do not rename.
 
@@ -46,6 +48,7 @@ class MailboxModel:
         self._sleep = sleep
         self._clock = clock
         self._on_wait = on_wait
+        self._stopping = stopping or Stopping()
         self._numbering = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +60,7 @@ class MailboxModel:
         return "mailbox"
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        """Raises ModelUnreachable when no reply came in time."""
+        """Raises ModelUnreachable when no reply came in time, and Stop."""
         with self._numbering:  # several may be asked at once
             stem = self._stem(request)
             reply_path = self._folder / f"{stem}.reply.md"
@@ -99,6 +102,7 @@ class MailboxModel:
             if not told:
                 self._on_wait(f"mailbox: {request_path} awaits its reply in {path.name}")
                 told = True
+            self._stopping.check()
             self._sleep(self._poll_s)
 
 
@@ -137,7 +141,8 @@ def _write(path: Path, text: str) -> None:
 def _build(settings: ProviderSettings) -> LanguageModel:
     if settings.mailbox is None:
         raise ModelUnreachable("mailbox: no folder: give one for requests and replies")
-    return MailboxModel(settings.mailbox, on_wait=settings.patience.on_wait)
+    patience = settings.patience
+    return MailboxModel(settings.mailbox, on_wait=patience.on_wait, stopping=patience.stopping)
 
 
 PROVIDER = Provider("mailbox", _build, needs=("mailbox",), named_by="mailbox")

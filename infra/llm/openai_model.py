@@ -18,9 +18,12 @@ from infra.llm.provider import Provider, ProviderSettings, default_model
 from infra.llm.retry import (
     DEFAULT_PATIENCE,
     Patience,
+    Server,
     Transient,
     Trouble,
     fault_from_status,
+    is_page,
+    no_model_there,
     one_line,
     redacted,
     with_retries,
@@ -59,6 +62,7 @@ class OpenAIModel:
         self._timeout_s = timeout_s
         self._patience = patience
         self._client = openai.OpenAI(api_key=self._key, base_url=base_url, timeout=timeout_s, max_retries=0)
+        self._server = Server(str(self._client.base_url), "openai")
         is_openai = OPENAI_HOST in str(self._client.base_url)
         self._limit_name = "max_completion_tokens" if is_openai else "max_tokens"
 
@@ -67,7 +71,8 @@ class OpenAIModel:
         return f"openai:{self._model}"
 
     def complete(self, request: ModelRequest) -> ModelReply:
-        return with_retries(lambda: self._attempt(request), where=self.name, patience=self._patience)
+        answered = self._patience.stopping.answered
+        return with_retries(lambda: answered(lambda: self._attempt(request)), where=self.name, patience=self._patience)
 
     def _attempt(self, request: ModelRequest) -> ModelReply:
         try:
@@ -96,8 +101,9 @@ class OpenAIModel:
             kind, message = _error_of(error)
             if error.status_code in (400, 422) and self._limit_name in message and _is_about_the_name(kind, message):
                 raise _OtherLimitName(one_line(message)) from None
+            said, headers = redacted(message, [self._key]), error.response.headers
             raise fault_from_status(
-                error.status_code, kind, redacted(message, [self._key]), error.response.headers, where=self.name
+                error.status_code, kind, said, headers, where=self.name, server=self._server
             ) from None
         except openai.APITimeoutError:
             raise Transient(Trouble.TIMEOUT, f"no answer within {self._timeout_s:g} s") from None
@@ -106,6 +112,8 @@ class OpenAIModel:
             raise Transient(Trouble.UNREACHABLE, f"connection failed or was cut ({reason})") from None
         except (json.JSONDecodeError, openai.APIResponseValidationError):
             raise Transient(Trouble.UNREACHABLE, "the server's answer is not a chat completion") from None
+        if isinstance(completion, str) and is_page(completion):
+            raise no_model_there(self.name, self._server, completion)
         return self._reply(completion)
 
     def _reply(self, completion: Any) -> ModelReply:
@@ -162,13 +170,17 @@ def only_model_served(base_url: str | None, api_key: str | None, *, timeout_s: f
     import openai
 
     client = openai.OpenAI(api_key=api_key or NO_KEY, base_url=base_url, timeout=timeout_s, max_retries=1)
+    server = Server(str(client.base_url), "openai")
     try:
-        names = [model.id for model in client.models.list()]
+        raw = client.models.with_raw_response.list()
+        if "html" in raw.headers.get("content-type", ""):
+            raise no_model_there("openai", server, raw.text)
+        names = [model.id for model in raw.parse()]
     except _no_list() as error:
         reason = one_line(redacted(str(error.__cause__ or error), [api_key or NO_KEY]))
         raise ModelError(
-            f"openai: cannot ask {client.base_url} which models it serves ({reason}): "
-            "check the base URL or name one with --model"
+            f"openai: cannot ask {server.shown} which models it serves ({reason}): correct {server.url_variable} or "
+            "--base-url, or name a model with --model"
         ) from None
     finally:
         client.close()

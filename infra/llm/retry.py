@@ -6,14 +6,16 @@ another attempt) and any `ModelError` (not). Everything about waiting is here an
 
 from __future__ import annotations
 
+import html
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from urllib.parse import urlsplit, urlunsplit
 
 from accelopt_core.ports import (
     ModelBusy,
@@ -24,8 +26,10 @@ from accelopt_core.ports import (
     ModelRejectedCredentials,
     ModelReply,
     ModelUnreachable,
+    ModelUnusable,
     Usage,
 )
+from infra.llm.stopping import Stopping
 
 NOTHING = Usage()
 LONGEST_MESSAGE = 400
@@ -109,6 +113,8 @@ class Patience:
     dice: Callable[[], float] = random.random
     on_wait: Callable[[str], None] = lambda line: None
     """Told one line before each wait, so that nobody wonders why nothing happens."""
+    stopping: Stopping = field(default_factory=Stopping)
+    """Ends every wait, and the waiting for an answer."""
 
 
 DEFAULT_PATIENCE = Patience()
@@ -155,6 +161,66 @@ def _given_up(fault: Transient, where: str, attempts: int, spent: Usage) -> Mode
 
 # --- what a server's answer means -------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class Server:
+    """Which one is asked, and what a person sets to ask another."""
+
+    url: str
+    provider: str
+
+    @property
+    def shown(self) -> str:
+        """Its address, without a name and password that may stand in it."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+    @property
+    def key_variable(self) -> str:
+        return f"{self._prefix}_API_KEY"
+
+    @property
+    def model_variable(self) -> str:
+        return f"{self._prefix}_MODEL"
+
+    @property
+    def url_variable(self) -> str:
+        return f"{self._prefix}_BASE_URL"
+
+    @property
+    def _prefix(self) -> str:
+        return self.provider.upper().replace("-", "_")
+
+
+def no_model_there(where: str, server: Server, page: str) -> ModelUnusable:
+    """For a web page in place of a reply, under whatever status."""
+    ending = " (most servers want it to end in /v1)" if server.provider == "openai" else ""
+    return ModelUnusable(
+        f"{where}: {server.shown} answers with a web page ({plain_words(page)}) and not as a model: correct "
+        f"{server.url_variable} or --base-url{ending}"
+    )
+
+
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.I | re.S)
+_NO_TEXT = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.I | re.S)
+_PAGE = re.compile(r"\s*(?:<!doctype\s+html|<html)", re.I)
+LONGEST_PAGE = 80
+"""Characters of a web page that an error line repeats."""
+
+
+def is_page(text: str) -> bool:
+    return _PAGE.match(text) is not None
+
+
+def plain_words(text: str) -> str:
+    """Of a web page its title, or what it says; any other text as it is."""
+    if not is_page(text):
+        return text
+    title = _TITLE.search(text)
+    words = title[1] if title and title[1].strip() else _NO_TEXT.sub(" ", text)
+    return one_line(html.unescape(words), LONGEST_PAGE) or "an empty one"
+
+
 _OVERFLOW = re.compile(
     r"prompt is too long|context[ _](?:length|window|size)|maximum context|too many (?:input )?tokens"
     r"|exceed\w* (?:the )?(?:available |model'?s )?context|input is too long|request(?:_| )too(?:_| )large",
@@ -175,31 +241,39 @@ _KEY_TYPES = frozenset({"authentication_error", "permission_error", "invalid_api
 
 
 def fault_from_status(
-    status: int, kind: str, message: str, headers: Mapping[str, str], *, where: str, usage: Usage = NOTHING
-) -> Exception:
+    status: int, kind: str, message: str, headers: Mapping[str, str], *, where: str, server: Server,
+    usage: Usage = NOTHING,
+) -> Exception:  # fmt: skip
     """The exception to raise for an error answer: a `Transient` or a final `ModelError`.
 
     `kind` is the error's own type or code; it decides before the HTTP status does, because an error
     inside a stream arrives under status 200.
     """
-    text = one_line(message) or f"HTTP {status}"
+    text = one_line(plain_words(message)) or f"HTTP {status}"
     said = f"{kind}: {text}" if kind and kind not in text else text
     if _NO_CREDIT.search(f"{kind} {message}"):
-        return ModelRejectedCredentials(f"{where}: {said}: the account has no credit; add some or use another key")
+        return ModelRejectedCredentials(
+            f"{where}: {server.shown}: {said}: the account has no credit; add some, or set {server.key_variable} to "
+            "another key"
+        )
     too_long = status == 413 or (status == 429 and _LARGER_THAN_ITS_QUOTA.search(message))
     if too_long or (status in (200, 400, 422) and _OVERFLOW.search(f"{kind} {message}")):
         return ModelContextOverflow(f"{where}: {said}: shorten the prompt or choose a model with a longer context")
     if kind in _BUSY_TYPES or status in (429, 503, 529):
         return Transient(Trouble.BUSY, said, retry_after_s=retry_after_s(headers), usage=usage)
     if kind in _KEY_TYPES or status in (401, 403):
-        return ModelRejectedCredentials(f"{where}: {said}: set a valid key with access to this model")
+        return ModelRejectedCredentials(
+            f"{where}: {server.shown} refuses the key (HTTP {status}, {said}): set {server.key_variable} to one that "
+            f"is valid and has access to this model, or {server.url_variable} to the server that it is for"
+        )
     if kind in _SERVER_TYPES or status >= 500 or status in (408, 409):
         return Transient(
             Trouble.UNREACHABLE, f"HTTP {status} {said}", retry_after_s=retry_after_s(headers), usage=usage
         )
     if status == 404:
         return ModelRejectedCredentials(
-            f"{where}: {said}: no such model here, or this key cannot see it; check --model and the base URL"
+            f"{where}: {server.shown} has no such model or path (HTTP 404, {said}), or the key may not see it: correct "
+            f"--model ({server.model_variable}), or the address ({server.url_variable})"
         )
     if status == 400 and _POLICY.search(f"{kind} {message}"):
         return ModelRefused(f"{where}: {said}: the provider declined this request; choose another --model")

@@ -12,7 +12,7 @@ import math
 import queue
 import subprocess
 import sys
-import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -30,6 +30,7 @@ from infra.engines.local import LocalEngine
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
+from infra.scratch_folder import ScratchFolder
 from nki_sim.calibration import Calibration
 
 WORKERS = 2
@@ -80,6 +81,18 @@ class Predictor:
             self._idle.put(None)
         self._started: list[_Worker] = []
         self._closed = False
+        self._counting = threading.Lock()
+        self._asked_for = self._through_with = 0
+
+    @property
+    def asked(self) -> int:
+        """Kernels that it was asked to price so far, without those that were given up before they began."""
+        return self._asked_for
+
+    @property
+    def priced(self) -> int:
+        """Of those, the ones it is through with."""
+        return self._through_with
 
     def __call__(self, sources: Sequence[str], limit_s: float = math.inf) -> dict[str, float | None]:
         """By source. Those that `limit_s` does not suffice for are left out; what has begun is there the next time.
@@ -121,6 +134,7 @@ class Predictor:
         for key in keys.values():
             if key in self._known and self._known[key].together.cancel():
                 del self._known[key]
+                self._asked_for -= 1
         return {source: each.price() for source, each in asked.items() if each.is_there}
 
     def _compile(self, keys: Sequence[str], shape: int, texts: Mapping[str, str]) -> None:
@@ -149,6 +163,7 @@ class Predictor:
     def _ask(self, sources: Mapping[str, str], at_once: int) -> None:
         """`sources` by content hash: as many together as fit, and no worker idle."""
         keys = list(sources)
+        self._asked_for += len(keys)
         fair = -(-len(keys) // self._workers)
         size = max(1, min(at_once, fair, ROWS_AT_ONCE // self._rows)) if self._rows else 1
         for first in range(0, len(keys), size):
@@ -160,7 +175,9 @@ class Predictor:
         with self._at_work() as worker:
             prices, rows = worker.price(sources)
             self._rows = max(self._rows, rows)
-            return prices
+        with self._counting:
+            self._through_with += len(sources)
+        return prices
 
     def _compiled(self, source: str, shape: int) -> str:
         with self._at_work() as worker:
@@ -235,7 +252,7 @@ class _Worker:
 
 def _raw_arguments(task: Task) -> list[list[dict[str, object]]]:
     request = EvaluationRequest(task, Candidate("arguments", ""))
-    with tempfile.TemporaryDirectory(prefix="nki-arguments-") as folder:
+    with ScratchFolder("nki-arguments-") as folder:
         job = Path(folder, "job.json")
         job.write_text(
             wire.encode_job(wire.Job(request, nonce="", toolchain="simulator", machine="")), encoding="utf-8"

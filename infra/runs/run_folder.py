@@ -20,7 +20,7 @@
     time_used            seconds at work so far, all sessions together
     menu_prices.json     what the planner's menu was priced at
     explanation.json     why the gaps of the best kernel are still there, as it was known at the end
-    remote/              evaluations under way on hosts, to be collected after a restart
+    remote/              evaluations under way on hosts, to be collected after a restart; links that were mended
     run.lock             held by the process that works on it
 
 Raises JournalError, and RunNotFound.
@@ -66,6 +66,7 @@ from infra.runs.earlier_layout import kernel_by_reference, target_with_machine
 from infra.runs.evaluation_store import EVALUATIONS
 from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
+from infra.runs.mended_links import MendedLink, MendedLinks
 from infra.runs.residual_file import ResidualFile
 
 T = TypeVar("T")
@@ -363,6 +364,9 @@ class RunFolder:
         path = self._usage.path
         records = enumerate(self._usage.read(), 1)
         return tuple(from_document(LedgerEntry, record, f"{path} line {number}") for number, record in records)
+
+    def mended_links(self) -> tuple[MendedLink, ...]:
+        return MendedLinks(self.path / "remote").read()
 
     def loaded(self) -> Loaded | None:
         """None for a run of an earlier release."""

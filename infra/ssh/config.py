@@ -90,7 +90,10 @@ _DESTINATION = re.compile(
 
 def resolve(destination: str, settings: SshSettings) -> Endpoint:
     """Look `[user@]host[:port]` up in the configuration; what is typed wins over what the file says."""
-    parsed = _DESTINATION.fullmatch(destination.removeprefix("ssh://").strip())
+    plain = destination.strip()
+    if plain.startswith("ssh://"):
+        plain = plain.removeprefix("ssh://").removesuffix("/")
+    parsed = _DESTINATION.fullmatch(plain)
     if parsed is None:
         raise TargetUnreachable(
             f"'{destination}' is not a host: write user@host, user@host:port or a Host of {settings.config_file}"

@@ -41,6 +41,10 @@ class LinkNotUp(TargetUnreachable):
     """No connection could be made right now; the same attempt may work later."""
 
 
+class NoSftp(Exception):
+    """The link is up, and what answers to SFTP does not speak it: files have to go another way."""
+
+
 class ControllingTerminal:
     """Asks the person who started the program, if there is one."""
 
@@ -151,15 +155,22 @@ class Connection:
 
     @contextlib.contextmanager
     def sftp(self) -> Iterator[paramiko.SFTPClient]:
-        """An SFTP session whose every operation times out after the silence limit."""
+        """An SFTP session whose every operation times out after the silence limit.
+
+        Raises NoSftp where the host has none, or its log-in shell prints into it.
+        """
         with self._watched():
-            client = paramiko.SFTPClient.from_transport(self._transport)
-        if client is None:
-            raise TargetUnreachable(f"{self._endpoint.where} offers no SFTP; enable its sftp subsystem in sshd_config")
+            channel = self._transport.open_session(timeout=self._settings.connect_timeout_s)
+            channel.settimeout(self._settings.silence_limit_s)
+            try:
+                channel.invoke_subsystem("sftp")
+                client = paramiko.SFTPClient(channel)
+            except (paramiko.SFTPError, paramiko.SSHException, EOFError) as error:
+                channel.close()
+                if not self.alive:
+                    raise EOFError(_one_line(error)) from error
+                raise NoSftp(_one_line(error)) from error
         with client:
-            channel = client.get_channel()
-            if channel is not None:
-                channel.settimeout(self._settings.silence_limit_s)
             yield client
 
     def open_tcp(self, host: str, port: int) -> paramiko.Channel:

@@ -30,7 +30,7 @@ import paramiko
 
 from accelopt_core.ports import TargetUnreachable
 from infra.ssh.config import Endpoint, SshSettings, resolve
-from infra.ssh.connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, connect
+from infra.ssh.connection import Connection, ControllingTerminal, Keyring, LinkDropped, LinkNotUp, NoSftp, connect
 from infra.ssh.host_keys import Terminal
 from infra.ssh.stream import JobRefused, Stream, remote_agent_command, remote_agent_program
 
@@ -40,6 +40,8 @@ JOB_DIR = "{{job-directory}}"
 _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 20.0
 _LINE_LIMIT_BYTES = 65536
+_SHOWN_CHARACTERS = 60
+"""Of what a host prints at log-in."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,14 @@ class SshRunner:
         self._lock = threading.Lock()
         self._was_connected = False
         self._closed = threading.Event()
+        self._at_login = b""
+        """What the host's log-in shell printed the last time."""
+        self._no_sftp = False
+        self._dropped_at: float | None = None
+        self.notes: list[str] = []
+        """For the user, a line each, until somebody takes them."""
+        self.on_mended: Callable[[float], None] = lambda away_s: None
+        """Told when a link that dropped is back, and after how many seconds."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -225,7 +235,8 @@ class SshRunner:
         return self._persist(attempt)
 
     def put_tree(self, files: Mapping[str, bytes | Path], *, compile_with: str | None = None) -> RemoteTree:
-        """Lay `files` out on the host, sending only contents it does not have yet (SFTP, proved by SHA-256).
+        """Lay `files` out on the host, sending only contents it does not have yet (SFTP, or where there is none the way
+        of the request; proved by SHA-256).
 
         compile_with: a Python there that compiles every .py in advance, so that no job has to.
         """
@@ -363,11 +374,16 @@ class SshRunner:
                     "disk_full",
                     f"{self.where} has {frame['free_bytes'] >> 20} MB free under {frame['root']}; make room there",
                 )
-            name = f"{secrets.token_hex(8)}.pack"
-            self._upload(f"{frame['root']}/incoming/{name}", pack)
-            with self._request(
-                {"op": "tree_receive", **layout, "pack": name, "index": [[sha, len(blobs[sha])] for sha in shas]}
-            ) as stream:
+            name = None if self._no_sftp else f"{secrets.token_hex(8)}.pack"
+            if name is not None:
+                try:
+                    self._upload(f"{frame['root']}/incoming/{name}", pack)
+                except NoSftp as error:
+                    self._go_without_sftp(error)
+                    name = None
+            index = [[sha, len(blobs[sha])] for sha in shas]
+            receive = {"op": "tree_receive", **layout, "pack": name, "index": index}
+            with self._request(receive, pack if name is None else b"") as stream:
                 frame, _ = stream.expect("tree")
         return RemoteTree(frame["root"], frame["path"], frame["digest"])
 
@@ -389,6 +405,19 @@ class SshRunner:
                 f"{self.where} does not take {len(data)} bytes at {path} "
                 f"({error.strerror or error}); check its disk space and permissions",
             ) from error
+
+    def _go_without_sftp(self, error: NoSftp) -> None:
+        """From here on files go the way that requests go, past whatever is printed at log-in."""
+        self._no_sftp = True
+        printed = " ".join(self._at_login.decode("utf-8", "replace").split())
+        if not printed:
+            self.notes.append(f"{self.where} has no working SFTP ({error}): files go through its log-in shell instead")
+            return
+        shown = printed if len(printed) <= _SHOWN_CHARACTERS else printed[: _SHOWN_CHARACTERS - 1] + "…"
+        self.notes.append(
+            f"{self.where} prints {shown!r} at log-in, from ~/.bashrc or another start-up file of its shell, into SFTP "
+            "too: files go through the shell instead; print it there for terminals only ([ -t 1 ] && ...)"
+        )
 
     def _listen(self, job: RemoteJob, stream: Stream) -> Iterator[bytes]:
         while True:
@@ -423,9 +452,14 @@ class SshRunner:
         ).encode()
         connection = self._connected()
         channel = connection.execute(remote_agent_command(self._python))
-        stream = Stream(channel, token.encode(), self.where, self._python, lambda error: self._drop(connection, error))
+        stream = Stream(
+            channel, token.encode(), self.where, self._python, lambda error: self._drop(connection, error), self._heard
+        )
         stream.send(remote_agent_program() + b"%010d" % len(body) + body + payload)
         return stream
+
+    def _heard(self, noise: bytes) -> None:
+        self._at_login = noise
 
     def _connected(self) -> Connection:
         with self._lock:
@@ -434,14 +468,24 @@ class SshRunner:
             if self._connection is not None and not self._connection.alive:
                 self._connection.close()
                 self._connection = None
+                self._note_drop()
             if self._connection is None:
                 self._connection = connect(self._endpoint, self.settings, self._keyring, self._terminal)
                 self._was_connected = True
+                if self._dropped_at is not None:
+                    away_s, self._dropped_at = time.monotonic() - self._dropped_at, None
+                    self.notes.append(f"the link to {self.where} dropped, and was back after {away_s:.0f} s")
+                    self.on_mended(away_s)
             return self._connection
+
+    def _note_drop(self) -> None:
+        if self._dropped_at is None and self._was_connected:
+            self._dropped_at = time.monotonic()
 
     def _drop(self, connection: Connection, error: BaseException) -> NoReturn:
         # A link that is silent may look alive for a long time: the next request must not use it.
         connection.close()
+        self._note_drop()
         raise connection.dropped(error) from error
 
     def _persist(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:

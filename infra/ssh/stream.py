@@ -64,12 +64,15 @@ class Stream:
         where: str,
         python: str,
         drop: Callable[[BaseException], NoReturn],
+        printed: Callable[[bytes], None] = lambda noise: None,
     ) -> None:
+        """`printed`: told what the host says before its own first line; a log-in script's words."""
         self._channel = channel
         self._token = token
         self._where = where
         self._python = python
         self._drop = drop
+        self._printed = printed
         self._buffer = b""
         self._greeted = False
         self._closed = False
@@ -122,7 +125,8 @@ class Stream:
                     f"its shell start-up files silent for non-interactive use"
                 )
             self._more()
-        self._buffer = self._buffer.partition(marker)[2]
+        noise, _, self._buffer = self._buffer.partition(marker)
+        self._printed(noise)
         self._greeted = True
 
     def _line(self) -> bytes:

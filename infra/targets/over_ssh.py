@@ -32,10 +32,12 @@ from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import files_to_ship
 from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
+from infra.runs.mended_links import MendedLinks
 from infra.ssh.config import SshSettings
 from infra.ssh.host_keys import Terminal
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
+from infra.ssh.sessions import Sessions
 from infra.ssh.stream import JobRefused
 from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
@@ -102,6 +104,7 @@ class SshTarget:
         self._session = secrets.token_hex(8)
         self._cache_key = secrets.token_hex(32)
         self._records: JobRecords | None = None
+        self._sessions: Sessions | None = None
         self._station: _Station | None = None
         self._station_lock = threading.Lock()
         self._info: TargetInfo | None = None
@@ -119,8 +122,11 @@ class SshTarget:
         return max(1, len(self._cores))
 
     def remember_in(self, folder: Path) -> None:
-        """Keep there what is under way, and collect what an earlier process has left under way there."""
+        """Keep there what is under way and which links were mended, and collect what an earlier process has left."""
         self._records = JobRecords(folder, self._runner.where, self._runner.root, keep_days=KEEP_DAYS)
+        self._sessions = Sessions(folder, self._runner.where, self._runner.root)
+        links = MendedLinks(folder)
+        self._runner.on_mended = lambda away_s: links.add(self._runner.where, away_s)
 
     def owes(self, request: EvaluationRequest) -> bool:
         """An earlier process began this very evaluation here and did not live to see its end."""
@@ -167,8 +173,7 @@ class SshTarget:
         return report
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
-        for note in self._notes():
-            progress(Step.UPLOAD, f"note: {note}")
+        self._tell_notes(progress)
         collected = self._collect(request, progress)
         if collected is not None:
             return collected
@@ -176,6 +181,8 @@ class SshTarget:
         step = Step.UPLOAD
         for last_try in (False, True):
             station = self._set_up()
+            self._clear_left_over(station)
+            self._tell_notes(progress)
             told = _Relay(progress)
             try:
                 return self._evaluate_once(request, station, told)
@@ -204,6 +211,8 @@ class SshTarget:
                 self._forget(record)
             if self._station is not None:
                 self._runner.discard(self._station.references, patience_s=_STOP_PATIENCE_S)
+                if self._sessions is not None:
+                    self._sessions.over()
         self._runner.close()
 
     def _check_open(self) -> None:
@@ -217,7 +226,12 @@ class SshTarget:
             if self._station is None:
                 python = self._find_python(sdk=True)
                 tree = self._runner.put_tree(files_to_ship(), compile_with=python)
-                self._runner.sweep(KEEP_DAYS)
+                swept = self._runner.sweep(KEEP_DAYS)
+                if swept:
+                    things = "one thing" if swept == 1 else f"{swept} things"
+                    self._runner.notes.append(
+                        f"removed {things} from {tree.root} on {self._runner.where} that nobody asked for again"
+                    )
                 self._station = _Station(python, tree, f"{tree.root}/scratch/{self._session}")
             return self._station
 
@@ -371,6 +385,8 @@ class SshTarget:
             start()
             for line in self._runner.follow(job):
                 told(line)
+                if told.step is not None:
+                    self._tell_notes(told.progress, told.step)
         except TargetUnreachable:
             raise  # it may go on over there, to be collected by a later start
         except BaseException as error:
@@ -392,11 +408,31 @@ class SshTarget:
         if self._records is not None:
             self._records.over(record)
 
-    def _notes(self) -> list[str]:
-        if self._records is None:
-            return []
-        notes, self._records.notes = self._records.notes, []
-        return notes
+    def notes(self) -> list[str]:
+        """What a person should know of the host, or the way there; each once."""
+        taken, self._runner.notes = self._runner.notes, []
+        if self._records is not None:
+            of_records, self._records.notes = self._records.notes, []
+            taken += of_records
+        return taken
+
+    def _clear_left_over(self, station: _Station) -> None:
+        """What killed runs have set up there; what the host does not remove now, a later evaluation asks for again."""
+        if self._sessions is None:
+            return
+        self._sessions.begin(self._session, station.references)
+        for left in self._sessions.left_over():
+            try:
+                self._runner.discard(left.session.folder)
+            except JobRefused:
+                continue
+            left.file.unlink(missing_ok=True)
+            where = f"{left.session.folder} on {self._runner.where}"
+            self._runner.notes.append(f"removed {where}, which run {left.run_id} had left there when it was killed")
+
+    def _tell_notes(self, progress: Progress, step: Step = Step.UPLOAD) -> None:
+        for note in self.notes():
+            progress(step, f"note: {note}")
 
     def _stop(self, job: RemoteJob) -> None:
         with contextlib.suppress(TargetError):  # out of reach: its own time limit ends it there
@@ -431,7 +467,7 @@ class _Relay:
     """Passes a judge's progress lines on; whatever else it prints is ignored."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+        self.progress = progress
         self.step: Step | None = None
 
     def __call__(self, line: str) -> None:
@@ -441,7 +477,7 @@ class _Relay:
         except (ValueError, KeyError, TypeError, RecursionError):
             return
         self.step = step
-        self._progress(step, one_line(detail, _DETAIL_LIMIT))
+        self.progress(step, one_line(detail, _DETAIL_LIMIT))
 
 
 def _last_line(text: str) -> str:

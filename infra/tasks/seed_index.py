@@ -71,8 +71,23 @@ def load_seed(name: str, folder: Path = SEEDS) -> Seed:
     raise TaskNotFound(f"no seed is called {name}; there are: {', '.join(seed.name for seed in seeds)}")
 
 
+@dataclass(frozen=True)
+class Adopted:
+    """A task whose reference was looked for, and why it is that one."""
+
+    task: Task
+    reference: Path
+    why: str
+    """For people: `beside the kernel`."""
+
+
 def find_task(kernel_path: Path, folder: Path = SEEDS) -> Task:
-    """The task a kernel file is for: a reference next to it, else the seed it is or is named after.
+    """The task a kernel file is for, as `find_reference` finds it."""
+    return find_reference(kernel_path, folder).task
+
+
+def find_reference(kernel_path: Path, folder: Path = SEEDS) -> Adopted:
+    """What a kernel file is held against: a reference next to it, else that of the seed it is or is named after.
 
     Raises TaskNotFound naming every place looked at, TaskInvalid when a reference is found but unusable.
     """
@@ -81,24 +96,28 @@ def find_task(kernel_path: Path, folder: Path = SEEDS) -> Task:
     seeds = seed_index(folder)
     for seed in seeds:
         if _same_file(seed.kernel_path, kernel_path):
-            return seed.task()
+            return _of_seed(seed, "it is that seed's kernel")
     looked: list[str] = []
     for candidate in _reference_names(kernel_path):
         looked.append(str(candidate))
         if candidate.is_file() and not _same_file(candidate, kernel_path):
-            return task_from_files(candidate, name=_task_name(kernel_path))
+            return Adopted(task_from_files(candidate, _task_name(kernel_path)), candidate, "found beside the kernel")
     code = source_hash(source)
     for seed in seeds:
         if source_hash(seed.kernel_source) == code:
-            return seed.task()
+            return _of_seed(seed, "the kernel has that seed's code")
     for seed in sorted(seeds, key=lambda seed: -len(seed.name)):
         if kernel_path.stem == seed.name or kernel_path.stem.startswith(f"{seed.name}_"):
-            return seed.task()
+            return _of_seed(seed, "by the kernel's name alone; --problem REF.py names another")
     raise TaskNotFound(
         f"no NumPy reference for {kernel_path}: looked for {', '.join(looked)}, and for a seed with the same code or a "
         f"name that {kernel_path.stem!r} begins with ({', '.join(seed.name for seed in seeds)}); "
         f"give one with --problem ref.py"
     )
+
+
+def _of_seed(seed: Seed, why: str) -> Adopted:
+    return Adopted(seed.task(), seed.reference_path, f"of the shipped task {seed.name}: {why}")
 
 
 def task_from_files(reference_path: Path, name: str | None = None) -> Task:

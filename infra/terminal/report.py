@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,12 +24,15 @@ from accelopt_core.optimization_memory import Experience
 from infra.journal import JournalError
 from infra.llm.ledger import Totals, totals_by
 from infra.runs.lineage import Lineage
+from infra.runs.mended_links import MendedLink, in_words
 from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
+from infra.terminal.next_steps import Ended, next_steps, print_next
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
+from ka_extensions.outcome import Outcome
 from ka_extensions.ranking import kendall_tau_b, regret_percent
 
 DIFF_LINES_SHOWN = 60
@@ -55,6 +58,8 @@ class RunSummary:
     """Those that took turns."""
     shown: tuple[Experience, ...] = ()
     """What any round was shown of memory."""
+    links: tuple[MendedLink, ...] = ()
+    """To hosts, that dropped and came back."""
 
     @property
     def improved(self) -> bool:
@@ -104,6 +109,7 @@ def summary_of(folder: RunFolder) -> RunSummary:
     return RunSummary(
         folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
         folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
+        folder.mended_links(),
     )  # fmt: skip
 
 
@@ -115,7 +121,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     manifest = summary.manifest
     console.print()
     console.print(Text.assemble((manifest.task, "bold"), f"  {manifest.shape}  on {manifest.target.name}"))
-    console.print(Text(summary.status, style="dim"))
+    console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
         remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
@@ -159,6 +165,21 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if with_diff and summary.improved:
         console.print()
         print_diff(console, summary, limit=DIFF_LINES_SHOWN)
+    steps = () if summary.under_way else next_steps(_ended(summary))
+    if steps:
+        console.print()
+        print_next(console, steps)
+
+
+def _ended(summary: RunSummary) -> Ended:
+    done = max((attempt.round for attempt in summary.attempts), default=0)
+    folder, measured = summary.folder, summary.baseline is not None
+    return Ended(_as_it_stands(summary), folder.config(), folder.path.parent, done, measured)
+
+
+def _as_it_stands(summary: RunSummary) -> Manifest:
+    gone = summary.manifest.status == "running"
+    return replace(summary.manifest, status="interrupted") if gone else summary.manifest
 
 
 def print_line(console: Console, summary: RunSummary) -> None:
@@ -210,6 +231,7 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
         facts.append(("memory", comparing.memory_line(uses, others)))
+    facts += [("link", line) for line in in_words(summary.links)]
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
@@ -243,6 +265,14 @@ def print_rounds(console: Console, attempts: Sequence[Attempt]) -> None:
             str(attempt.number), attempt.parent_id, Text(one_line(change, columns, ascii_only=ascii_only)),
         )  # fmt: skip
     console.print(table)
+    for line in _model_failures(attempts):  # what to do about it stands at its end, which the table cuts off
+        console.print(Text(one_line(line), style="red"), soft_wrap=True)
+
+
+def _model_failures(attempts: Sequence[Attempt]) -> list[str]:
+    """Whole, and each once."""
+    said = [attempt.summary for attempt in attempts if attempt.outcome is Outcome.MODEL_FAILED]
+    return [f"model failed: {line}" for line in dict.fromkeys(said)]
 
 
 # --- the difference -------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ TREE = Path(__file__).resolve().parents[2]
 INSTALLED = "nki-optimizer"
 
 _IN_A_CLONE = re.compile(r"(?:python3 )?orchestrator\.py\b|\./run\.sh\b")
+_SIMULATOR = re.compile(r"\bpython3? -m nki_sim\b")
 _IN_A_COLUMN = re.compile(rf"^( *(?:{_IN_A_CLONE.pattern})(?:.*?\S)??) {{2,}}(?=\S)", re.MULTILINE)
 """A command that stands before its explanation."""
 
@@ -29,4 +30,4 @@ def started_as(text: str, tree: Path = TREE) -> str:
         command = _IN_A_CLONE.sub(INSTALLED, line[1])
         return command + " " * max(2, len(line[0]) - len(command))
 
-    return _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text))
+    return _SIMULATOR.sub("nki-sim", _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text)))

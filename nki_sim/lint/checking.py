@@ -21,7 +21,8 @@ def check_source(source: str, version: str = LATEST, hints: bool = False) -> lis
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        return [Finding("python-syntax", line, str(error), "the file must be valid Python")]
+        said = error.msg if isinstance(error, SyntaxError) else str(error)  # without a file that it was never in
+        return [Finding("python-syntax", line, said, "the file must be valid Python")]
     kernel = KernelSource(tree)
     found = {
         Finding(each.name, getattr(node, "lineno", 1), message, hint, each.severity)

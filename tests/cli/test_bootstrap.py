@@ -15,6 +15,7 @@ import pytest
 
 import bootstrap
 from infra.toml_files import read_toml
+from tests.interpreters import interpreters
 
 ROOT = Path(bootstrap.__file__).parent
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("NKI_", "PYTHON", "VIRTUAL_ENV"))}
@@ -29,15 +30,24 @@ print("running in", sys.prefix, "with", sys.argv[1:])
 
 def bare_pythons() -> list[str]:
     """Interpreters without our dependencies: an old one if this machine has one, and this one without site-packages."""
-    names = [f"python3.{minor}" for minor in (8, 9)]
-    found = [path for name in names if (path := shutil.which(name)) and _works(path)]
-    pyenv = Path.home() / ".pyenv" / "versions"
-    found += [str(path) for path in sorted(pyenv.glob("3.[89].*/bin/python"))[:2] if _works(str(path))]
-    return found
+    return [str(path) for version in ("3.8", "3.9") for path in interpreters(version)]
 
 
-def _works(python: str) -> bool:
-    return subprocess.run([python, "-c", ""], capture_output=True, timeout=30).returncode == 0
+def test_a_pyenv_shim_that_does_not_run_is_no_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    this = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    shims, home = tmp_path / "shims", tmp_path / "home"
+    for version, text in {
+        "3.8": '#!/bin/sh\necho "pyenv: python3.8: command not found" >&2\nexit 127\n',
+        this: f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        "3.9": "#!/nowhere/pyenv exec\n",
+    }.items():
+        for path in (shims / f"python{version}", home / f".pyenv/versions/{version}.7/bin/python3"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shims))
+    assert interpreters("3.8", home) == interpreters("3.9", home) == []
+    assert interpreters(this, home) == [shims / f"python{this}", home / f".pyenv/versions/{this}.7/bin/python3"]
 
 
 @pytest.fixture

@@ -134,6 +134,7 @@ def test_texts_name_the_command_that_there_is(tmp_path: Path) -> None:
         "  python3 orchestrator.py --resume   go on\n"
         "  python3 orchestrator.py --kernel mine.py\n"
         "  python3 orchestrator.py\n"
+        "`python3 -m nki_sim run` or `python -m nki_sim migrate`\n"
         "my_orchestrator.pyc\n"
     )
     assert is_installed(tmp_path) and program(tmp_path) == "nki-optimizer"
@@ -143,6 +144,7 @@ def test_texts_name_the_command_that_there_is(tmp_path: Path) -> None:
         "  nki-optimizer --resume             go on\n"
         "  nki-optimizer --kernel mine.py\n"
         "  nki-optimizer\n"
+        "`nki-sim run` or `nki-sim migrate`\n"
         "my_orchestrator.pyc\n"
     )
     assert started_as(text, ROOT) == text and program(ROOT) == "orchestrator.py"

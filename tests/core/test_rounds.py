@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -35,7 +35,10 @@ from accelopt_core.ports import (
     BudgetExhausted,
     Choice,
     EvaluationRequest,
+    ModelError,
+    ModelRejectedCredentials,
     ModelUnreachable,
+    ModelUnusable,
     Progress,
     TargetInfo,
     TargetUnreachable,
@@ -440,6 +443,24 @@ def test_an_interrupt_finishes_the_step_and_loses_nothing(step: Step) -> None:
     if step in (Step.DECIDE, Step.REFLECT):
         assert outcome.best.id == "r001t1" and script.filed[0].outcome == "improved"
     assert outcome.ending is (Ending.INTERRUPTED)
+
+
+@pytest.mark.parametrize("error", [ModelUnusable("m: a web page"), ModelRejectedCredentials("m: 401: set KEY")])
+@pytest.mark.parametrize("role", ["plan", "execute", "summarize", "reflect"])
+def test_a_model_that_never_will_answer_ends_the_run_at_once_in_its_own_words(role: str, error: ModelError) -> None:
+    asked: list[str] = []
+
+    def refuse(*_: object) -> NoReturn:
+        asked.append(role)
+        raise error
+
+    script = Script([measured(100), measured(50)])
+    setattr(script, role, refuse)
+    result = script.run(rounds=3)
+    assert (result.ending, result.reason) == (Ending.FAILED, str(error))
+    assert len(asked) == 1, "nobody is asked again"
+    if role in ("summarize", "reflect"):
+        assert result.best.id == "r001t1" and script.bests[-1] == "r001t1", "what was measured is kept"
 
 
 def test_a_model_that_fails_twice_in_a_row_ends_the_run() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,10 +36,10 @@ def files(folder: Path, kernel: str, reference: str = REFERENCE) -> None:
 @pytest.mark.parametrize(
     ("kernel", "said"),
     [
-        (WRONG, "outputs differ"),
-        (BROKEN, "tensor_plus"),
-        ("x = 1\n", "defines no kernel"),
-        ("def kernel(:", "SyntaxError"),
+        (WRONG, "add.py is wrong: outputs differ"),
+        (BROKEN, "add.py:20: does not compile: module nki.isa has no attribute 'tensor_plus'"),
+        ("x = 1\n", "add.py: does not compile: NameError: the file defines no kernel"),
+        ("import nki\ndef kernel(:", "add.py:2: does not compile: SyntaxError: "),
     ],
     ids=["wrong", "unknown instruction", "no kernel", "no python"],
 )
@@ -46,6 +48,24 @@ def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, k
     ran = orchestrate("--kernel", "add.py", folder=tmp_path)
     assert ran.status == 3
     assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors
+    assert "candidate.py" not in ran.errors and "<unknown>" not in ran.errors + ran.output, "the user's file, no other"
+
+
+def test_which_reference_was_adopted_is_said_and_that_it_may_be_the_wrong_one(tmp_path: Path) -> None:
+    files(tmp_path, SLOW, REFERENCE.replace("return x + np", "return x - np"))
+    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    assert ran.status == 3
+    assert "reference: add_reference.py (found beside the kernel)" in ran.output
+    assert "or the kernel is right and its reference, add_reference.py, is wrong" in ran.errors
+    found = re.search(r"`python3 (-m nki_sim run [^`]+)`", ran.errors)
+    assert found is not None, "what to run is said"
+    shown = subprocess.run(
+        [sys.executable, *found[1].split()], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    place = re.search(r"furthest at \[(\d+), (\d+)\]: kernel (\S+), reference (\S+)", shown.stdout)
+    assert place is not None and float(place[3]) != float(place[4]), shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.kernels import BROKEN, FAST, REFERENCE, SLOW, WRONG
 from tests.e2e.run import Ran, orchestrate
-from tests.llm.wire_server import WireServer
+from tests.llm.wire_server import HttpFault, WireServer
 
 SECRET = "sk-test-do-not-leak-4711"
 
@@ -126,10 +126,35 @@ def test_in_place_writes_the_winner_back_after_a_copy(tmp_path: Path) -> None:
     assert (tmp_path / "add.py.bak").read_text(encoding="utf-8") == SLOW
 
 
-def test_a_wrong_key_is_one_line_that_does_not_show_it(tmp_path: Path) -> None:
-    from tests.llm.wire_server import HttpFault
+PAGE = "<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>x</body></html>"
 
-    with WireServer([HttpFault(401, "authentication_error", "invalid x-api-key")] * 4) as server:
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (HttpFault(401, "authentication_error", "invalid x-api-key"), "refuses the key (HTTP 401"),
+        (HttpFault(404, "not_found_error", "model: none"), "has no such model or path (HTTP 404"),
+        (HttpFault(200, body=PAGE), "answers with a web page (Welcome to nginx)"),
+    ],
+    ids=["401", "404", "a web page"],
+)
+def test_a_model_that_never_will_answer_ends_the_run_at_once_with_one_whole_line(
+    tmp_path: Path, fault: HttpFault, said: str
+) -> None:
+    with WireServer([fault] * 9) as server:
         ran = run_with(server, "anthropic", tmp_path, "--rounds", "3")
-    assert ran.status == 4
+        asked = len(server.requests)
+    assert (ran.status, asked) == (4, 1), ran.errors + ran.output
+    reason = ran.document("manifest.json")["reason"]
+    assert f"{server.url} {said}" in reason and "ANTHROPIC_" in reason
+    assert f"failed: {reason}" in ran.output, "whole, in the table at the end too"
     assert SECRET not in ran.output + ran.errors
+
+
+def test_a_cost_that_cannot_be_kept_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with WireServer([]) as server:
+        ran = run_with(server, "anthropic", tmp_path, "--max-cost", "5", "--model", "nobody-knows-its-price")
+        asked = len(server.requests)
+    assert (ran.status, asked) == (2, 0) and ran.errors.count("\n") == 1, ran.errors + ran.output
+    assert "max-cost: no price is known of anthropic:nobody-knows-its-price" in ran.errors and "--prices" in ran.errors
+    assert not (ran.folder / "baseline.json").exists() and "compile and verify" not in ran.output

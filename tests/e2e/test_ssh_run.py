@@ -63,6 +63,29 @@ def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, 
     assert far and all(SECRET.encode() not in path.read_bytes() for path in far), "no key ever travels"
 
 
+def test_a_chatty_host_and_a_link_that_was_mended_are_said(sshd: Sshd, tmp_path: Path) -> None:
+    sshd.trust()
+    sshd.stop()
+    sshd.sftp = "/bin/cat"  # by its log-in shell, as a server that is no part of sshd is: what that prints comes first
+    sshd.options = ('ForceCommand echo Welcome to the lab; eval "$SSH_ORIGINAL_COMMAND"',)
+    sshd.start()
+    replies = [PLAN, code(SLOW.replace("256", "2048")), SUMMARY, LESSON]
+
+    def cut_and_answer(body: dict[str, object]) -> str:
+        sshd.cut()
+        return replies.pop(0)
+
+    with WireServer(cut_and_answer) as server:
+        environment = {"ANTHROPIC_API_KEY": SECRET, "ANTHROPIC_BASE_URL": server.url}
+        ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--rounds", "1", environment=environment)
+    assert ran.status == 0 and ran.outcomes() == ["improved"], ran.errors + ran.output
+    host = f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+    assert f"note: {host} prints 'Welcome to the lab' at log-in, from ~/.bashrc" in ran.output
+    table = ran.output[ran.output.index("speed-up") :]
+    assert f"link     {host} dropped" in table and "and was mended" in table
+    assert "Traceback" not in ran.output + ran.errors
+
+
 def test_a_kernel_in_its_package_travels_with_its_neighbours(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     for name, text in IN_A_PACKAGE.items():

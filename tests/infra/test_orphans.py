@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra import scratch_folder
-from infra.scratch_folder import ScratchFolder
+from infra.scratch_folder import ScratchFolder, clear_left_over
 from tests.processes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,9 +107,31 @@ def test_a_folder_that_nobody_ever_locked_is_not_ours_to_clear(temporary):
 
 def test_a_folder_whose_owner_is_about_to_lock_it_stays(temporary, monkeypatch):
     monkeypatch.setattr(scratch_folder, "_JUST_MADE_S", 60.0)
-    (temporary / "nki-x-new").mkdir()
-    (temporary / "nki-x-new" / ".owner").touch()
+    (temporary / ".nki-x-new").mkdir()
+    (temporary / ".nki-x-new" / ".owner").touch()
 
     ScratchFolder("nki-x-").close()
+    assert (temporary / ".nki-x-new").is_dir()
 
-    assert (temporary / "nki-x-new").is_dir()
+    os.utime(temporary / ".nki-x-new", (0, 0))
+    ScratchFolder("nki-x-").close()
+    assert not (temporary / ".nki-x-new").exists(), "its owner was killed before it came to that"
+
+
+def test_the_next_run_clears_up_after_killed_ones_at_once_and_says_how_much(temporary, monkeypatch):
+    monkeypatch.setattr(scratch_folder, "_JUST_MADE_S", 60.0)
+    alive = ScratchFolder("nki-alive-")
+    code = (
+        "import os; from infra.scratch_folder import ScratchFolder\n"
+        "(ScratchFolder('nki-{}-').path / 'big').write_bytes(bytes(3 << 20)); os.kill(os.getpid(), 9)"
+    )
+    for name in ("judge", "model"):
+        subprocess.run(
+            [sys.executable, "-c", code.format(name)], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}
+        )
+
+    said = clear_left_over()
+
+    assert said == f"removed 2 folders (6.0 MiB) that a killed process of ours had left in {temporary}"
+    assert [*temporary.iterdir()] == [alive.path] and clear_left_over() == ""
+    alive.close()

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Measured, Predicted, bound_by
+from accelopt_core.evaluation import Measured, Predicted, Step, bound_by
+from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan, StepNote
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
 from accelopt_core.task import ALONE, ShapePreset, Task
 from accelopt_core.toolchain import TensorArgument
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import ROWS_AT_ONCE, Predictor
+from infra.prediction.progress import PlanningWatch
 from infra.prediction.worker import Prices
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
+from infra.terminal.plain_progress import PlainProgress
+from tests.infra.samples import PLAN, TARGET
 from tests.processes import alive, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +81,42 @@ def test_a_prediction_says_what_binds_the_kernel(predict: Predictor) -> None:
     found = predict.predicted([SOURCE, broken])
     assert found == {SOURCE: Predicted(judged.latency_us, bound_by(judged.profile.fields)), broken: None}
     assert predict([SOURCE]) == {SOURCE: judged.latency_us}
+
+
+def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predictor) -> None:
+    """The kernels are real, the planner is not: what is watched is the predictor."""
+    sources = [SOURCE.replace("TILE_N = 512", f"TILE_N = {512 * n}") for n in (1, 2, 7, 14)]
+    predict(sources[:1])
+    console = Console(file=io.StringIO(), width=100)
+    view = PlainProgress(console)
+    view.tell(RunStarted("r", "silu", "M128", "k.py", TARGET, "catalogue", 9, 5, "f"))
+    with PlanningWatch(view.tell, predict, first_s=0.0, every_s=0.01) as watch:
+        watch.tell(StepBegan(3, Step.PLAN))
+        predict(sources)
+        watch.tell(PlanMade(3, PLAN))
+        with watch.over("what is left"):
+            predict([f"{source}# again\n" for source in sources])
+            predict([SOURCE.replace("TILE_N = 512", "TILE_N = 1792")])
+    assert (predict.asked, predict.priced) == (5, 5)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert any(re.fullmatch(r"\S+  round 3/9 plan: priced [012] of 3 kernels", line) for line in lines), lines
+    assert any(re.fullmatch(r"\S+  what is left: priced 0 of 1 kernels", line) for line in lines), lines
+
+
+def test_a_silent_wait_is_told_ever_less_often() -> None:
+    class Idle:
+        asked = priced = 0
+
+    told: list[Event] = []
+    with PlanningWatch(told.append, Idle(), first_s=0.1, every_s=0.05) as watch:
+        watch.tell(StepBegan(1, Step.PLAN, "b"))
+        time.sleep(1.2)
+        watch.tell(StepBegan(1, Step.EXECUTE, "b"))
+        ended = len(told)
+        time.sleep(0.3)
+    assert 2 <= ended <= 5 and len(told) in (ended, ended + 1), "after 0.1, 0.2, 0.4 and 0.8 s, and then no more"
+    assert all(isinstance(e, StepNote) and "still at it, for" in e.detail and e.lane == "b" for e in told), told
 
 
 def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:

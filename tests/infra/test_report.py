@@ -25,6 +25,7 @@ from infra.terminal.report import (
     summary_of,
     write_diff,
 )
+from ka_extensions.outcome import Outcome
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
@@ -32,7 +33,7 @@ AFTER = BEFORE.replace("= 7\n", "= 70\n").replace("= 150\n", "= 151\n")
 
 
 def finished_run(checkpoints: Path, run_id: str = "20261120-125418-matmul-3f2a", after: str = AFTER) -> RunFolder:
-    folder = RunFolder.create(checkpoints, manifest(run_id), {})
+    folder = RunFolder.create(checkpoints, manifest(run_id), {"run": {"patience": 5}})
     folder.best(Candidate("input", BEFORE), measured(500.0))
     folder.attempt(attempted(1, TimedOut(Step.COMPILE, 300.0), 500.0, number=1))
     entry = attempted(1, measured(250.0), 500.0, source=after, number=2)
@@ -61,6 +62,7 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
         "matmul", "simulated latency", "500.0 µs", "250.0 µs", "1.00x", "2.00x", "20.0 %", "40.0 %", "r001t2",
         "finished: 5 rounds without improvement", "3: 1 improved, 1 reverted, 1 implausible", "$0.50",
         "on a device 400.0 to 550.0 µs, now 200.0 to 275.0 µs, 80 % sure: 149 measured kernels; 13 % by priors",
+        "next     more patience: python3 orchestrator.py --resume 20261120-125418-matmul-3f2a --checkpoints",
         "1,000 in, 50 out", "-line_7 = 7", "+line_7 = 70", "+line_150 = 151", "--- /home/me/mine.py",
     ):  # fmt: skip
         assert wanted in text, wanted
@@ -181,6 +183,14 @@ def test_the_rounds_name_the_kernel_each_of_them_changed() -> None:
     print_rounds(console, [first, second])
     lines = console.file.getvalue().splitlines()
     assert "input" in lines[1] and "r001t1" in lines[2]
+
+
+def test_what_a_model_failed_of_is_said_whole_and_once() -> None:
+    said = "no plan: openai:m: http://10.0.0.1:8000/v1: connection refused (10 attempts): check the network and the URL"
+    failed = replace(attempted(1, TimedOut(Step.COMPILE, 1.0), 500.0), plan=None, outcome=Outcome.MODEL_FAILED)
+    entries = [replace(failed, summary=said, decision=None), replace(failed, round=2, summary=said, decision=None)]
+    text = text_of(lambda console: print_rounds(console, entries), width=80)
+    assert text.count(f"model failed: {said}\n") == 1
 
 
 def test_the_speed_up_is_over_the_input_as_it_was_timed_beside_the_winner(tmp_path: Path) -> None:

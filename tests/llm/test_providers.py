@@ -18,13 +18,14 @@ from accelopt_core.ports import (
     ModelRejectedCredentials,
     ModelRequest,
     ModelUnreachable,
+    ModelUnusable,
     Role,
     Usage,
 )
 from infra.llm.anthropic_model import AnthropicModel
 from infra.llm.provider import NoDefaultModel, ProviderSettings, UnknownProvider, default_model
 from infra.llm.registry import PROVIDERS, build_model, provider_from_environment, settings_from_environment
-from infra.llm.retry import Patience, RetryPolicy
+from infra.llm.retry import Patience, RetryPolicy, Server
 from tests.llm.wire_server import CutStream, Hang, HttpFault, QuietEnd, Says, StreamFault, WireServer
 
 KEY = "sk-test-0123456789abcdef"
@@ -260,6 +261,47 @@ def test_a_final_fault_is_raised_at_once(provider: str, fault: HttpFault | Says,
     assert clock.slept == [] and len(server.requests) == 1
     assert KEY not in str(raised.value) and "\n" not in str(raised.value)
     assert "test-model" in str(raised.value)
+
+
+PAGE = (
+    "<!DOCTYPE html>\n<html><head><title>Sign in &amp; go on</title></head><body>" + "words " * 300 + "</body></html>"
+)
+
+UNUSABLE = {
+    "a web page with status 200": (HttpFault(200, body=PAGE), "answers with a web page (Sign in & go on)", "_BASE_URL"),
+    "a wrong key": (HttpFault(401, "authentication_error", f"invalid {KEY}"), "refuses the key (HTTP 401", "_API_KEY"),
+    "a wrong key, said by a proxy": (HttpFault(401, body=PAGE), "refuses the key (HTTP 401", "_API_KEY"),
+    "no such model": (HttpFault(404, "not_found_error", "model: test-model"), "has no such model", "_MODEL"),
+    "no such path": (HttpFault(404, body=PAGE), "has no such model or path", "_BASE_URL"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize(("fault", "said", "variable"), UNUSABLE.values(), ids=UNUSABLE.keys())
+def test_what_will_never_answer_is_one_line_with_its_address_and_what_to_set(
+    provider: str, fault: HttpFault, said: str, variable: str
+) -> None:
+    clock = Clockwork()
+    with WireServer([fault] * 20) as server:
+        with pytest.raises(ModelUnusable) as raised:
+            connect(provider, server, clock).complete(REQUEST)
+        address = server.url if provider == "anthropic" else server.openai_url
+    line = str(raised.value)
+    assert clock.slept == [] and len(server.requests) == 1
+    assert said in line and f"{provider.upper()}{variable}" in line and f"{address} " in line
+    assert KEY not in line and "\n" not in line and len(line) < 400
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    assert Server("https://me:secret@proxy.example:8443/v1/", "openai").shown == "https://proxy.example:8443/v1"
+
+
+def test_a_web_page_in_place_of_the_list_of_models_is_one_line() -> None:
+    with (
+        WireServer([], page=PAGE) as server,
+        pytest.raises(ModelUnusable, match=r"web page \(Sign in.*OPENAI_BASE_URL"),
+    ):
+        build_model("openai", ProviderSettings(base_url=server.openai_url))
 
 
 @BOTH

@@ -98,9 +98,11 @@ class SeenRequest:
 
 
 class WireServer:
-    def __init__(self, script: Script, *, models: Sequence[str] = ("local-model",)) -> None:
+    def __init__(self, script: Script, *, models: Sequence[str] = ("local-model",), page: str = "") -> None:
+        """`page`: what is sent, as HTML, in place of the list of models."""
         self._script = script
         self._models = list(models)
+        self._page = page
         self._taken = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -154,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
     """Small chunks go out at once; waiting for the client's acknowledgement would cost 40 ms each."""
 
     def do_GET(self) -> None:
-        if self.path.rstrip("/").endswith("/models"):
+        if self.wire._page:
+            self._send_bytes(200, self.wire._page.encode(), {"content-type": "text/html"})
+        elif self.path.rstrip("/").endswith("/models"):
             models = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in self.wire._models]
             self._send_json(200, {"object": "list", "data": models})
         else:

@@ -11,7 +11,15 @@ import pytest
 import nki_sim
 from accelopt_core.task import PrecisionPolicy, Work
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import SEEDS, TaskNotFound, find_task, load_seed, seed_index, task_from_files
+from infra.tasks.seed_index import (
+    SEEDS,
+    TaskNotFound,
+    find_reference,
+    find_task,
+    load_seed,
+    seed_index,
+    task_from_files,
+)
 from nki_sim.lint import VERSIONS, check_source
 
 nki_sim.install()
@@ -143,12 +151,15 @@ def test_a_copy_of_a_seed_kernel_is_recognised_by_its_code(tmp_path):
     copy.write_text("# my copy\n" + load_seed("matmul").kernel_source)
 
     assert find_task(copy).name == "matmul"
+    adopted = find_reference(copy)
+    assert adopted.reference == load_seed("matmul").reference_path and "has that seed's code" in adopted.why
 
 
 def test_a_changed_seed_kernel_is_recognised_by_its_name(tmp_path):
     (tmp_path / "add_rmsnorm_matmul_v2.py").write_text("def kernel(): pass\n")
 
     assert find_task(tmp_path / "add_rmsnorm_matmul_v2.py").name == "add_rmsnorm_matmul"
+    assert "name alone" in find_reference(tmp_path / "add_rmsnorm_matmul_v2.py").why
 
 
 def test_when_nothing_is_found_then_every_place_is_named(tmp_path):

@@ -36,6 +36,8 @@ class Sshd:
     home: Path
     port: int
     options: tuple[str, ...] = ()
+    sftp: str = "internal-sftp"
+    """Its sftp subsystem; empty: it has none."""
     process: subprocess.Popen[bytes] | None = None
     settings: SshSettings = field(init=False)
 
@@ -73,7 +75,7 @@ class Sshd:
                     "UsePAM no",
                     "PasswordAuthentication no",
                     "KbdInteractiveAuthentication no",
-                    "Subsystem sftp internal-sftp",
+                    *([f"Subsystem sftp {self.sftp}"] if self.sftp else []),
                     "PermitRootLogin prohibit-password",
                     "MaxSessions 30",
                     *self.options,

@@ -388,6 +388,7 @@ def test_given_a_proxy_command_that_fails_then_one_line_says_so(sshd: Sshd, work
         ("ubuntu@10.0.0.1", ("ubuntu", "10.0.0.1", 22)),
         ("ubuntu@10.0.0.1:2200", ("ubuntu", "10.0.0.1", 2200)),
         ("ssh://ubuntu@trn.example:2200", ("ubuntu", "trn.example", 2200)),
+        ("ssh://ubuntu@trn.example:2200/", ("ubuntu", "trn.example", 2200)),
         ("ubuntu@[fe80::1]:2200", ("ubuntu", "fe80::1", 2200)),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 
 from infra.ssh.runner import JobSpec, RemoteJob, SshRunner
 from infra.ssh.stream import JobRefused, Stream
+from tests.interpreters import interpreters
 from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
 
 # --- round trips ----------------------------------------------------------------------------------
@@ -281,10 +281,9 @@ def test_a_job_that_fills_the_disk_is_over_and_nothing_runs_on(sshd: Sshd, small
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_the_remote_agent_works_with_pythons_older_and_newer_than_ours(sshd: Sshd, work: Path, version: str) -> None:
-    installed = [Path(path) for path in (shutil.which(f"python{version}"),) if path]
-    installed += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+    installed = interpreters(version)
     if not installed:
-        pytest.skip(f"Python {version} is not installed here")
+        pytest.skip(f"Python {version} is not installed here, or does not run")
     with SshRunner(sshd.destination, sshd.settings, root=str(work), python=str(installed[-1])) as runner:
         assert runner.run(["echo", "x"], 20).stdout == b"x\n"
         tree = runner.put_tree({"a.py": b"print('from the tree')"}, compile_with=str(installed[-1]))

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, TimedOut
 from accelopt_core.ports import EvaluationRequest
-from infra.journal import utc_now
+from infra.journal import FileLock, utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
@@ -57,13 +59,12 @@ class Scene:
         judge.write_text(JUDGE.replace("DESCRIBE", DESCRIBE) + body)
         empty.write_text("")
         self.files = {"infra/judging/judge.py": judge, "infra/__init__.py": empty}
-        self._client = folder / "client.py"
-        self._client.write_text(
-            textwrap.dedent(CLIENT).format(
-                judge=str(judge), empty=str(empty), destination=sshd.destination, config=str(sshd.home / "config"),
-                root=str(work), records=str(self.records),
-            )
+        self.client = textwrap.dedent(CLIENT).format(
+            judge=str(judge), empty=str(empty), destination=sshd.destination, config=str(sshd.home / "config"),
+            root=str(work), records=str(self.records),
         )  # fmt: skip
+        self._client = folder / "client.py"
+        self._client.write_text(self.client)
         self.target = SshTarget(
             sshd.destination, machine="trn2", remote_simulator=True, remote_python=sys.executable,
             settings=sshd.settings, root=str(work),
@@ -94,7 +95,8 @@ class Scene:
     def clean(self) -> bool:
         """Nothing on either side tells of a job."""
         nothing_there = wait_until(lambda: not list((self.work / "jobs").iterdir()))
-        return nothing_there and not list(self.records.iterdir()) and not processes_mentioning(str(self.work))
+        no_record = not list(self.records.glob("*.json"))
+        return nothing_there and no_record and not processes_mentioning(str(self.work))
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def scene(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("moment", ["still judging", "judged meanwhile"])
 def test_the_next_start_collects_and_the_host_judged_once(scene: Scene, moment: str) -> None:
     scene.die_while_judging()
-    (record,) = scene.records.iterdir()
+    (record,) = scene.records.glob("*.json")
     assert record.stat().st_mode & 0o777 == 0o600, "it holds the job's secret"
     if moment == "judged meanwhile":
         scene.go.touch()
@@ -138,7 +140,7 @@ def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, lo
     job = scene.job()
     supervisor = int(json.loads((job / "supervisor.json").read_text())["pid"])
     if loss == "the record is damaged":
-        (record,) = scene.records.iterdir()
+        (record,) = scene.records.glob("*.json")
         record.write_text(record.read_text()[:100])
     else:
         os.kill(supervisor, signal.SIGKILL)
@@ -149,12 +151,12 @@ def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, lo
     assert scene.start_again() == CompileFailed("", 3)
     assert scene.tally.read_text() == "xx"
     assert [line for line in scene.said if line.startswith("note: ") and "\n" not in line]
-    assert not list(scene.records.iterdir())
+    assert not list(scene.records.glob("*.json"))
 
 
 def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.die_while_judging()
-    (record,) = scene.records.iterdir()
+    (record,) = scene.records.glob("*.json")
     supervisor = int(json.loads((scene.job() / "supervisor.json").read_text())["pid"])
     os.kill(supervisor, signal.SIGTERM)
     assert wait_until((scene.job() / "exit.json").exists)
@@ -212,3 +214,67 @@ def test_two_equal_requests_at_once_are_two_jobs_and_one_record(tmp_path: Path) 
     assert not JobRecords(tmp_path / "remote", "another host", "r", keep_days=7).owes("key")
     records.over(first)
     assert not list((tmp_path / "remote").iterdir())
+
+
+# --- what a killed run had set up there -----------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(scene: Scene) -> Path:
+    """The scratch folder on the host of a run whose process was killed between two evaluations."""
+    scene.go.write_text("")
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{scene.client}\nprint('idle', flush=True)\nsys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert process.stdout is not None
+    while process.stdout.readline() != "idle\n":
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    (scene.records.parent / "run.lock").write_text("4711")
+    (session,) = scene.records.glob("*.session")
+    folder = Path(json.loads(session.read_text())["folder"])
+    folder.mkdir()
+    (folder / "reference.npy").write_bytes(b"x" * 1000)
+    return folder
+
+
+def another_run(scene: Scene) -> list[str]:
+    """What an evaluation of it says."""
+    scene.target.remember_in(scene.records.parent.with_name("another run") / "remote")
+    said: list[str] = []
+    scene.target.evaluate(REQUEST, lambda step, detail: said.append(detail))
+    return [line for line in said if "removed" in line]
+
+
+def test_the_next_run_on_a_host_removes_what_a_killed_one_left_and_says_so(scene: Scene, killed: Path) -> None:
+    (line,) = another_run(scene)
+    assert line == f"note: removed {killed} on {scene.target.name}, which run run had left there when it was killed"
+    assert not killed.exists() and not list(scene.records.iterdir()) and another_run(scene) == []
+    scene.target.close()
+    assert not list(scene.records.parent.parent.glob("*/remote/*.session")), "who ends in peace leaves nothing"
+
+
+@pytest.mark.parametrize("why", ["its run is alive", "a job of it is under way there"])
+def test_what_is_alive_on_a_host_is_not_touched(scene: Scene, killed: Path, why: str) -> None:
+    under_way = scene.records / f"{'0' * 24}-00000000.json"
+    with FileLock(scene.records.parent / "run.lock") if why == "its run is alive" else nullcontext():
+        if why != "its run is alive":
+            under_way.write_text("{}")
+        assert another_run(scene) == [] and killed.is_dir()
+    under_way.unlink(missing_ok=True)
+    assert len(another_run(scene)) == 1 and not killed.exists()
+
+
+def test_a_half_sent_file_is_removed_by_the_next_run_and_one_that_is_being_sent_is_not(scene: Scene) -> None:
+    incoming = scene.work / "incoming"
+    incoming.mkdir(parents=True)
+    for name, age_s in (("dead.pack.part", 7200), ("alive.pack.part", 60)):
+        (incoming / name).write_text("half")
+        os.utime(incoming / name, (time.time() - age_s,) * 2)
+    scene.go.write_text("")
+    (line,) = another_run(scene)
+    assert "removed one thing" in line and "nobody asked for again" in line
+    assert [path.name for path in incoming.iterdir()] == ["alive.pack.part"]

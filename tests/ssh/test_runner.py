@@ -30,6 +30,9 @@ ODD_NAMES = (
 )
 
 
+SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
+
+
 def finish(runner: SshRunner, spec: JobSpec, tree: RemoteTree | None = None) -> tuple[RemoteJob, list[str]]:
     job = runner.new_job(spec)
     runner.start_job(job, tree)
@@ -101,6 +104,57 @@ def test_a_noisy_login_shell_does_not_disturb(sshd: Sshd, work: Path) -> None:
     sshd.start()
     with SshRunner(sshd.destination, sshd.settings, root=str(work)) as runner:
         assert runner.run(["echo", "x"], 20).stdout == b"x\n"
+
+
+SFTP_SERVER = next((p for p in map(Path, SFTP_SERVERS) if p.exists()), None)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "sftp", "said"),
+    [
+        ("echo Welcome to the lab", str(SFTP_SERVER), "prints 'Welcome to the lab' at log-in, from ~/.bashrc"),
+        ("printf x", str(SFTP_SERVER), "prints 'x' at log-in"),
+        ("echo; seq 1 400", str(SFTP_SERVER), "prints '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"),
+        ("", "", "has no working SFTP"),
+    ],
+    ids=["a line", "a letter", "a flood", "no sftp at all"],
+)
+def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(
+    sshd: Sshd, work: Path, greeting: str, sftp: str, said: str
+) -> None:
+    if sftp == "None":
+        pytest.skip("OpenSSH's sftp-server is not installed here")
+    sshd.stop()
+    sshd.sftp = sftp
+    # As bash does with ~/.bashrc when sshd starts it, for commands and for the sftp subsystem alike.
+    sshd.options = (f'ForceCommand {greeting}; eval "$SSH_ORIGINAL_COMMAND"',) if greeting else ()
+    sshd.start()
+    files = {"a.py": b"print('from the tree')", "large.bin": os.urandom(3 << 20)}
+    with SshRunner(sshd.destination, sshd.settings, root=str(work)) as runner:
+        tree = runner.put_tree(files)
+        assert all((Path(tree.path) / name).read_bytes() == data for name, data in files.items())
+        assert finish(runner, python("import a", cwd=tree.path), tree)[1] == ["from the tree"]
+        runner.put_tree({**files, "b.py": b"1"})
+        (note,) = runner.notes
+    assert said in note and "\n" not in note and sshd.destination in note
+    assert not list((work / "incoming").iterdir())
+
+
+def test_a_link_that_was_mended_is_told_with_the_time_it_took(sshd: Sshd, runner: SshRunner) -> None:
+    away: list[float] = []
+    runner.on_mended = away.append
+    assert runner.run(["echo", "x"], 20).stdout == b"x\n"
+    assert (runner.notes, away) == ([], [])
+    job = runner.new_job(JobSpec(("sh", "-c", "echo a; sleep 1; echo b"), 60))
+    runner.start_job(job)
+    lines = []
+    for line in runner.follow(job):
+        lines.append(line)
+        if line == "a":
+            sshd.cut()
+    assert lines == ["a", "b"] and len(away) == 1
+    (note,) = runner.notes
+    assert f"the link to {sshd.destination} dropped, and was back after" in note
 
 
 @pytest.mark.parametrize(

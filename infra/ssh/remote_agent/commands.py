@@ -16,6 +16,8 @@ from infra.ssh.remote_agent.jobs import supervisor_of
 from infra.ssh.remote_agent.processes import Watched, environment
 
 _PROBE_TIMEOUT_S = 60.0
+_SENDING_S = 3600.0
+"""No pack of files takes so long to arrive: its sender is gone."""
 _PROBE = (
     "import importlib.util as u, json, sys;"
     "print(json.dumps([list(sys.version_info[:3]), [m for m in sys.argv[1:] if u.find_spec(m)]]))"
@@ -66,15 +68,17 @@ def find_python(request: dict[str, Any], wire: Wire) -> None:
 
 
 def sweep(request: dict[str, Any], wire: Wire) -> None:
-    """Remove jobs, trees, blobs and half-sent files that nobody touched for so long, running jobs excepted."""
+    """Remove jobs, trees and blobs that nobody touched for so long, running jobs excepted, and half-sent files."""
     root = work_directory(request)
-    before = time.time() - request["older_than_s"]
+    now, old_s = time.time(), request["older_than_s"]
     removed = 0
     for kind in ("jobs", "trees", "incoming", "scratch", "blobs"):
         for name in os.listdir(os.path.join(root, kind)):
             path = os.path.join(root, kind, name)
             try:
-                if os.lstat(path).st_mtime < before and not (kind == "jobs" and supervisor_of(path)):
+                age_s = now - os.lstat(path).st_mtime
+                is_old = age_s > (min(old_s, _SENDING_S) if kind == "incoming" else old_s)
+                if is_old and not (kind == "jobs" and supervisor_of(path)):
                     remove_tree(path)
                     removed += 1
             except OSError:

@@ -17,7 +17,7 @@ from infra.ssh.remote_agent.files import (
     work_directory,
     write_atomically,
 )
-from infra.ssh.remote_agent.frames import Refused, Wire
+from infra.ssh.remote_agent.frames import Refused, Wire, take
 from infra.ssh.remote_agent.processes import Watched, environment
 
 _COMPILE_TIMEOUT_S = 300.0
@@ -37,21 +37,28 @@ def prepare(request: dict[str, Any], wire: Wire) -> None:
 
 
 def receive(request: dict[str, Any], wire: Wire) -> None:
-    """Take an uploaded pack apart, proving each blob, and lay the tree out."""
+    """Take a pack apart, an uploaded one or one that follows on standard input, proving each blob; lay the tree out."""
     root = work_directory(request)
-    pack = inside(os.path.join(root, "incoming"), request["pack"])
-    try:
-        with open(pack, "rb") as stream:
-            for sha, size in request["index"]:
-                data = stream.read(size)
-                if hashlib.sha256(data).hexdigest() != sha:
-                    raise Refused("damaged", f"an uploaded file arrived damaged ({len(data)} of {size} bytes, {sha})")
-                write_atomically(os.path.join(root, "blobs", sha), data)
-                wire.beat()
-    finally:
-        if os.path.exists(pack):
-            os.unlink(pack)
+    if request["pack"] is None:
+        for sha, size in request["index"]:
+            _keep(root, sha, size, take(size), wire)
+    else:
+        pack = inside(os.path.join(root, "incoming"), request["pack"])
+        try:
+            with open(pack, "rb") as stream:
+                for sha, size in request["index"]:
+                    _keep(root, sha, size, stream.read(size), wire)
+        finally:
+            if os.path.exists(pack):
+                os.unlink(pack)
     _lay_out(root, request, wire)
+
+
+def _keep(root: str, sha: str, size: int, data: bytes, wire: Wire) -> None:
+    if hashlib.sha256(data).hexdigest() != sha:
+        raise Refused("damaged", f"an uploaded file arrived damaged ({len(data)} of {size} bytes, {sha})")
+    write_atomically(os.path.join(root, "blobs", sha), data)
+    wire.beat()
 
 
 def digest_of(tree: str) -> str:

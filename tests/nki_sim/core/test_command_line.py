@@ -47,6 +47,57 @@ def test_run_reads_arrays_and_writes_outputs(kernel: Path, tmp_path: Path, capsy
     assert "[4, 8] float32" in capsys.readouterr().out
 
 
+REFERENCE = """
+import numpy as np
+
+ROWS = 4
+
+
+def get_inputs():
+    return [np.random.normal(size=(ROWS, 8)).astype(np.float32)]
+
+
+def forward(a):
+    wanted = 2.0 * a
+    wanted[3, 5] += 10
+    return wanted
+
+
+def transform_to_nki_inputs(inputs):
+    return inputs
+
+
+def transform_nki_outputs(result, reference):
+    return [result]
+"""
+
+
+def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(
+    kernel: Path, tmp_path: Path, capsys: Any
+) -> None:
+    problem = tmp_path / "scale_reference.py"
+    problem.write_text(REFERENCE)
+    assert main(["run", str(kernel), "--problem", str(problem)]) == 0
+    out = capsys.readouterr().out
+    np.random.seed(0)
+    exact = 2.0 * float(np.random.normal(size=(4, 8)).astype(np.float32)[3, 5])
+    assert f"furthest at [3, 5]: kernel {exact:.6g}, reference {exact + 10:.6g}" in out
+    problem.write_text(REFERENCE.replace("wanted[3, 5] += 10", "wanted = wanted[:2]"))
+    assert main(["run", str(kernel), "--problem", str(problem)]) == 0
+    assert "output 0: the kernel's is [4, 8], the reference's [2, 8]" in capsys.readouterr().out
+    problem.write_text("x = 1\n")
+    assert main(["run", str(kernel), "--problem", str(problem)]) == 2
+    assert "has no function get_inputs" in capsys.readouterr().err
+
+
+def test_a_syntax_error_is_at_its_line_of_the_file(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "bad.py").write_text("import nki\n\ndef kernel(:\n")
+    assert main(["run", str(tmp_path / "bad.py")]) == 1
+    assert f"{tmp_path / 'bad.py'}:3: SyntaxError: " in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "bad.py")]) == 1
+    assert "unknown" not in capsys.readouterr().out
+
+
 def test_trace_prints_instructions_or_saves_a_program(kernel: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["trace", str(kernel), "--shape", "4x8:bfloat16"]) == 0
     out = capsys.readouterr().out

@@ -1,0 +1,64 @@
+"""A reference module in NKIBench's protocol: what it gives its kernel, and what it says beside what the kernel does."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class BadProblem(Exception):
+    """The reference module cannot be used; the line says why."""
+
+
+def load_problem(path: Path, *needed: str) -> Any:
+    """The module, with those functions. Raises BadProblem, and whatever the module's own code does."""
+    spec = importlib.util.spec_from_file_location("problem", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise BadProblem(f"no reference module {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in needed:
+        if not hasattr(module, name):
+            raise BadProblem(f"{path} has no function {name}")
+    return module
+
+
+def drawn_inputs(module: Any, seed: int) -> list[Any]:
+    """What the reference draws after that seed, as a judge has it drawn."""
+    np.random.seed(seed)
+    return list(module.get_inputs())
+
+
+def beside_the_reference(module: Any, inputs: Sequence[Any], outputs: Sequence[np.ndarray]) -> Iterator[str]:
+    """For each output a line: how far the kernel is from `forward` in float64, and where furthest, with both values."""
+    exact = module.forward(*map(_wide, inputs))
+    expected = exact if isinstance(exact, tuple) else (exact,)
+    result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    found = module.transform_nki_outputs(result, exact if len(expected) != 1 else expected[0])
+    if len(found) != len(expected):
+        yield f"the reference has {len(expected)} outputs, transform_nki_outputs makes {len(found)} of the kernel's"
+    for number, (got, want) in enumerate(zip(map(_wide, found), map(_wide, expected))):
+        if got.shape != want.shape:
+            yield f"output {number}: the kernel's is {list(got.shape)}, the reference's {list(want.shape)}"
+            continue
+        with np.errstate(all="ignore"):
+            off = np.abs(got - want)
+            distance = np.linalg.norm((got - want).ravel()) / np.linalg.norm(want.ravel())
+        off = np.where(np.isnan(off), np.inf, off)
+        worst = np.unravel_index(int(np.argmax(off)), off.shape)
+        yield (
+            f"output {number}: relative L2 {distance:.3g} from the reference; furthest at "
+            f"[{', '.join(map(str, worst))}]: kernel {got[worst]:.6g}, reference {want[worst]:.6g}"
+        )
+
+
+def _wide(value: Any) -> Any:
+    """Floating arrays in float64, everything else as it is."""
+    is_number = isinstance(value, (np.ndarray, np.generic)) and np.issubdtype(np.asarray(value).dtype, np.number)
+    floating = is_number and not np.issubdtype(np.asarray(value).dtype, np.integer)
+    narrow = isinstance(value, np.ndarray) and value.dtype.kind == "V"  # bfloat16 and its like
+    return np.asarray(value, dtype=np.float64) if floating or narrow else value

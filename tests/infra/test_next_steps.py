@@ -1,0 +1,112 @@
+"""What the end of a run says comes next: commands that fit how it ended, and that the program reads."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import config
+from infra.terminal.next_steps import PROGRAM, Ended, NextStep, after_suite, next_steps, print_next
+from tests.infra.samples import TARGET, manifest
+
+RUN = "20261120-125418-matmul-3f2a"
+HERE = config.FOLDERS.checkpoints
+MINE = {"run": {"kernel": "/home/me/my kernels/mine.py", "problem": "/home/me/ref.py", "patience": 5}}
+DEVICE = replace(TARGET, simulated=False)
+
+
+def said(status: str = "finished", reason: str = "", *, done: int = 4, measured: bool = True, **changes: object) -> str:
+    told = manifest(RUN, status=status, reason=reason, **changes)
+    steps = next_steps(Ended(told, MINE, HERE, done, measured))
+    for step in steps:
+        check(step)
+    return "\n".join(f"{step.what_for}: {step.command}" for step in steps)
+
+
+def check(step: NextStep) -> None:
+    """The program reads it, once a person has put in what is theirs."""
+    words = shlex.split(step.command.replace(" N", " 5").replace("USER@HOST", "me@host.example"))
+    flags = words[words.index("orchestrator.py") + 1 :]
+    config.read(flags, {}, Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "done", "flags"),
+    [
+        ("finished", "all 10 rounds are done", 10, " --rounds 20"),
+        ("finished", "5 rounds without improvement", 7, " --patience 10"),
+        ("interrupted", "interrupted", 3, ""),
+        ("failed", "openai:m: http://x refuses the key (HTTP 401)", 3, ""),
+        (
+            "budget",
+            "m: $4.90 spent, of $5: raise the cost budget to go on",
+            3,
+            " --max-cost N",
+        ),
+        ("budget", "m: 10 tokens used: raise the token budget to go on", 3, " --max-tokens N"),
+        ("budget", "the 2 hours are used up", 3, " --max-hours N"),
+        ("budget", "the 9 device minutes are used up", 3, " --max-device-minutes N"),
+    ],
+)
+def test_a_run_goes_on_with_what_ended_it(status: str, reason: str, done: int, flags: str) -> None:
+    assert said(status, reason, done=done).splitlines()[0].endswith(f": {PROGRAM} --resume {RUN}{flags}")
+
+
+def test_the_catalogue_without_an_idea_points_to_a_wider_search_a_model_a_device_and_explain() -> None:
+    text = said("finished", "the catalogue has no idea left: 40 untried sites")
+    mine = "--kernel '/home/me/my kernels/mine.py' --problem /home/me/ref.py"
+    assert text.splitlines() == [
+        f"a wider search: {PROGRAM} {mine} --beam 3 --plans 2",
+        f"a model's ideas: ANTHROPIC_API_KEY=... {PROGRAM} --resume {RUN} --provider anthropic",
+        f"a real trn2: {PROGRAM} USER@HOST {mine}",
+        f"what keeps it from more: {PROGRAM} explain {RUN}",
+    ]
+
+
+def test_who_has_a_model_or_a_device_is_not_sent_for_one() -> None:
+    text = said("finished", "all 10 rounds are done", done=10, proposer="anthropic", target=DEVICE)
+    assert "API_KEY" not in text and "USER@HOST" not in text and "explain" in text
+
+
+def test_at_the_bound_no_more_rounds_are_asked_for() -> None:
+    text = said("finished", "the best kernel is at 99.2 % of the bound")
+    assert "--resume" not in text and "USER@HOST" in text and "explain" in text
+
+
+def test_a_run_that_measured_nothing_says_how_to_go_on_once_it_is_mended() -> None:
+    assert said("failed", "host unreachable", measured=False) == f"once that is mended: {PROGRAM} --resume {RUN}"
+    assert said("running", measured=False) == ""
+
+
+def test_results_that_lie_elsewhere_are_named_in_every_command_about_them(tmp_path: Path) -> None:
+    told = manifest(RUN, status="interrupted")
+    first, _, last = next_steps(Ended(told, {}, tmp_path, 1, True))
+    assert first.command.endswith(f"--checkpoints {tmp_path}") and last.command.endswith(f"--checkpoints {tmp_path}")
+
+
+def test_a_shipped_task_is_named_by_its_name() -> None:
+    told = manifest(RUN, status="interrupted")
+    (_, device, _) = next_steps(Ended(told, {"run": {"preset": "medium"}}, HERE, 1, True))
+    assert device.command == f"{PROGRAM} USER@HOST --task matmul --preset medium"
+    check(device)
+
+
+def test_a_suite_points_to_the_run_that_is_worth_a_look_and_to_the_rest() -> None:
+    steps = after_suite("nkibench", "s1", ["s1.mamba", "s1.silu"], False, HERE)
+    assert [step.command.removeprefix(f"{PROGRAM} ") for step in steps] == [
+        "--suite nkibench --resume s1", "show s1.mamba", "explain s1.mamba",
+    ]  # fmt: skip
+    for step in [*steps, *after_suite("nkibench", "s1", [], True, HERE)]:
+        check(step)
+
+
+def test_commands_are_whole_on_one_line() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    print_next(console, [NextStep("more rounds", "x " * 60), NextStep("explain", "y")])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == ["next     more rounds: " + "x " * 60, " " * 9 + "explain: y"]
