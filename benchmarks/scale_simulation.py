@@ -55,7 +55,7 @@ PRICED_AT_ONCE = 64
 LOOP_MACHINE_CORES = 16
 LINK_BYTES_PER_S = 1.25e9
 """Of the machine where the loops are: 10 Gb/s."""
-HOURS = 2.0
+HOURS = 1.0
 SEED = 7
 
 
@@ -262,7 +262,7 @@ SCENARIOS = (
     Scenario("200, medium shapes", 200, EVALUATION_SMALL_S),
     Scenario("200, medium, 4 loop machines", 200, EVALUATION_SMALL_S, loop_machines=4),
     Scenario("200, medium, no model", 200, EVALUATION_SMALL_S, model_s=1.0, loop_machines=4),
-    Scenario("1,000, medium, 16 loop machines", 1000, EVALUATION_SMALL_S, loop_machines=16),
+    Scenario("500, medium, 10 loop machines", 500, EVALUATION_SMALL_S, loop_machines=10),
     Scenario("10 beam runs, 144 at once", 10, at_once=BEAM_CANDIDATES),
 )
 
