@@ -284,7 +284,8 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
             fills.wait(30)
             assert work.wait().result == "done\n"
     finally:
-        os.killpg(fills.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(fills.pid, signal.SIGKILL)
         fills.wait()
 
 
