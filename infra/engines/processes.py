@@ -63,12 +63,9 @@ class Processes:
             printed: list[str] = []
             hear = told if errand.collect else printed.append
             status, late, last_words = self._run(argv, work, errand, hear)
-            result = work / errand.collect if errand.collect else None
-            if result is None:
-                text: str | None = "".join(printed)
-            else:
-                text = result.read_text(encoding="utf-8") if result.exists() else None
-            return Came(status, text, last_words, late and text is None, time.monotonic() - began)
+            result = _collected(work / errand.collect) if errand.collect else "".join(printed)
+            return Came(status, result, last_words, late and (result is None or not errand.collect),
+                        time.monotonic() - began)  # fmt: skip
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -165,6 +162,10 @@ class KeptProcess:
 
 class KeptProcessEnded(Exception):
     """It answers no more. One line."""
+
+
+def _collected(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _placed(word: str, places: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_a_beam_run_ends_as_it_does_here(cluster: Cluster, tmp_path: Path) -> No
     local, ray = both(cluster, tmp_path, *flags).values()
     assert came_to(ray) == came_to(local)
     notes = [json.loads(line) for line in (ray / "run.log").read_text(encoding="utf-8").splitlines()]
-    workers = {each["detail"].rpartition(" ")[2] for each in notes if "worker" in str(each.get("detail", ""))}
+    workers = {found for each in notes for found in re.findall(r"worker (\d+)", str(each.get("detail", "")))}
     assert len(workers) >= 2, "both nodes had a part in it"
 
 
