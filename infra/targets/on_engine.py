@@ -16,6 +16,7 @@ from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import open_toolchain
 from infra.neuron.cores import PATIENCE_S, WAIT_VARIABLE
+from infra.targets.local import relay
 from infra.targets.metered import WorkClock
 from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
@@ -195,13 +196,3 @@ class EngineTarget:
                     f"latencies of {where} and of {self._info.name} cannot be compared (machine, tools or versions "
                     "differ): make the nodes alike, or take one of them out of the cluster"
                 )
-
-
-def relay(line: str, progress: Progress) -> None:
-    """One line of a judge's stdout; what is not progress is ignored."""
-    try:
-        said = json.loads(line)
-        step, detail = Step(said["step"]), str(said["detail"])
-    except (ValueError, KeyError, TypeError):
-        return
-    progress(step, one_line(detail, _DETAIL_LIMIT))

@@ -22,7 +22,7 @@ from tests.processes import eventually
 pytestmark = [NEEDS_RAY, pytest.mark.slow]
 
 SECRETLESS = ("--provider", "catalogue", "--preset", "small")
-OF_THE_SUITE = ("silu", "adamw", "rmsnorm_matmul")
+OF_THE_SUITE = ("silu", "adamw", "rope_single_freq_apply")
 
 
 @pytest.fixture(scope="module")
