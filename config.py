@@ -483,8 +483,7 @@ examples:
 
 other commands:
   init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
-  doctor [USER@HOST ...]    what works on this machine or on those hosts (or --engine ray), and what to do about the
-                        rest
+  doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
   runs                  all runs, newest first

@@ -44,7 +44,12 @@ def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterato
     """
     waiting, running = list(given), dict[str, "_Run"]()
     most = min(len(waiting), LOOPS_PER_CPU * (os.cpu_count() or 1))
-    with _interruptible(lambda number: [run.signal(number) for run in running.values()]) as interrupted:
+
+    def pass_on(number: int) -> None:
+        for run in list(running.values()):
+            run.signal(number)
+
+    with _interruptible(pass_on) as interrupted:
         while running or (waiting and not interrupted()):
             while waiting and len(running) < most and not interrupted():
                 task, invocation = waiting.pop(0)

@@ -284,10 +284,9 @@ def _blank_secrets() -> None:
     index = 0
     while pointers is not None and pointers[index]:
         address = pointers[index]
-        entry = ctypes.string_at(address)
-        name, equals, value = entry.partition(b"=")
-        if equals and name.decode("utf-8", "replace") in names:
-            ctypes.memset(address + len(name) + 1, 0, len(value))
+        variable, equals, value = ctypes.string_at(address).partition(b"=")
+        if equals and variable.decode("utf-8", "replace") in names:
+            ctypes.memset(address + len(variable) + 1, 0, len(value))
         index += 1
     for name in names:
         os.environ.pop(name, None)

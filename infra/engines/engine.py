@@ -100,6 +100,8 @@ Told = Callable[[str], None]
 """Each line that an errand prints, and before them, prefixed with NOTE, what became of it on the way."""
 
 NOTE = "note: "
+ON = "on "
+"""Behind NOTE, where it is being carried out."""
 
 
 class Asker(Protocol):

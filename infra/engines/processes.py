@@ -97,13 +97,10 @@ class Processes:
         try:
             printed: list[str] = []
             status, late = self._followed(started, errand.limit_s, told if errand.collect else printed.append)
-            result = started.work / errand.collect if errand.collect else None
-            if result is None:
-                text: str | None = "".join(printed)
-            else:
-                text = result.read_text(encoding="utf-8") if result.exists() else None
+            result = _collected(started.work / errand.collect) if errand.collect else "".join(printed)
+            late = late and (result is None or not errand.collect)
             last_words = _last_words(started.errors) or "no message"
-            return Came(status, text, last_words, late and text is None, time.monotonic() - began)
+            return Came(status, result, last_words, late, time.monotonic() - began)
         finally:
             started.end()
 
@@ -245,6 +242,10 @@ class KeptProcess:
 
 class KeptProcessEnded(Exception):
     """It answers no more. One line."""
+
+
+def _collected(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _placed(word: str, places: Mapping[str, str]) -> str:

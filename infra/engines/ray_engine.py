@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra.engines.bundle import Bundle, bundle
-from infra.engines.engine import ANYWHERE, NOTE, TRIES, Asker, Came, Errand, Node, Told, Wanted
+from infra.engines.engine import ANYWHERE, NOTE, ON, TRIES, Asker, Came, Errand, Node, Told, Wanted
 from infra.isolation.sandbox import kill_group, scrubbed_environment
 from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
@@ -89,7 +89,7 @@ class RayEngine:
         message = {"errand": asdict(errand), "limit_s": errand.limit_s}
         where: dict[str, str] = {}
         said = self._answered(_request(message, wanted), told, where)
-        place = {name: where.get(name, "") for name in ("node", "where", "versions")}
+        place: dict[str, Any] = {name: where.get(name, "") for name in ("node", "where", "versions")}
         if "end" in said:
             return replace(Came(**said["end"]), **place)
         if "overdue" in said:
@@ -135,7 +135,7 @@ class RayEngine:
                     waited.over()
                     if where is not None:
                         where.update(said["started"])
-                    told(f"{NOTE}on {said['started']['where']}\n")
+                    told(f"{NOTE}{ON}{said['started']['where']}\n")
                 elif "line" in said:
                     told(said["line"])
                 else:

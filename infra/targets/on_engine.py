@@ -11,7 +11,7 @@ from collections.abc import Callable
 from accelopt_core.evaluation import Crashed, Evaluation, Installed, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
 from accelopt_core.toolchain import ToolchainMissing
-from infra.engines.engine import NOTE, PARENT, SESSION, WORK, Engine, Errand, Wanted
+from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Engine, Errand, Wanted
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import open_toolchain
@@ -137,18 +137,21 @@ class EngineTarget:
             session=self._session,
             environment={WAIT_VARIABLE: f"{self._core_wait_s:g}"} if on_device else {},
         )  # fmt: skip
-        reached = Step.UPLOAD
+        reached, where = Step.UPLOAD, ""
 
         def told(step: Step, detail: str) -> None:
             nonlocal reached
             reached = step
-            progress(step, detail)
+            progress(step, f"{detail} ({where})" if where else detail)
 
         def hear(line: str) -> None:
-            if line.startswith(NOTE):
-                progress(Step.UPLOAD, one_line(line.removeprefix(NOTE), _DETAIL_LIMIT))
-            else:
+            nonlocal where
+            if not line.startswith(NOTE):
                 relay(line, told)
+                return
+            said = one_line(line.removeprefix(NOTE), _DETAIL_LIMIT)
+            where = said.removeprefix(ON) if said.startswith(ON) else ""
+            progress(Step.UPLOAD, said)
 
         began, worked_s = time.monotonic(), 0.0
         try:

@@ -80,7 +80,7 @@ def test_a_wrong_kernel_and_a_run_that_is_none_are_refused_in_one_line(after_a_r
     none = orchestrate("explain", "nowhere", folder=folder)
     both = orchestrate("explain", "nowhere", "--kernel", "mine.py", folder=folder)
 
-    assert wrong.status == 3 and wrong.errors.startswith("orchestrator: wrong: ")
+    assert wrong.status == 3 and wrong.errors.startswith("orchestrator: wrong.py is wrong: ")
     assert none.status == 2 and "'nowhere' is no run" in none.errors
     assert both.status == 2 and "leave one of the two away" in both.errors
     assert [len(each.errors.splitlines()) for each in (wrong, none, both)] == [1, 1, 1]

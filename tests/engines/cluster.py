@@ -29,10 +29,10 @@ MARK = "NKI_TEST_RAY_NODE"
 SECRET_OF_THE_NODE = {"OPENAI_API_KEY": "sk-of-whoever-started-the-node"}
 
 HEAD_SYSTEM = (
-    '{"automatic_object_spilling_enabled": false, "health_check_initial_delay_ms": 1000, '
-    '"health_check_period_ms": 500, "health_check_failure_threshold": 3}'
+    '{"automatic_object_spilling_enabled": false, "local_fs_capacity_threshold": 0.001, '
+    '"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 3}'
 )
-"""A full object store is full, and a dead node is known in seconds."""
+"""A full object store is full (its disk counts as full, too), and a dead node is known in seconds."""
 
 
 @dataclass

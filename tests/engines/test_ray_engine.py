@@ -65,7 +65,8 @@ def test_verdicts_and_latencies_are_those_of_the_local_engine(engine: RayEngine)
         result = there.evaluate(request, lambda step, detail: told.append(detail))
         assert isinstance(result, kind)
         assert result == here.evaluate(request, lambda step, detail: None)
-    assert len([line for line in told if "worker" in line]) == 3, "the live view says where each runs"
+    assert len([line for line in told if line.startswith("on ")]) == 3, "the live view says where each runs ..."
+    assert all("worker" in line for line in told), "... at every step"
     here.close()
 
 

@@ -257,16 +257,12 @@ import sys
 import numpy, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 held = []
-try:
-    while len(held) < 200:
-        held.append(ray.put(numpy.zeros(1_000_000, dtype=numpy.uint8)))
-except ray.exceptions.ObjectStoreFullError:
-    pass
-try:
-    while len(held) < 2000:
-        held.append(ray.put(numpy.zeros(120_000, dtype=numpy.uint8)))
-except ray.exceptions.ObjectStoreFullError:
-    pass
+for size in (1_000_000, 120_000):
+    try:
+        while True:
+            held.append(ray.put(numpy.zeros(size, dtype=numpy.uint8)))
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
+        pass
 print("full", flush=True)
 sys.stdin.read()
 """
@@ -288,7 +284,8 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
             fills.wait(30)
             assert work.wait().result == "done\n"
     finally:
-        os.killpg(fills.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(fills.pid, signal.SIGKILL)
         fills.wait()
 
 

@@ -1,0 +1,182 @@
+"""What a Ray cluster costs and gains against this machine alone, on two real nodes of one CPU each, here.
+
+    python benchmarks/engine_overhead.py [--kernels 500] [--evaluations 20]
+
+Pricing: the same kernels on one worker and on two of the same cluster, in turns, in one run; the efficiency is the time
+on one over twice the time on two. On two cores, of which the nodes, the cluster's own processes and whoever asks want
+their share, it can only be lower than between machines. The machine must be quiet: elapsed time is what counts here.
+
+Evaluations: one kernel, here and there in turns; the overhead is what passes in elapsed time beside the judge's process
+(which the node clocks), here and there, and of what is left the medians differ by what the cluster costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import Measured
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import ShapePreset, Task
+from infra.engines.engine import ANYWHERE, Came, Engine, Errand, Told, Wanted
+from infra.engines.local import LocalEngine
+from infra.engines.ray_engine import RayEngine
+from infra.prediction.predictor import Predictor
+from infra.targets.on_engine import EngineTarget
+from infra.tasks.seed_index import load_seed
+from tests.e2e import kernels
+from tests.engines.cluster import Cluster, running_cluster
+
+TURNS = 2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Ray against this machine alone.")
+    parser.add_argument("--kernels", type=int, default=500)
+    parser.add_argument("--evaluations", type=int, default=20)
+    options = parser.parse_args()
+    with running_cluster() as cluster:
+        engine = RayEngine(cluster.address)
+        try:
+            attach_s = _timed(engine.begin)
+            print(f"attached in {attach_s:.1f} s; {engine.places} places")
+            evaluations(engine, cluster, options.evaluations)
+            if options.kernels:
+                pricing(engine, options.kernels)
+        finally:
+            engine.close()
+    return 0
+
+
+# --- evaluations -----------------------------------------------------------------------------------------
+
+
+class Clocked:
+    """An engine that notes what each errand took beside its own process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.beside_s: list[float] = []
+        self.sent_bytes: list[int] = []
+
+    @property
+    def places(self) -> int:
+        return self._engine.places
+
+    def begin(self) -> None:
+        self._engine.begin()
+
+    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
+        lines: list[str] = []
+
+        def hear(line: str) -> None:
+            lines.append(line)
+            told(line)
+
+        began = time.monotonic()
+        came = self._engine.carry_out(errand, hear, wanted)
+        self.beside_s.append(time.monotonic() - began - came.seconds)
+        texts = [*errand.files.values(), *lines, came.result or ""]
+        self.sent_bytes.append(sum(len(text.encode()) for text in texts))
+        return came
+
+
+def evaluations(engine: RayEngine, cluster: Cluster, count: int) -> None:
+    task = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
+    local = LocalEngine()
+    clocked = {"here": Clocked(local), "on Ray": Clocked(engine)}
+    targets = {name: EngineTarget(each, "simulator", "trn2") for name, each in clocked.items()}  # type: ignore[arg-type]
+    wall: dict[str, list[float]] = {name: [] for name in targets}
+    request = EvaluationRequest(task, Candidate("c", kernels.FAST))
+    before: dict[str, float] = {}
+    for turn in range(count + 2):  # two more, one for each node: they lay the tree out
+        if turn == 2:
+            before = processor_s(cluster)
+        for name, target in targets.items():
+            began = time.monotonic()
+            result = target.evaluate(request, lambda step, detail: None)
+            assert isinstance(result, Measured), result
+            if turn >= 2:
+                wall[name].append(time.monotonic() - began)
+    for name in targets:
+        beside = statistics.median(clocked[name].beside_s[2:])
+        print(
+            f"evaluation {name}: {1e3 * statistics.median(wall[name]):.0f} ms, beside its judge {1e3 * beside:.1f} ms"
+        )
+    over = statistics.median(clocked["on Ray"].beside_s[2:]) - statistics.median(clocked["here"].beside_s[2:])
+    print(f"overhead per evaluation over this machine: {1e3 * over:.1f} ms (at most 50)")
+    for name, seconds in processor_s(cluster).items():
+        print(f"processor time per evaluation, {name}: {1e3 * (seconds - before[name]) / count:.1f} ms")
+    print(f"bytes per evaluation, both ways: {statistics.median(clocked['on Ray'].sent_bytes):,.0f}")
+    local.close()
+
+
+def processor_s(cluster: Cluster) -> dict[str, float]:
+    """So far, of what works for the cluster and not for a candidate. The nodes' own work goes on without evaluations,
+    too: it is what they take in as much time."""
+    found = {"the driver": 0.0, "the head (gcs_server)": 0.0, "the nodes (raylet)": 0.0}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = path.read_text().rpartition(")")[2].split()
+            words = (path.parent / "cmdline").read_bytes()
+            ours = int(path.parent.name) in cluster.processes() if b"/ray/core/src/" in words else False
+            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            if b"infra.engines.ray_driver" in words and cluster.address.encode() in words:
+                found["the driver"] += seconds
+            elif ours:
+                found["the head (gcs_server)" if b"gcs_server/" in words or b"/gcs_server\0" in words
+                      else "the nodes (raylet)"] += seconds  # fmt: skip
+    return found
+
+
+# --- pricing ---------------------------------------------------------------------------------------------
+
+
+def pricing(engine: RayEngine, count: int) -> None:
+    seed = load_seed("silu")
+    preset = ShapePreset("only", (("M", 512), ("N", 7168)))
+    task = dataclasses.replace(seed.task(), presets=(preset,), seeds=(0,))
+    took: dict[int, list[float]] = {1: [], 2: []}
+    prices = []
+    for turn in range(TURNS):
+        texts = [f"{seed.kernel_source}\n# number {turn} {number}\n" for number in range(count)]
+        for workers in (1, 2) if turn % 2 == 0 else (2, 1):
+            seconds, found = _priced(engine, task, workers, texts)
+            took[workers].append(seconds)
+            prices.append(sorted(str(price) for price in found.values()))
+            print(f"{count} kernels on {workers}: {seconds:.1f} s, {1e3 * seconds / count:.1f} ms each")
+    assert all(each == prices[0] for each in prices), "prices depend on who priced them"
+    ratio = sum(took[1]) / (2 * sum(took[2]))
+    print(f"scaling efficiency of 2 workers against 1: {ratio:.2f} (at least 0.9)")
+
+
+def _priced(engine: RayEngine, task: Task, workers: int, texts: Sequence[str]) -> tuple[float, dict[str, float | None]]:
+    predictor = Predictor(task, "trn2", workers=workers, engine=engine)
+    try:
+        predictor([f"{texts[0]}\n# the first, {number}\n" for number in range(4 * workers)])  # everything is started
+        began = time.monotonic()
+        found = predictor(texts)
+        return time.monotonic() - began, found
+    finally:
+        predictor.close()
+
+
+def _timed(call: object) -> float:
+    began = time.monotonic()
+    assert callable(call)
+    call()
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())
