@@ -4,7 +4,7 @@
     python benchmarks/nkibench.py --verify              the same, and checked against their references
     python benchmarks/nkibench.py --every-tier          checked as a winner is: every seed, every distribution (an hour)
     python benchmarks/nkibench.py --runs SUITE-ID       before and after a run of `orchestrator.py --suite nkibench`
-    python benchmarks/nkibench.py --from FILE.json --page      table and picture of docs/nkibench.md, from stored results
+    python benchmarks/nkibench.py --from FILE.json --page     table and picture of docs/nkibench.md, from stored results
 
 --json FILE and --svg FILE store the table and a picture of it.
 """
