@@ -4,7 +4,7 @@
     python benchmarks/nkibench.py --verify              the same, and checked against their references
     python benchmarks/nkibench.py --every-tier          checked as a winner is: every seed, every distribution (an hour)
     python benchmarks/nkibench.py --runs SUITE-ID       before and after a run of `orchestrator.py --suite nkibench`
-    python benchmarks/nkibench.py --from FILE.json --readme    the README's table and picture, from stored results
+    python benchmarks/nkibench.py --from FILE.json --page     table and picture of docs/nkibench.md, from stored results
 
 --json FILE and --svg FILE store the table and a picture of it.
 """
@@ -44,6 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MACHINE = "trn2"
 """NKIBench's own."""
 BEGIN, END = "<!-- nkibench -->", "<!-- /nkibench -->"
+PAGE = ROOT / "docs" / "nkibench.md"
 PICTURE = ROOT / "docs" / "pictures" / "nkibench.svg"
 LATEST = "latest"
 
@@ -61,7 +62,7 @@ class Depth(Enum):
 
 
 class NoBlock(Exception):
-    """The README has no place for the table."""
+    """The page has no place for the table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--svg", type=Path, metavar="FILE")
     parser.add_argument(
-        "--readme", action="store_true", help=f"rewrite the block {BEGIN} of README.md, and its picture"
+        "--page", action="store_true", help=f"rewrite the block {BEGIN} of docs/nkibench.md, and its picture"
     )
     options = parser.parse_args(arguments)
     try:
@@ -100,11 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_engines(table)
         if options.json is not None:
             replace_file(options.json, json.dumps(to_document(table), indent=1) + "\n")
-        for path in [options.svg] * (options.svg is not None) + [PICTURE] * options.readme:
+        for path in [options.svg] * (options.svg is not None) + [PICTURE] * options.page:
             replace_file(path, picture(table))
-        if options.readme:
-            readme = ROOT / "README.md"
-            replace_file(readme, with_block(readme.read_text(encoding="utf-8"), markdown(table)))
+        if options.page:
+            replace_file(PAGE, with_block(PAGE.read_text(encoding="utf-8"), markdown(table)))
     except (JournalError, TaskNotFound, NoBlock, OSError, ValueError) as error:
         print(f"nkibench: {error}", file=sys.stderr)
         return 2
@@ -196,7 +196,7 @@ def with_block(text: str, block: str) -> str:
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise NoBlock(f"README.md has no {BEGIN} ... {END}: put the two lines where the table is to stand")
+        raise NoBlock(f"{PAGE.name} has no {BEGIN} ... {END}: put the two lines where the table is to stand")
     return f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}"
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of the README from a real run:   python3 docs/make_pictures.py [RUN-ID]   (the latest, if none)
+"""Draws pictures of the docs from a real run:   python3 docs/make_pictures.py [RUN-ID]   (the latest, if none)
 
 docs/pictures/live.svg      the live view, while the run goes on
 docs/pictures/report.svg    what is printed when it ends

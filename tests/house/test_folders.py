@@ -91,6 +91,19 @@ def test_the_docs_link_to_pages_that_are_there(page: str) -> None:
     assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
+def test_the_table_of_contents_has_every_page_once() -> None:
+    """But itself; and the README leads to it."""
+    listed = re.findall(r"\| \[[\w.]+\]\(([\w.]+)\) \|", (ROOT / "docs/README.md").read_text(encoding="utf-8"))
+    assert sorted([*listed, "README.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_short_has_one_picture_and_says_how_long_the_suite_takes() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100 and text.count("![") == 1
+    assert re.search(r"^python3 test_agent\.py .*(minutes|hour) on \d+ cores", text, re.MULTILINE)
+
+
 _DOTTED = re.compile(r"`((?:accelopt_core|infra|ka_extensions|nki_sim)(?:\.\w+)+)`")
 
 

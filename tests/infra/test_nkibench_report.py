@@ -1,4 +1,4 @@
-"""benchmarks/nkibench.py: what it measures, what it says of what it cannot, and the README block it writes."""
+"""benchmarks/nkibench.py: what it measures, what it says of what it cannot, and the block of a page it writes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line(tmp_path, capsys, arguments, said):
     assert said in errors and errors.count("\n") == 1
 
 
-def test_only_the_block_of_the_readme_changes():
+def test_only_the_block_of_the_page_changes():
     text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
     once = with_block(text, markdown(TABLE))
@@ -92,7 +92,7 @@ def test_only_the_block_of_the_readme_changes():
 
 
 @pytest.mark.parametrize("text", ["no marks", f"{BEGIN} only", f"{END} {BEGIN}"])
-def test_a_readme_without_the_block_is_refused_by_name(text):
+def test_a_page_without_the_block_is_refused_by_name(text):
     with pytest.raises(NoBlock, match=BEGIN):
         with_block(text, "x")
 
@@ -108,10 +108,12 @@ def test_the_picture_has_two_bars_for_each_task_and_for_the_mean():
     assert "simulated" in written and "geometric mean" in written and "90.9" in written
 
 
-def test_the_readme_shows_the_stored_results():
-    """The table is never edited by hand: benchmarks/nkibench.py --from benchmarks/data/nkibench.json --readme."""
+def test_the_page_shows_the_stored_results():
+    """The table is never edited by hand: benchmarks/nkibench.py --from benchmarks/data/nkibench.json --page."""
     root = Path(__file__).resolve().parents[2]
     stored = from_document(SuiteTable, json.loads((root / "benchmarks/data/nkibench.json").read_bytes()), "stored")
-    readme = (root / "README.md").read_text(encoding="utf-8")
+    page = (root / "docs/nkibench.md").read_text(encoding="utf-8")
 
-    assert with_block(readme, markdown(stored)) == readme
+    assert with_block(page, markdown(stored)) == page
+    said = f"from {stored.before_percent:.0f} to {stored.after_percent:.0f} percent of peak"
+    assert said in " ".join((root / "README.md").read_text(encoding="utf-8").split())
