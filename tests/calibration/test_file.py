@@ -271,6 +271,7 @@ def test_one_kernel_on_both_machines_differs_by_what_changed() -> None:
 # --- on the command line ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_by_a_calibration_says_so_wherever_it_shows_a_latency(folder: Path) -> None:
     (path,) = folder.iterdir()
     ran = orchestrate(

@@ -85,6 +85,7 @@ def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
     assert "the same program as input, which came to: simulated" in asked[2]
 
 
+@pytest.mark.slow
 def test_what_a_model_declares_tunable_is_swept_without_it(tmp_path: Path) -> None:
     tunable = SLOW.replace("STEP = 256", 'STEP = 512\nTUNABLES = {"STEP": (512, 1024, 2048)}')
     with WireServer([PLAN, code(tunable), SUMMARY, LESSON]) as server:
@@ -100,6 +101,7 @@ def test_what_a_model_declares_tunable_is_swept_without_it(tmp_path: Path) -> No
     assert "wider DMA rows: swept 3 settings; STEP = 2048 is predicted to take" in log
 
 
+@pytest.mark.slow
 def test_samples_of_a_plan_are_asked_for_one_by_one_and_the_fastest_counts(tmp_path: Path) -> None:
     with WireServer([PLAN, code(SLOW.replace("256", "512")), code(FAST), SUMMARY, LESSON, SUMMARY, LESSON]) as server:
         ran = run_with(server, "anthropic", tmp_path, "--samples", "2", "--width", "1")

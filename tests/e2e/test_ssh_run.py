@@ -86,6 +86,7 @@ def test_a_chatty_host_and_a_link_that_was_mended_are_said(sshd: Sshd, tmp_path:
     assert "Traceback" not in ran.output + ran.errors
 
 
+@pytest.mark.slow
 def test_a_kernel_in_its_package_travels_with_its_neighbours(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     for name, text in IN_A_PACKAGE.items():
