@@ -6,6 +6,7 @@ Beside `orchestrator.py` and `infra/commands` the only file that reads `config`;
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import signal
 import sys
@@ -82,6 +83,8 @@ from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_task, load_seed, task_from_files, task_from_text
 from infra.terminal import report
 from infra.terminal.dashboard import View, open_view
+from infra.tracing.export import NotTraced, open_spans
+from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -172,9 +175,14 @@ def carry_out(
         log = stack.enter_context(EventLog(folder.log))
         view = following.open_view(settings.run.view)
         stack.callback(view.close)
-        observer = Observers(log, view)
+        spans, not_traced = _spans()
+        if spans is not None:
+            stack.callback(spans.close)
+        observer = Observers(log, view, *([spans] if spans is not None else []))
+        for line in not_traced:
+            observer.tell(events.Notice(line, "warning"))
         try:
-            result = _optimize(settings, problem, provider, target, info, folder, observer, following)
+            result = _optimize(settings, problem, provider, target, info, folder, observer, following, spans)
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -187,7 +195,7 @@ def carry_out(
 
 def _optimize(
     settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
-    observer: Observers, following: Following,
+    observer: Observers, following: Following, spans: RunSpans | None,
 ) -> RunResult:  # fmt: skip
     seconds_before = folder.seconds_used()
     spending = Spending(
@@ -199,7 +207,7 @@ def _optimize(
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info)
         stack.callback(predictor.close)
-        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor)
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor, spans)
         proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
@@ -250,6 +258,14 @@ def _optimize(
                 return result
             finally:
                 spending.note_time()
+
+
+def _spans() -> tuple[RunSpans | None, tuple[str, ...]]:
+    """And why there are none, where the environment asks for them: a run goes on without."""
+    try:
+        return open_spans(os.environ, config.VERSION), ()
+    except NotTraced as error:
+        return None, (str(error),)
 
 
 def _notices(settings: config.Settings, problem: Problem, provider: str, info: TargetInfo) -> Iterator[str]:
@@ -535,6 +551,7 @@ def _proposer(
     spending: Spending,
     observer: Observers,
     predictor: Predictor,
+    spans: RunSpans | None,
 ) -> Proposer:
     """Raises a ModelError where a model cannot be built."""
     if provider == "catalogue":
@@ -554,7 +571,7 @@ def _proposer(
             Role.REFLEXION: wanted.reflexion_model,
         }
         named = Named(provider, provider)
-        models = _models(named, replace(told, model=wanted.model), ledger, folder, role_models=role_models)
+        models = _models(named, replace(told, model=wanted.model), ledger, folder, spans, role_models=role_models)
         return _model_proposer(settings, problem, provider, info, models, menu)
     contenders = []
     for each in wanted.take_turns:
@@ -565,7 +582,7 @@ def _proposer(
         told = each.settings(_told(settings, observer))
         if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
             told = replace(told, base_url=None)
-        models = _models(each, told, ledger, folder, proposer=each.name)
+        models = _models(each, told, ledger, folder, spans, proposer=each.name)
         made = _model_proposer(settings, problem, each.provider, info, models, menu)
         usd = ledger.price_usd(models[Role.EXECUTOR], TYPICAL_ROUND)
         if usd is None:
@@ -631,6 +648,7 @@ def _models(
     told: ProviderSettings,
     ledger: Ledger,
     folder: RunFolder,
+    spans: RunSpans | None,
     *,
     role_models: Mapping[Role, str | None] | None = None,
     proposer: str = "",
@@ -641,6 +659,8 @@ def _models(
 
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
+        if spans is not None:
+            spans.called(exchange, named.provider)
 
     return models_for_roles(
         named.provider,

@@ -21,7 +21,7 @@ ORDER = (
     ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
     ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
     ("infra.judging", "infra.ssh", "infra.runs"),
-    ("infra.doctor", "infra.prediction", "infra.terminal", "infra.migrating"),
+    ("infra.doctor", "infra.prediction", "infra.terminal", "infra.migrating", "infra.tracing"),
     ("infra.calibration", "infra.documents"),
     ("infra.targets",),
     ("infra.nki_kernel", "config"),
