@@ -307,3 +307,7 @@ class Budget(Protocol):
     def seconds_left(self) -> float:
         """Until its time alone ends the run; infinity where nothing limits that."""
         ...
+
+    def reserve(self, seconds: float) -> None:
+        """How long the winner's last check will take, about: the run's time ends so much earlier."""
+        ...

@@ -488,7 +488,11 @@ class Loop:
         return self._evaluate(self._request(self._input), Place(BASELINE_ROUND))
 
     def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
-        return self._target.evaluate(request, self._steps.progress(place))
+        began = time.monotonic()
+        result = self._target.evaluate(request, self._steps.progress(place))
+        if isinstance(result, Measured):
+            self._budget.reserve(time.monotonic() - began)  # the last check verifies once more
+        return result
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,

@@ -1,6 +1,6 @@
 """The judge process: reads one job, evaluates one candidate, leaves one result.
 
-    python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER] [--parent PID]
+    python -m infra.judging.judge --job JOB.json|--wait --result RESULT.json [--cache FOLDER] [--parent PID]
     python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME [--calibration JSON]
     python -m infra.judging.judge --arguments --job JOB.json
 
@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--result", type=Path)
     parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which started this one")
+    parser.add_argument("--wait", action="store_true", help="load, and take the job from a line on standard input")
     parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
@@ -57,19 +58,22 @@ def main(argv: list[str] | None = None) -> int:
     if options.job is not None and options.arguments:
         print(arguments(options.job.read_text(encoding="utf-8")))
         return 0
-    if options.job is None or options.result is None:
-        parser.error("--job and --result go together")
-    text = options.job.read_text(encoding="utf-8")
+    if (options.job is None and not options.wait) or options.result is None:
+        parser.error("--job (or --wait) and --result go together")
+    if options.parent is not None:
+        end_with_parent(options.parent)
+    text = sys.stdin.readline() if options.wait else options.job.read_text(encoding="utf-8")
+    if not text:
+        return 0  # whoever waits has no job for it
     job = wire.decode_job(text)
-    options.job.unlink()  # the nonce and the secret seeds are not for the candidate to find
+    if options.job is not None:
+        options.job.unlink()  # the nonce and the secret seeds are not for the candidate to find
     if options.cache is not None:
         options.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def progress(step: Step, detail: str) -> None:
         print(json.dumps({"step": step.value, "detail": detail}), flush=True)
 
-    if options.parent is not None:
-        end_with_parent(options.parent)
     sandbox.adopt_descendants()
     try:
         toolchain = open_toolchain(

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from accelopt_core.loop.events import BudgetUpdate, RunObserver
 from infra.llm.ledger import Ledger, LedgerEntry
 
+MOST_RESERVED = 0.25
+"""Of the hours: an evaluation may have waited for a device."""
+
 
 @dataclass(frozen=True)
 class TimeLimits:
@@ -37,6 +40,7 @@ class Spending:
         self._on_time = on_time
         self._clock = clock
         self._began = clock() - seconds_before
+        self._reserved_s = 0.0
         self._device_s = 0.0
         self._device_lock = threading.Lock()
         self._ledger: Ledger | None = None
@@ -45,9 +49,11 @@ class Spending:
         self._ledger = ledger
 
     def exhausted(self) -> str | None:
-        hours, minutes = self.note_time() / 3600, self._device_s / 60
-        if self._limits.hours is not None and hours >= self._limits.hours:
-            return f"the {self._limits.hours:g} hours are used up"
+        self.note_time()
+        minutes = self._device_s / 60
+        if self.seconds_left() <= 0:
+            kept = f", but for {self._reserved_s:.0f} s for the last check" if self._reserved_s else ""
+            return f"the {self._limits.hours:g} hours are used up{kept}"
         if self._limits.device_minutes is not None and minutes >= self._limits.device_minutes:
             return f"the {self._limits.device_minutes:g} device minutes are used up"
         return None
@@ -55,7 +61,11 @@ class Spending:
     def seconds_left(self) -> float:
         if self._limits.hours is None:
             return math.inf
-        return max(0.0, 3600 * self._limits.hours - (self._clock() - self._began))
+        return max(0.0, 3600 * self._limits.hours - self._reserved_s - (self._clock() - self._began))
+
+    def reserve(self, seconds: float) -> None:
+        """At most a quarter of the hours."""
+        self._reserved_s = min(seconds, MOST_RESERVED * 3600 * (self._limits.hours or 0.0))
 
     def note_time(self) -> float:
         """The seconds used so far, noted down."""

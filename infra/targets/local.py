@@ -10,7 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
@@ -29,8 +33,40 @@ _DETAIL_LIMIT = 500
 """Characters of one line of progress: a candidate may have a word in it."""
 
 
+@dataclass(frozen=True)
+class _Judge:
+    """A process that has loaded what judging needs, and waits to be told of its job."""
+
+    process: subprocess.Popen[str]
+    work: Path
+    errors: IO[bytes]
+
+    @property
+    def result(self) -> Path:
+        return self.work / "result.json"
+
+    def told(self, job: str) -> bool:
+        """Of its job. False: it is gone, before it had one."""
+        assert self.process.stdin is not None and "\n" not in job
+        try:
+            self.process.stdin.write(f"{job}\n")
+            self.process.stdin.close()
+        except OSError:
+            return False
+        return self.process.poll() is None
+
+    def end(self) -> None:
+        kill_group(self.process.pid)
+        self.process.wait()
+        for each in (self.process.stdin, self.process.stdout, self.errors):
+            if each is not None:
+                with suppress(OSError):  # what was not written to one that is gone
+                    each.close()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
 class LocalTarget:
-    """This machine: a fresh judge process for each evaluation."""
+    """This machine: a fresh judge process for each evaluation. The next one loads meanwhile."""
 
     def __init__(self, toolchain: str, machine: str, calibration: Calibration | None = None) -> None:
         """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is.
@@ -42,6 +78,10 @@ class LocalTarget:
         self._scratch = ScratchFolder("nki-judge-")
         self._folder = self._scratch.path
         self._cache_key = secrets.token_hex(32)
+        self._starter = ThreadPoolExecutor(1, "judges")
+        """Judges end with the thread that started them, and evaluations come from threads that do not last."""
+        self._next: Future[_Judge] | None = None
+        self._choosing = threading.Lock()
         self._judges: set[int] = set()
         """Process groups at work; several, where several threads evaluate."""
         self._closed = False
@@ -68,82 +108,99 @@ class LocalTarget:
         if self._closed:
             raise TargetUnreachable("this machine: the run has ended, and its judges with it")
         nonce = secrets.token_hex(16)
-        work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
-        job, result = work / "job.json", work / "result.json"
-        job.write_text(
-            wire.encode_job(
-                wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
-            ),
-            encoding="utf-8",
-        )
         progress(Step.UPLOAD, "nothing to upload: it is evaluated on this machine")
-        argv = [
-            sys.executable,
-            "-m",
-            "infra.judging.judge",
-            "--job",
-            str(job),
-            "--result",
-            str(result),
-            "--cache",
-            str(self._folder / "references"),
-            "--parent",
-            str(os.getpid()),
-        ]
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                argv,
-                cwd=TREE,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                text=True,
-                env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work)}),
-            )
-            self._judges.add(process.pid)
-            limit_s = judge_limit_s(request) + (0.0 if self._toolchain == "simulator" else PATIENCE_S)
-            overdue = threading.Timer(limit_s, kill_group, (process.pid,))  # it has limits of its own, and may fail
-            overdue.start()
-            reached = Step.UPLOAD
-
-            def told(step: Step, detail: str) -> None:
-                nonlocal reached
-                reached = step
-                progress(step, detail)
-
-            try:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    relay(line, told)
-                status = process.wait()
-            finally:
-                late = not overdue.is_alive()
-                overdue.cancel()
-                self._judges.discard(process.pid)
-                kill_group(process.pid)
-                process.wait()
-            if self._closed:  # what an ended judge says is no verdict, and nobody may keep it for one
-                raise TargetUnreachable("this machine: the run has ended, and its judges with it")
-            if not result.exists() and late:
-                return TimedOut(reached, limit_s)
-            if not result.exists() and status < 0:
-                why = "out of memory, or the candidate did it"
-                return Crashed(reached, f"the judge was killed by signal {-status}: {why}")
-            if not result.exists():
-                errors.seek(0)
-                last = errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
-                raise TargetMisconfigured(f"the judge process ended with status {status} and no result: {last[0]}")
+        job = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
+        judge = self._started(wire.encode_job(job))
         try:
-            return wire.decode_result(result.read_text(encoding="utf-8"), nonce=nonce)
+            return self._verdict(judge, request, nonce, progress)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            judge.end()
+
+    def _started(self, job: str) -> _Judge:
+        """A judge at work on the job: the one that has loaded already, if it is still there."""
+        with self._choosing:
+            loading, self._next = self._next, None
+        judge = (loading or self._loading()).result()
+        if not judge.told(job) and loading is not None:
+            judge.end()
+            judge = self._loading().result()
+            judge.told(job)
+        with self._choosing:
+            if self._next is None and not self._closed:
+                self._next = self._loading()
+        return judge
+
+    def _loading(self) -> Future[_Judge]:
+        try:
+            return self._starter.submit(self._load)
+        except RuntimeError:
+            raise TargetUnreachable("this machine: the run has ended, and its judges with it") from None
+
+    def _load(self) -> _Judge:
+        work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
+        judge_module = [sys.executable, "-m", "infra.judging.judge", "--wait", "--parent", str(os.getpid())]
+        paths = ["--result", work / "result.json", "--cache", self._folder / "references"]
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the judge
+        process = subprocess.Popen(
+            [*judge_module, *map(str, paths)],
+            cwd=TREE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            text=True,
+            env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work)}),
+        )
+        return _Judge(process, work, errors)
+
+    def _verdict(self, judge: _Judge, request: EvaluationRequest, nonce: str, progress: Progress) -> Evaluation:
+        process = judge.process
+        self._judges.add(process.pid)
+        limit_s = judge_limit_s(request) + (0.0 if self._toolchain == "simulator" else PATIENCE_S)
+        overdue = threading.Timer(limit_s, kill_group, (process.pid,))  # it has limits of its own, and may fail
+        overdue.start()
+        reached = Step.UPLOAD
+
+        def told(step: Step, detail: str) -> None:
+            nonlocal reached
+            reached = step
+            progress(step, detail)
+
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                relay(line, told)
+            status = process.wait()
+        finally:
+            late = not overdue.is_alive()
+            overdue.cancel()
+            self._judges.discard(process.pid)
+            kill_group(process.pid)
+            process.wait()
+        if self._closed:  # what an ended judge says is no verdict, and nobody may keep it for one
+            raise TargetUnreachable("this machine: the run has ended, and its judges with it")
+        if not judge.result.exists() and late:
+            return TimedOut(reached, limit_s)
+        if not judge.result.exists() and status < 0:
+            why = "out of memory, or the candidate did it"
+            return Crashed(reached, f"the judge was killed by signal {-status}: {why}")
+        if not judge.result.exists():
+            judge.errors.seek(0)
+            last = judge.errors.read().decode("utf-8", "replace").strip().splitlines()[-1:] or ["no message"]
+            raise TargetMisconfigured(f"the judge process ended with status {status} and no result: {last[0]}")
+        return wire.decode_result(judge.result.read_text(encoding="utf-8"), nonce=nonce)
 
     def close(self) -> None:
         """Ends what other threads are still evaluating."""
-        self._closed = True
+        with self._choosing:
+            self._closed = True
+            loading, self._next = self._next, None
         for judge in list(self._judges):
             kill_group(judge)
+        if loading is not None:
+            with suppress(OSError):  # where the disk is full it never began
+                loading.result().end()
+        self._starter.shutdown()
         self._scratch.close()
 
 

@@ -137,6 +137,8 @@ class Stage:
     def seconds_left(self) -> float:
         return math.inf
 
+    def reserve(self, seconds: float) -> None: ...
+
     def tell(self, event: Event) -> None: ...
 
     def turn_of(self, round: int, place: int) -> str | None:

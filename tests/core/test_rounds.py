@@ -82,6 +82,7 @@ class Script:
     finals: list[EvaluationRequest] = field(default_factory=list)
     filed: list[Attempt] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
+    reserved: list[float] = field(default_factory=list)
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
     contexts: list[RoundContext] = field(default_factory=list)
     written_for: list[RoundContext] = field(default_factory=list)
@@ -174,6 +175,9 @@ class Script:
     def seconds_left(self) -> float:
         return math.inf
 
+    def reserve(self, seconds: float) -> None:
+        self.reserved.append(seconds)
+
     def tell(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, StepBegan) and event.round != BASELINE_ROUND and event.step is self.interrupt_at:
@@ -242,6 +246,13 @@ def test_a_win_is_remembered_with_its_measured_speed_up() -> None:
     script.run()
     (experience,) = script.memory.experiences
     assert experience.speedup == pytest.approx(1.25) and experience.kernel == "r001t1"
+
+
+def test_what_a_right_kernel_took_to_judge_is_kept_for_the_last_check() -> None:
+    script = Script([measured(100), WRONG, measured(80)])
+    script.run()
+    assert len(script.reserved) == 3, "the input kernel, the second try, the last check; nothing for a wrong one"
+    assert all(0 <= seconds < 60 for seconds in script.reserved)
 
 
 def test_the_next_round_knows_the_reflexion_the_history_and_the_new_parent() -> None:

@@ -44,6 +44,23 @@ def test_the_hours_of_before_a_resume_count(before_s: float, elapsed_s: float, u
     assert spending.seconds_left() == max(0.0, 3600.0 - before_s - elapsed_s)
 
 
+def test_what_the_last_check_takes_is_kept_of_the_hours_but_no_more_than_a_quarter() -> None:
+    clock = Clock()
+    spending = Spending(TimeLimits(hours=1.0), Told(), clock=clock)
+    spending.reserve(100.0)
+    clock.s += 3499.0
+    assert spending.exhausted() is None and spending.seconds_left() == pytest.approx(1.0)
+    clock.s += 1.0
+    assert spending.exhausted() == "the 1 hours are used up, but for 100 s for the last check"
+    spending.reserve(90_000.0)
+    assert spending.seconds_left() == 0.0
+    clock.s = 1000.0
+    assert spending.seconds_left() == 2700.0
+    unlimited = Spending(TimeLimits(), Told())
+    unlimited.reserve(100.0)
+    assert unlimited.seconds_left() == math.inf and unlimited.exhausted() is None
+
+
 def test_without_a_limit_there_is_always_time_left() -> None:
     assert Spending(TimeLimits(), Told()).seconds_left() == math.inf
 

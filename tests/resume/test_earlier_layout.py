@@ -75,6 +75,8 @@ class Quiet:
     def seconds_left(self) -> float:
         return math.inf
 
+    def reserve(self, seconds: float) -> None: ...
+
     @property
     def width(self) -> int:
         return 1
