@@ -310,7 +310,7 @@ def init(invocation: config.Invocation, answer: Answer) -> int:
     written = writing.write_reference(invocation)
     console = Console()
     for line in written.said:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(started_as(line), soft_wrap=True, highlight=False, markup=False)
     return FINISHED
 
 

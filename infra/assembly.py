@@ -6,6 +6,7 @@ Beside `orchestrator.py` and `infra/commands` the only file that reads `config`;
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import signal
 import sys
@@ -93,6 +94,8 @@ from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task
 from infra.terminal import report
 from infra.terminal.dashboard import View, open_view
 from infra.terminal.rejected import rejected
+from infra.tracing.export import NotTraced, open_spans
+from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.idea_bans import BanRule
@@ -194,11 +197,16 @@ def carry_out(
         log = stack.enter_context(EventLog(folder.log))
         view = following.open_view(settings.run.view)
         stack.callback(view.close)
-        observer = Observers(log, view)
+        spans, not_traced = _spans()
+        if spans is not None:
+            stack.callback(spans.close)
+        observer = Observers(log, view, *([spans] if spans is not None else []))
         if cleared:
             observer.tell(events.Notice(cleared))
+        for line in not_traced:
+            observer.tell(events.Notice(line, "warning"))
         try:
-            result = _optimize(settings, problem, provider, target, info, folder, observer, following)
+            result = _optimize(settings, problem, provider, target, info, folder, observer, following, spans)
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -211,7 +219,7 @@ def carry_out(
 
 def _optimize(
     settings: config.Settings, problem: Problem, provider: str, target: Target, info: TargetInfo, folder: RunFolder,
-    observer: Observers, following: Following,
+    observer: Observers, following: Following, spans: RunSpans | None,
 ) -> RunResult:  # fmt: skip
     seconds_before = folder.seconds_used()
     spending = Spending(
@@ -224,7 +232,7 @@ def _optimize(
         predictor = predictor_of(settings, problem.task, info, target)
         stack.callback(predictor.close)
         stopping = Stopping()
-        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor, stopping)
+        proposer = _proposer(settings, problem, provider, info, folder, spending, observer, predictor, stopping, spans)
         proposer = _sweeping(proposer, _swept_settings(settings, provider), predictor, observer)
         observer.tell(
             events.RunStarted(
@@ -281,6 +289,14 @@ def _optimize(
                 return result
             finally:
                 spending.note_time()
+
+
+def _spans() -> tuple[RunSpans | None, tuple[str, ...]]:
+    """And why there are none, where the environment asks for them: a run goes on without."""
+    try:
+        return open_spans(os.environ, config.VERSION), ()
+    except NotTraced as error:
+        return None, (str(error),)
 
 
 def _notices(settings: config.Settings, problem: Problem, provider: str, info: TargetInfo) -> Iterator[str]:
@@ -620,6 +636,7 @@ def _proposer(
     observer: Observers,
     predictor: Predictor,
     stopping: Stopping,
+    spans: RunSpans | None,
 ) -> Proposer:
     """Raises a ModelError where a model cannot be built, and SettingsError where its cost cannot be kept."""
     if provider == "catalogue":
@@ -639,7 +656,7 @@ def _proposer(
             Role.REFLEXION: wanted.reflexion_model,
         }
         named = Named(provider, provider)
-        models = _models(named, replace(told, model=wanted.model), ledger, folder, role_models=role_models)
+        models = _models(named, replace(told, model=wanted.model), ledger, folder, spans, role_models=role_models)
         return _model_proposer(settings, problem, provider, info, models, menu)
     contenders = []
     for each in wanted.take_turns:
@@ -650,7 +667,7 @@ def _proposer(
         told = each.settings(_told(settings, observer, stopping))
         if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
             told = replace(told, base_url=None)
-        models = _models(each, told, ledger, folder, proposer=each.name)
+        models = _models(each, told, ledger, folder, spans, proposer=each.name)
         made = _model_proposer(settings, problem, each.provider, info, models, menu)
         usd = ledger.price_usd(models[Role.EXECUTOR], TYPICAL_ROUND)
         if usd is None:
@@ -718,6 +735,7 @@ def _models(
     told: ProviderSettings,
     ledger: Ledger,
     folder: RunFolder,
+    spans: RunSpans | None,
     *,
     role_models: Mapping[Role, str | None] | None = None,
     proposer: str = "",
@@ -728,6 +746,8 @@ def _models(
 
     def keep(exchange: Exchange) -> None:
         folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
+        if spans is not None:
+            spans.called(exchange, named.provider)
 
     models = models_for_roles(
         named.provider,

@@ -5,6 +5,7 @@ Needs a package index, as an installation does.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from infra.judging.shipment import files_to_ship, judge_fingerprint
@@ -168,3 +170,38 @@ def test_what_travels_to_a_host_is_what_travels_from_a_clone(environment: Path, 
     )
     done = start(environment, tmp_path, "python", "-c", code)
     assert done.stdout.split() == [judge_fingerprint(), *files_to_ship()], done.stderr
+
+
+PROGRAM = """
+import numpy as np
+from nki_optimizer import evaluate, optimize
+
+
+def add_rows(x, y):
+    return x + np.tile(y, (2, 1))
+
+
+inputs = [(256, 2048), (128, 2048)]
+print(evaluate("mine.py", add_rows, inputs=inputs).kind)
+outcome = optimize("mine.py", add_rows, inputs=inputs, rounds=1, provider="catalogue")
+print(outcome.improved, outcome.folder)
+"""
+
+
+def test_the_library_and_its_documents(environment: Path, site: Path, tmp_path: Path) -> None:
+    """A user's program beside a file called as one of ours; its run is read as a document that keeps to its schema."""
+    (tmp_path / "work").mkdir()
+    for name, text in (("program.py", PROGRAM), ("mine.py", SLOW), ("config.py", "raise SystemExit('not theirs')\n")):
+        (tmp_path / "work" / name).write_text(text)
+    ran = start(environment, tmp_path, "python", "program.py")
+    folder = next((tmp_path / "work" / "checkpoints").iterdir())
+    assert ran.stdout.split() == ["measured", "True", str(folder)], ran.stderr
+    shown = start(environment, tmp_path, "nki-optimizer", "show", "--json")
+    document = json.loads(shown.stdout)
+    schema = site / "nki_optimizer/tree/infra/documents/schemas/run-1.schema.json"
+    jsonschema.validate(document, json.loads(schema.read_text()))
+    assert document["schema"] == "nki-optimizer/run/1" and document["folder"] == str(folder)
+    profiled = start(
+        environment, tmp_path, "nki-sim", "profile", "mine.py", "--shape", "256x2048", "128x2048", "--json"
+    )
+    assert json.loads(profiled.stdout)["schema"] == "nki-optimizer/profile/1", profiled.stderr

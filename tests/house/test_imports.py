@@ -25,7 +25,7 @@ ORDER = (
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor",),
     ("infra.engines",),
-    ("infra.prediction", "infra.terminal", "infra.migrating"),
+    ("infra.prediction", "infra.terminal", "infra.migrating", "infra.tracing"),
     ("infra.calibration", "infra.documents"),
     ("infra.targets",),
     ("infra.nki_kernel", "config"),
