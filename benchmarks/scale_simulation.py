@@ -241,7 +241,7 @@ class Run:
             def done() -> None:
                 if counts:
                     machine.evaluated += 1
-                    machine.waits.append(machine.clock.now - since - takes)
+                    machine.waits.append(max(0.0, machine.clock.now - since - takes))
                 end()
 
             machine.cores.serve(takes, done)
