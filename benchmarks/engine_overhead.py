@@ -20,6 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -38,6 +39,8 @@ from tests.e2e import kernels
 from tests.engines.cluster import Cluster, running_cluster
 
 TURNS = 2
+ERRANDS = 200
+_IDLE_S = 10.0
 
 
 def main() -> int:
@@ -52,7 +55,7 @@ def main() -> int:
             print(f"attached in {attach_s:.1f} s; {engine.places} places")
             evaluations(engine, cluster, options.evaluations)
             if options.kernels:
-                pricing(engine, options.kernels)
+                pricing(engine, cluster, options.kernels)
         finally:
             engine.close()
     return 0
@@ -92,16 +95,13 @@ class Clocked:
 
 
 def evaluations(engine: RayEngine, cluster: Cluster, count: int) -> None:
-    task = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0,))
+    task = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0,))
     local = LocalEngine()
     clocked = {"here": Clocked(local), "on Ray": Clocked(engine)}
     targets = {name: EngineTarget(each, "simulator", "trn2") for name, each in clocked.items()}  # type: ignore[arg-type]
     wall: dict[str, list[float]] = {name: [] for name in targets}
     request = EvaluationRequest(task, Candidate("c", kernels.FAST))
-    before: dict[str, float] = {}
     for turn in range(count + 2):  # two more, one for each node: they lay the tree out
-        if turn == 2:
-            before = processor_s(cluster)
         for name, target in targets.items():
             began = time.monotonic()
             result = target.evaluate(request, lambda step, detail: None)
@@ -115,15 +115,35 @@ def evaluations(engine: RayEngine, cluster: Cluster, count: int) -> None:
         )
     over = statistics.median(clocked["on Ray"].beside_s[2:]) - statistics.median(clocked["here"].beside_s[2:])
     print(f"overhead per evaluation over this machine: {1e3 * over:.1f} ms (at most 50)")
-    for name, seconds in processor_s(cluster).items():
-        print(f"processor time per evaluation, {name}: {1e3 * (seconds - before[name]) / count:.1f} ms")
     print(f"bytes per evaluation, both ways: {statistics.median(clocked['on Ray'].sent_bytes):,.0f}")
     local.close()
+    processor_time(engine, cluster)
+
+
+def processor_time(engine: RayEngine, cluster: Cluster) -> None:
+    """Of the cluster's own processes, per errand: of errands that do nothing, else it drowns in what they take idle."""
+    idle = _idle_share(cluster)
+    before, began = processor_s(cluster), time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda n: engine.carry_out(Errand(("-c", "pass"), 60.0), lambda line: None), range(ERRANDS)))
+    passed_s = time.monotonic() - began
+    print(f"{ERRANDS} errands that do nothing: {ERRANDS / passed_s:.0f} a second")
+    for name, seconds in processor_s(cluster).items():
+        used_s = seconds - before[name] - idle[name] * passed_s
+        print(
+            f"processor time per errand, {name}: {1e3 * used_s / ERRANDS:.1f} ms, and {idle[name]:.1%} of a core idle"
+        )
+
+
+def _idle_share(cluster: Cluster) -> dict[str, float]:
+    """Of one core: what the same take where nothing is evaluated."""
+    before = processor_s(cluster)
+    time.sleep(_IDLE_S)
+    return {name: (seconds - before[name]) / _IDLE_S for name, seconds in processor_s(cluster).items()}
 
 
 def processor_s(cluster: Cluster) -> dict[str, float]:
-    """So far, of what works for the cluster and not for a candidate. The nodes' own work goes on without evaluations,
-    too: it is what they take in as much time."""
+    """So far, of what works for the cluster and not for a candidate."""
     found = {"the driver": 0.0, "the head (gcs_server)": 0.0, "the nodes (raylet)": 0.0}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
@@ -142,31 +162,54 @@ def processor_s(cluster: Cluster) -> dict[str, float]:
 # --- pricing ---------------------------------------------------------------------------------------------
 
 
-def pricing(engine: RayEngine, count: int) -> None:
+def pricing(engine: RayEngine, cluster: Cluster, count: int) -> None:
     seed = load_seed("silu")
     preset = ShapePreset("only", (("M", 512), ("N", 7168)))
     task = dataclasses.replace(seed.task(), presets=(preset,), seeds=(0,))
     took: dict[int, list[float]] = {1: [], 2: []}
+    worked: dict[int, list[float]] = {1: [], 2: []}
     prices = []
     for turn in range(TURNS):
-        texts = [f"{seed.kernel_source}\n# number {turn} {number}\n" for number in range(count)]
-        for workers in (1, 2) if turn % 2 == 0 else (2, 1):
-            seconds, found = _priced(engine, task, workers, texts)
+        for workers in (1, 2) if turn % 2 == 0 else (2, 1):  # each time others: a worker remembers what it priced
+            texts = [f"{seed.kernel_source}\nNUMBER = {turn, workers, number}\n" for number in range(count)]
+            seconds, worked_s, found = _priced(engine, cluster, task, workers, texts)
+            worked[workers].append(worked_s)
             took[workers].append(seconds)
             prices.append(sorted(str(price) for price in found.values()))
             print(f"{count} kernels on {workers}: {seconds:.1f} s, {1e3 * seconds / count:.1f} ms each")
     assert all(each == prices[0] for each in prices), "prices depend on who priced them"
     ratio = sum(took[1]) / (2 * sum(took[2]))
-    print(f"scaling efficiency of 2 workers against 1: {ratio:.2f} (at least 0.9)")
+    print(f"scaling efficiency of 2 workers against 1: {ratio:.2f} in elapsed time (at least 0.9)")
+    each_ms = {workers: 1e3 * sum(seconds) / (TURNS * count) for workers, seconds in worked.items()}
+    print(
+        f"processor time of the workers per kernel: {each_ms[1]:.1f} ms on 1, {each_ms[2]:.1f} ms on 2: "
+        f"{each_ms[1] / each_ms[2]:.2f}; cores that were theirs: "
+        f"{sum(worked[1]) / sum(took[1]):.2f} on 1, {sum(worked[2]) / sum(took[2]):.2f} on 2"
+    )
 
 
-def _priced(engine: RayEngine, task: Task, workers: int, texts: Sequence[str]) -> tuple[float, dict[str, float | None]]:
+def workers_s(cluster: Cluster) -> float:
+    """Processor time of all that works in the trees that were sent, and of what that has started and ended."""
+    total = 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            place = Path(os.readlink(path.parent / "cwd"))
+            if any(node.scratch in place.parents for node in cluster.nodes()):
+                fields = path.read_text().rpartition(")")[2].split()
+                total += sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _priced(
+    engine: RayEngine, cluster: Cluster, task: Task, workers: int, texts: Sequence[str]
+) -> tuple[float, float, dict[str, float | None]]:
+    """Seconds that passed, processor seconds of the workers, and the prices."""
     predictor = Predictor(task, "trn2", workers=workers, engine=engine)
     try:
-        predictor([f"{texts[0]}\n# the first, {number}\n" for number in range(4 * workers)])  # everything is started
-        began = time.monotonic()
+        predictor([f"{texts[0]}\nWARM = {number}\n" for number in range(8 * workers)])  # everything is started
+        before_s, began = workers_s(cluster), time.monotonic()
         found = predictor(texts)
-        return time.monotonic() - began, found
+        return time.monotonic() - began, workers_s(cluster) - before_s, found
     finally:
         predictor.close()
 

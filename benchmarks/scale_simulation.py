@@ -30,14 +30,14 @@ EVALUATION_S = (3.13, 6.94, 9.69, 23.96, 45.85, 89.5, 332.64)
 EVALUATION_SMALL_S = (1.06, 1.64, 2.8, 3.81, 4.87, 6.04, 9.59)
 """The same of 72 evaluations at medium shapes."""
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-PRICE_S = 0.12
-"""A kernel priced at its shapes, on one core (benchmarks/engine_overhead.py; a long kernel takes seconds)."""
-DRIVER_CPU_S = 0.010
+PRICE_S = 0.05
+"""A kernel of 2,000 instructions priced, on one core (benchmarks/engine_overhead.py; a long one takes seconds)."""
+DRIVER_CPU_S = 0.0031
 """Of the driver's one thread, per evaluation (the same)."""
-HEAD_CPU_S = 0.004
-"""Of the head's gcs_server, per evaluation: events of a task and its worker (the same)."""
+HEAD_CPU_S = 0.0005
+"""Of the head's gcs_server, per evaluation: more than could be measured of 200 (the same)."""
 BYTES = 30_000
-"""Per evaluation, both ways (the same)."""
+"""Per evaluation, both ways: 7,100 of a small task (the same); a large one has longer texts."""
 LOOP_CPU_S = 0.5
 """Of a run's loop, per candidate: prompts, transforms, journal. Assumed from a catalogue run's processor time."""
 MODEL_S = 180.0
@@ -52,6 +52,8 @@ PRICED = 24 * 72
 AT_ONCE = 26
 """Candidates of one run that are at work at once (accelopt_core.loop.lane.MOST_AT_ONCE)."""
 PRICED_AT_ONCE = 64
+AT_ONCE_PRICED = 8
+"""Kernels handed to a worker together (infra.prediction.predictor.AT_ONCE)."""
 LOOP_MACHINE_CORES = 16
 LINK_BYTES_PER_S = 1.25e9
 """Of the machine where the loops are: 10 Gb/s."""
@@ -205,8 +207,8 @@ class Run:
         self._machine.clock.after(self._machine.scenario.model_s, self._price)
 
     def _price(self) -> None:
-        batches = max(1, self._machine.scenario.priced // 8)
-        self._many(batches, PRICED_AT_ONCE, lambda: 8 * PRICE_S, self._evaluate, counts=False)
+        batches = max(1, self._machine.scenario.priced // AT_ONCE_PRICED)
+        self._many(batches, PRICED_AT_ONCE, lambda: AT_ONCE_PRICED * PRICE_S, self._evaluate, counts=False)
 
     def _evaluate(self) -> None:
         scenario = self._machine.scenario
@@ -239,7 +241,7 @@ class Run:
             def done() -> None:
                 if counts:
                     machine.evaluated += 1
-                    machine.waits.append(machine.clock.now - since - takes)
+                    machine.waits.append(max(0.0, machine.clock.now - since - takes))
                 end()
 
             machine.cores.serve(takes, done)
@@ -257,13 +259,13 @@ class Run:
 
 
 SCENARIOS = (
-    *(Scenario(f"{runs} beam runs", runs) for runs in (1, 10, 25, 50, 100)),
+    *(Scenario(f"{runs}", runs) for runs in (1, 10, 50, 100)),
+    Scenario("10, 144 candidates at once", 10, at_once=BEAM_CANDIDATES),
     Scenario("50, medium shapes", 50, EVALUATION_SMALL_S),
-    Scenario("200, medium shapes", 200, EVALUATION_SMALL_S),
-    Scenario("200, medium, 4 loop machines", 200, EVALUATION_SMALL_S, loop_machines=4),
-    Scenario("200, medium, no model", 200, EVALUATION_SMALL_S, model_s=1.0, loop_machines=4),
-    Scenario("500, medium, 10 loop machines", 500, EVALUATION_SMALL_S, loop_machines=10),
-    Scenario("10 beam runs, 144 at once", 10, at_once=BEAM_CANDIDATES),
+    Scenario("150, medium shapes", 150, EVALUATION_SMALL_S),
+    Scenario("150, medium shapes, 4 loop machines", 150, EVALUATION_SMALL_S, loop_machines=4),
+    Scenario("50, medium shapes, catalogue", 50, EVALUATION_SMALL_S, model_s=1.0),
+    Scenario("50, medium shapes, catalogue, 4 loop machines", 50, EVALUATION_SMALL_S, model_s=1.0, loop_machines=4),
 )
 
 BEGIN, END = "<!-- simulated -->", "<!-- /simulated -->"
