@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,9 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
     wanted: int | None, provider: str, simulated: bool, at_once: int, width: int
 ) -> None:
-    assert assembly._width(wanted, at_once, simulated, provider) == width
+    settings = config.from_keywords({} if wanted is None else {"width": wanted}).settings
+    target = types.SimpleNamespace(width=at_once)
+    assert assembly._width(settings, target, simulated, provider) == width
 
 
 class Heard:
