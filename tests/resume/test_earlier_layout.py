@@ -51,7 +51,11 @@ def said(earlier: Path, *words: str) -> str:
 @pytest.mark.parametrize("run_id", RUNS)
 @pytest.mark.parametrize("command", ["show", "diff"])
 def test_a_run_is_shown_as_it_was(earlier: Path, command: str, run_id: str) -> None:
-    assert said(earlier, command, run_id) == (earlier / f"expected/{run_id}.{command}.txt").read_text()
+    """But for what the program of today says next, and that it tells a model's faults in whole lines."""
+    shown, next_steps, _ = said(earlier, command, run_id).partition("\nnext     ")
+    lines = [line for line in shown.splitlines(keepends=True) if not line.startswith("model failed: ")]
+    assert "".join(lines) == (earlier / f"expected/{run_id}.{command}.txt").read_text()
+    assert bool(next_steps) is (command == "show")
 
 
 def test_all_runs_are_listed_as_they_were(earlier: Path) -> None:
@@ -171,6 +175,7 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
     now = config.to_document(given)
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
     expected["model"] |= {"proposers": [], "usd-per-hour": 3.0}
+    expected["target"] |= {"engine": "local", "neuron-cores": 0}
     assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults
     assert expected["guard"]["max-exploration"] == 3
 
