@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +35,8 @@ class _Started:
     process: subprocess.Popen[str]
     work: Path
     errors: IO[bytes]
+    waited: bool = False
+    """It was started before there was an errand for it."""
 
     def given(self, line: str) -> bool:
         """False: it is gone, before it had it."""
@@ -93,37 +95,52 @@ class Processes:
     def carry_out(self, errand: Errand, told: Callable[[str], None]) -> Came:
         """Raises OSError where it cannot be started, and ProcessesClosed after `close`."""
         began = time.monotonic()
-        started = self._at_work_on(errand)
+        started = self._waiting_for(errand) if errand.input else None
+        came = self._came_of(started, errand, told) if started is not None else None
+        if came is None:
+            started = self._starting(errand).result()
+            started.given(errand.input)
+            self._load_another(errand)
+            came = self._came_of(started, errand, told)
+        assert came is not None
+        return replace(came, seconds=time.monotonic() - began)
+
+    def _came_of(self, started: _Started, errand: Errand, told: Callable[[str], None]) -> Came | None:
+        """None for one that had waited, and was killed before it began."""
         try:
             printed: list[str] = []
-            status, late = self._followed(started, errand.limit_s, told if errand.collect else printed.append)
+
+            def hear(line: str) -> None:
+                printed.append(line)
+                if errand.collect:
+                    told(line)
+
+            status, late = self._followed(started, errand.limit_s, hear)
+            if started.waited and status < 0 and not (printed or late or self._closed):
+                return None
             result = _collected(started.work / errand.collect) if errand.collect else "".join(printed)
             late = late and (result is None or not errand.collect)
-            last_words = _last_words(started.errors) or "no message"
-            return Came(status, result, last_words, late, time.monotonic() - began)
+            return Came(status, result, _last_words(started.errors) or "no message", late, 0.0)
         finally:
             started.end()
 
-    def _at_work_on(self, errand: Errand) -> _Started:
-        """A process with all that it needs: the one that has loaded for such an errand, if it is still there."""
-        if not errand.input:
-            started = self._starting(errand).result()
-            started.given("")
-            return started
-        kind = json.dumps([errand.argv, errand.session, sorted(errand.environment.items())])
+    def _waiting_for(self, errand: Errand) -> _Started | None:
+        """The process that has loaded for such an errand, and now has it, if it is still there."""
         with self._choosing:
             waiting, self._next = self._next, None
-        loaded = waiting[1].result() if waiting is not None else None
-        if loaded is not None and waiting is not None and (waiting[0] != kind or not loaded.given(errand.input)):
-            loaded.end()
-            loaded = None
-        if loaded is None:
-            loaded = self._starting(errand).result()
-            loaded.given(errand.input)
+        if waiting is None:
+            return None
+        started = waiting[1].result()
+        if waiting[0] != _kind_of(errand) or not started.given(errand.input):
+            started.end()
+            return None
+        self._load_another(errand)
+        return replace(started, waited=True)
+
+    def _load_another(self, errand: Errand) -> None:
         with self._choosing:
-            if self._next is None and not self._closed:
-                self._next = (kind, self._starting(errand))
-        return loaded
+            if errand.input and self._next is None and not self._closed:
+                self._next = (_kind_of(errand), self._starting(errand))
 
     def _starting(self, errand: Errand) -> Future[_Started]:
         try:
@@ -242,6 +259,10 @@ class KeptProcess:
 
 class KeptProcessEnded(Exception):
     """It answers no more. One line."""
+
+
+def _kind_of(errand: Errand) -> str:
+    return json.dumps([errand.argv, errand.session, sorted(errand.environment.items())])
 
 
 def _collected(path: Path) -> str | None:

@@ -170,7 +170,7 @@ def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Ss
     started.kill()
     started.wait()
     (job,) = (path.name for path in (far / "jobs").iterdir())
-    (record,) = (checkpoints / "night" / "remote").iterdir()
+    (record,) = (path for path in (checkpoints / "night" / "remote").iterdir() if path.suffix != ".session")
     assert json.loads(record.read_text())["job"] == job and os.stat(record).st_mode & 0o077 == 0
     resumed = orchestrate("--resume", "night", folder=tmp_path)
     assert resumed.status == 0, resumed.errors + resumed.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset
+from infra.engines.local import LocalEngine
 from infra.judging import simulator_toolchain, wire
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.records import to_document
@@ -128,14 +130,19 @@ def test_a_proof_saves_seeds_at_the_full_shape(target: LocalTarget, activation: 
     assert result.checks[-1].startswith(f"{twice.name} ({twice.describe()}): {drawn}"), result.checks
 
 
+def references_of(target: LocalTarget) -> list[Path]:
+    assert isinstance(target.engine, LocalEngine)
+    return sorted(target.engine._scratch.path.glob("session-*/*.complete"))
+
+
 def test_what_the_original_came_to_is_computed_once(target: LocalTarget) -> None:
     judged(target, BY_HAND)
-    kept = sorted((target._folder / "references").glob("*.complete"))
+    kept = references_of(target)
     written = [path.stat().st_mtime_ns for path in kept]
 
     judged(target, SLIGHTLY_MORE)
 
-    again = sorted((target._folder / "references").glob("*.complete"))
+    again = references_of(target)
     assert kept and again == kept
     assert [path.stat().st_mtime_ns for path in again] == written
 

@@ -69,6 +69,19 @@ def test_one_that_was_killed_while_it_waited_is_no_verdict(target: LocalTarget) 
     assert isinstance(evaluated(target), Measured)
 
 
+def test_nor_is_one_that_was_killed_when_it_had_its_job_and_had_not_begun(target: LocalTarget) -> None:
+    assert isinstance(evaluated(target), Measured)
+    (pid,) = waiting(target)
+    os.kill(pid, signal.SIGSTOP)
+    verdicts: list[Evaluation] = []
+    evaluating = threading.Thread(target=lambda: verdicts.append(evaluated(target)))
+    evaluating.start()
+    assert eventually(lambda: set(waiting(target)) > {pid}), "the next one loads: this one has its job"
+    os.kill(pid, signal.SIGKILL)
+    evaluating.join()
+    assert isinstance(verdicts[0], Measured)
+
+
 def test_one_that_was_loaded_for_a_thread_that_is_gone_goes_on(target: LocalTarget) -> None:
     """Linux ends a process with the thread that started it."""
     first = threading.Thread(target=evaluated, args=(target,))
