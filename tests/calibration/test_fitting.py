@@ -73,6 +73,7 @@ def test_a_disturbed_kernel_is_named_and_the_rest_is_recovered() -> None:
         assert abs(each.value / true.get(each.name, each.shipped) - 1) < 0.1, each
 
 
+@pytest.mark.slow
 def test_a_constant_that_a_device_shows_out_of_range_stays_as_shipped_and_says_why() -> None:
     narrow = replace(BY_NAME["dma_row_ns"], most=12.0)
     few = small(DMA, dma_row_ns=narrow)

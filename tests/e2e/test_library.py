@@ -58,6 +58,7 @@ def optimized(tmp_path: Path) -> Callable[..., Outcome]:
     return call
 
 
+@pytest.mark.slow
 def test_a_function_stopped_after_its_first_round_is_gone_on_with_by_the_command(
     optimized: Callable[..., Outcome], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

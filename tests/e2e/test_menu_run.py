@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.e2e.run import orchestrate
 
@@ -23,6 +25,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_points_at_the_menu_never_writes_a_kernel(tmp_path: Path) -> None:
     (tmp_path / "add.py").write_text(SLOW, encoding="utf-8")
     (tmp_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")

@@ -108,6 +108,7 @@ def test_a_simulated_latency_is_the_same_here_and_there(sshd: Sshd, tmp_path: Pa
     assert first is not None and second is not None and first.result.latency_us == second.result.latency_us
 
 
+@pytest.mark.slow
 def test_an_unknown_host_key_is_refused_and_names_the_flag_that_accepts_it(sshd: Sshd, tmp_path: Path) -> None:
     ran = over_ssh(sshd, tmp_path, "--remote-simulator", "--provider", "catalogue")
     assert ran.status == 4

@@ -135,7 +135,7 @@ def of_two_kernels(*second: str) -> list[tuple[str, int, str, str]]:
             "r003at1",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             TWO_KERNELS,
             False,
             of_two_kernels(*["no_improvement"] * 4),
@@ -144,6 +144,7 @@ def of_two_kernels(*second: str) -> list[tuple[str, int, str, str]]:
                 ("c", 1, "no_improvement"), ("d", 1, "duplicate"), ("d", 2, "no_improvement"),
             ],
             "r003at1",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             TWO_KERNELS,
