@@ -19,9 +19,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -29,7 +30,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
-from infra.engines.engine import ANYWHERE, Came, Engine, Errand, Told, Wanted
+from infra.engines.engine import ANYWHERE, Asker, Came, Engine, Errand, Told, Wanted
 from infra.engines.local import LocalEngine
 from infra.engines.ray_engine import RayEngine
 from infra.prediction.predictor import Predictor
@@ -89,16 +90,22 @@ class Clocked:
         began = time.monotonic()
         came = self._engine.carry_out(errand, hear, wanted)
         self.beside_s.append(time.monotonic() - began - came.seconds)
-        texts = [*errand.files.values(), *lines, came.result or ""]
+        texts = [errand.input, *errand.files.values(), *lines, came.result or ""]
         self.sent_bytes.append(sum(len(text.encode()) for text in texts))
         return came
+
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+        return self._engine.open(what, argv, first)
+
+    def close(self) -> None:
+        self._engine.close()
 
 
 def evaluations(engine: RayEngine, cluster: Cluster, count: int) -> None:
     task = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0,))
     local = LocalEngine()
     clocked = {"here": Clocked(local), "on Ray": Clocked(engine)}
-    targets = {name: EngineTarget(each, "simulator", "trn2") for name, each in clocked.items()}  # type: ignore[arg-type]
+    targets = {name: EngineTarget(each, "simulator", "trn2") for name, each in clocked.items()}
     wall: dict[str, list[float]] = {name: [] for name in targets}
     request = EvaluationRequest(task, Candidate("c", kernels.FAST))
     for turn in range(count + 2):  # two more, one for each node: they lay the tree out

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +104,7 @@ class Server:
             since, seconds, then = self._queue.popleft()
             self.waited_s.append(self.clock.now - since)
             self._free -= 1
-            self.clock.after(seconds, lambda seconds=seconds, then=then: self._done(seconds, then))  # type: ignore[misc]
+            self.clock.after(seconds, partial(self._done, seconds, then))
 
     def _done(self, seconds: float, then: Callable[[], None]) -> None:
         self._free += 1
@@ -183,7 +184,7 @@ class Machine:
 
     def run(self) -> Figures:
         for number in range(self.scenario.runs):
-            self.clock.after(self.random.uniform(0, 600), lambda number=number: Run(self, number).plan())  # type: ignore[misc]
+            self.clock.after(self.random.uniform(0, 600), Run(self, number).plan)
         until = 3600 * HOURS
         self.clock.run(until)
         evaluation_waits = self.waits or [0.0]

@@ -120,10 +120,10 @@ def test_installed_it_keeps_everything_in_the_users_folders(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     environment = {} if named is None else {"XDG_DATA_HOME": named}
-    kept = default_folders(tmp_path, environment, Path("/work"))
+    kept = default_folders(tmp_path, environment, Path("/where/it/began"))
     folder = Path(data.format(home="/home/somebody")) / "nki-optimizer"
     assert (kept.checkpoints, kept.memory, kept.calibrations) == (
-        Path("/work/checkpoints"), folder / "rewrites.json", folder / "calibrations",
+        Path("/where/it/began/checkpoints"), folder / "rewrites.json", folder / "calibrations",
     )  # fmt: skip
 
 
