@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import importlib.metadata
 import io
@@ -153,7 +154,7 @@ def _agent(setup: dict[str, Any], fetch: Callable[[], bytes], cores: list[str]) 
         _check_versions(setup)
         folder = _folder()
         _sweep(folder)
-        tree = _tree(folder, setup["key"], fetch)
+        tree = lay_out(folder, setup["key"], fetch)
         agent = _AGENTS[name] = _Agent(tree, os.path.join(folder, "work"), cores)
     return agent
 
@@ -194,36 +195,42 @@ def _folder() -> str:
     return path
 
 
-def _tree(folder: str, key: str, fetch: Callable[[], bytes]) -> str:
-    """Where the bundle of that hash lies unpacked and undamaged."""
-    path = os.path.join(folder, "trees", key)
-    if _is_whole(path):
-        os.utime(path)
-        return path
-    data = fetch()
-    if hashlib.sha256(data).hexdigest() != key:
-        raise Refused(f"what was sent arrived damaged ({len(data):,} bytes)")
-    part = tempfile.mkdtemp(prefix=".part-", dir=os.path.join(folder, "trees"))
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for member in archive.getmembers():
-                _write(part, member.name, archive)
-        subprocess.run(
-            [sys.executable, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", part],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        with open(os.path.join(part, ".whole"), "w", encoding="ascii") as file:
-            file.write(_digest(part))
-        with contextlib.suppress(OSError):  # another worker may have been faster, or it was damaged
-            os.rename(path, f"{part}-damaged")
-        with contextlib.suppress(OSError):
+def lay_out(folder: str, key: str, fetch: Callable[[], bytes]) -> str:
+    """Where the bundle of that hash lies unpacked and undamaged, below `trees` in that folder.
+
+    One worker of a node at a time: the others find what the first laid out. Raises Refused where what came is damaged.
+    """
+    with open(os.path.join(folder, "lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of when its process ends, however it does
+        path = os.path.join(folder, "trees", key)
+        if _is_whole(path):
+            os.utime(path)
+            return path
+        data = fetch()
+        if hashlib.sha256(data).hexdigest() != key:
+            raise Refused(f"what was sent arrived damaged ({len(data):,} bytes)")
+        part = tempfile.mkdtemp(prefix=".part-", dir=os.path.join(folder, "trees"))
+        try:
+            _unpack(data, part)
+            shutil.rmtree(path, ignore_errors=True)  # of it, what was damaged
             os.rename(part, path)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(f"{part}-damaged", ignore_errors=True)
-    if not _is_whole(path):
-        raise Refused(f"{path} does not stay as it was laid out: remove it there")
-    return path
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        if not _is_whole(path):
+            raise Refused(f"{path} does not stay as it was laid out: remove it there")
+        return path
+
+
+def _unpack(data: bytes, root: str) -> None:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive.getmembers():
+            _write(root, member.name, archive)
+    subprocess.run(
+        [sys.executable, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", root],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    with open(os.path.join(root, ".whole"), "w", encoding="ascii") as file:
+        file.write(_digest(root))
 
 
 def _write(root: str, name: str, archive: tarfile.TarFile) -> None:
