@@ -56,12 +56,18 @@ PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
-Command = Literal["run", "init", "doctor", "calibrate", "explain", "runs", "show", "diff", "clean", "config"]
+Command = Literal[
+    "run", "init", "doctor", "calibrate", "explain", "evaluate", "menu", "apply", "runs", "show", "diff", "clean",
+    "config", "mcp",
+]  # fmt: skip
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 JSON_FLAG = "--json"
-WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show")
+WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "evaluate", "menu", "apply")
 """Commands that have a document for scripts (docs/scripts.md)."""
+
+OF_A_KERNEL: tuple[Command, ...] = ("explain", "init", "evaluate", "menu", "apply")
+"""Commands behind which a kernel's file may stand."""
 
 _POSITIVE = Legal(above=0)
 _COUNT = Legal(at_least=1)
@@ -455,6 +461,14 @@ class Invocation:
     """Of `clean`: list only."""
     shapes: tuple[str, ...] = ()
     """Of `init`: of the kernel's tensors in their order, as `128x512:float32`."""
+    original: Path | None = None
+    """Of `evaluate`: the kernel that it was made from."""
+    tool: str = ""
+    """Of `apply`, with `site`: a change of the menu ..."""
+    site: str = ""
+    output: Path | None = None
+    """... and the file for the new kernel."""
+    overwrite: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
@@ -486,6 +500,10 @@ other commands:
   doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
+  evaluate KERNEL.py    one kernel compiled, verified and timed, without a run
+  menu KERNEL.py        the catalogue's changes that apply to it, each with what it is predicted to gain
+  apply KERNEL.py --tool T --site S --output NEW.py     one of them, written to a new file
+  mcp                   serves all of this to an agent, on stdin and stdout: `mcp --help`
   runs                  all runs, newest first
   show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
   diff [RUN-ID]         the best kernel against the input
@@ -521,6 +539,11 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
     made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
     made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
     made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
+    made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP)
+    made.add_argument("--tool", metavar="NAME", default="", help=_TOOL_HELP)
+    made.add_argument("--site", metavar="KEY", default="", help=_SITE_HELP)
+    made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
+    made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
     return made
@@ -528,6 +551,11 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
 
 _JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
 _DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
+_ORIGINAL_HELP = "of evaluate: the kernel that this one was made from, which it is proved equal to where that can be"
+_TOOL_HELP = "of apply: which change, as the menu names it, and with --site where"
+_SITE_HELP = "of apply: where, as the menu names it"
+_OUTPUT_HELP = "of apply: the file for the new kernel"
+_OVERWRITE_HELP = "of apply: also where that file is there already"
 _SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 
@@ -545,6 +573,13 @@ def command_help(command: str, prog: str = program()) -> str:
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     if command == "clean":
         made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
+    if command == "evaluate":
+        made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP.partition(": ")[2])
+    if command == "apply":
+        for flag, metavar, text in (("--tool", "NAME", _TOOL_HELP), ("--site", "KEY", _SITE_HELP),
+                                    ("--output", "NEW.py", _OUTPUT_HELP)):  # fmt: skip
+            made.add_argument(flag, metavar=metavar, help=text.partition(": ")[2])
+        made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.partition(": ")[2])
     if command == "init":
         made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
     add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
@@ -566,7 +601,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--dry-run", "--shape", "--version", "--help"))
+            raise unknown_flag(word, GROUPS, _NO_SETTINGS)
     given: dict[tuple[str, str], Given] = {}
     file = _settings_file(parsed.config, environment, folder)
     if file is not None:
@@ -579,19 +614,23 @@ def read(
     command, words = _command(rest)
     if parsed.json and command not in WITH_JSON:
         raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
-    for flag, given_there, of in (("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init")):
+    for flag, given_there, of in (
+        ("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"),
+        ("--original", parsed.original, "evaluate"), ("--tool", parsed.tool, "apply"), ("--site", parsed.site, "apply"),
+        ("--output", parsed.output, "apply"), ("--overwrite", parsed.overwrite, "apply"),
+    ):  # fmt: skip
         if given_there and command != of:
             raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command in ("explain", "init"):
+    if words and command in OF_A_KERNEL:
         word = words.pop(0)
         if ("run", "kernel") in flags:
             raise SettingsError(f"{command}: {word!r} and --kernel: leave one of the two away")
-        if word.endswith(".py") or "/" in word or command == "init":
+        if word.endswith(".py") or "/" in word or command != "explain":
             flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
         else:
             run_id = word
-    if words and command in ("run", "doctor", "calibrate", "clean"):
+    if words and command in ("run", "doctor", "calibrate", "clean", "mcp"):
         hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
@@ -600,8 +639,17 @@ def read(
     if (host := given.get(("target", "host"))) is not None:
         given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
-    shapes = tuple(parsed.shape)
-    return Invocation(command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, origins)
+    original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
+    return Invocation(
+        command, _settings(given), run_id, parsed.json, parsed.dry_run, tuple(parsed.shape), original, parsed.tool,
+        parsed.site, output, parsed.overwrite, origins,
+    )  # fmt: skip
+
+
+_NO_SETTINGS = (
+    "--config", JSON_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output", "--overwrite",
+    "--version", "--help",
+)  # fmt: skip
 
 
 def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:

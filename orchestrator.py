@@ -17,13 +17,15 @@ from typing import Any, TextIO
 from rich.console import Console
 
 import config
+from accelopt_core.evaluation import Step, latency_label, microseconds
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
-from accelopt_core.ports import ModelError, TargetError, TaskFault
+from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
 from infra import assembly
 from infra.commands import optimize
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
-from infra.documents.run_document import run_document, runs_document
+from infra.documents.kernel_document import ExplanationDocument
+from infra.documents.run_document import kernel_document, run_document, runs_document
 from infra.documents.suite_document import suite_document
 from infra.documents.writing import as_json
 from infra.journal import JournalError, utc_now
@@ -34,8 +36,10 @@ from infra.runs.run_folder import RunFolder, find_run
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
+from infra.tasks.user_files import Folder
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
+from infra.terminal.kernel_table import print_menu, print_verdict
 from infra.terminal.leftover_table import print_found
 from infra.terminal.next_steps import after_suite, print_next
 from infra.terminal.started_as import program, started_as
@@ -209,8 +213,77 @@ def explain(invocation: config.Invocation, answer: Answer) -> int:
     from infra.commands import explain as explaining
 
     found = explaining.explain(invocation)
+    answer.give(ExplanationDocument(found.title, kernel_document(found.title, found.result), found.explanation))
     print_explanation(Console(), found.title, found.result, found.explanation)
     return FINISHED
+
+
+def evaluate(invocation: config.Invocation, answer: Answer) -> int:
+    """One kernel compiled, verified and timed."""
+    from infra.commands import evaluate as evaluating
+
+    named = _named_kernel(invocation)
+    document = evaluating.evaluation(invocation.settings, named, _aloud(invocation), invocation.original)
+    answer.give(document)
+    measured = document.measured
+    print_verdict(
+        Console(), f"{named}  {document.shape}  on {document.target}", document.said, right=document.right,
+        lines=(*measured.verified, document.rests_on) if measured is not None else (),
+        gaps=measured.gaps if measured is not None else (),
+    )  # fmt: skip
+    return FINISHED if document.right else BASELINE
+
+
+def menu(invocation: config.Invocation, answer: Answer) -> int:
+    """What the catalogue may do to a kernel, priced."""
+    from infra.commands import menu as choosing
+
+    named = _named_kernel(invocation)
+    document = choosing.menu(invocation.settings, named, _aloud(invocation))
+    answer.give(document)
+    now = f"{latency_label(document.simulated, document.caveat)}{microseconds(document.latency_us)}"
+    print_menu(Console(), f"{named}  {document.shape}  {now}", document.changes, document.blocked, document.note)
+    return FINISHED
+
+
+def apply(invocation: config.Invocation, answer: Answer) -> int:
+    """One change of the menu, written to a new file."""
+    from infra.commands import menu as choosing
+
+    named, output = _named_kernel(invocation), invocation.output
+    for flag, given in (("--tool", invocation.tool), ("--site", invocation.site), ("--output", output)):
+        if not given:
+            raise SettingsError(f"apply: {flag} is missing: a change has a tool and a site on the menu, and a new file")
+    assert output is not None
+    folder = Folder(output.parent)
+    document = choosing.change(
+        invocation.settings,
+        named,
+        invocation.tool,
+        invocation.site,
+        folder,
+        output.name,
+        overwrite=invocation.overwrite,
+    )
+    answer.give(document)
+    print(f"wrote {report.shown_path(output)}; nothing of it was run yet: `evaluate` it", file=sys.stderr)
+    print(document.diff, end="")
+    return FINISHED
+
+
+def _named_kernel(invocation: config.Invocation) -> str:
+    settings = invocation.settings
+    if not {"run.kernel", "run.task"} & set(invocation.origins):
+        raise SettingsError(f"{invocation.command}: which kernel? orchestrator.py {invocation.command} KERNEL.py")
+    return report.shown_path(settings.run.kernel) if settings.run.kernel is not None else settings.run.task
+
+
+def _aloud(invocation: config.Invocation) -> Progress:
+    def told(step: Step, detail: str) -> None:
+        if invocation.settings.run.view != "quiet":
+            print(f"{step.value}: {detail}", file=sys.stderr)
+
+    return told
 
 
 def diff(invocation: config.Invocation, answer: Answer) -> int:
@@ -223,13 +296,14 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
+    from infra.commands.doctor import examined as examine
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
         return _doctor_of_cluster(invocation.settings, answer)
     examined, status = [], examination.USABLE
     for host in wanted.host or ("",):
-        found = _examined(invocation.settings, host)
+        found = examine(invocation.settings, host)
         examined.append(found)
         if found.report is None:
             status = _complain(found.error, UNREACHABLE)
@@ -264,26 +338,6 @@ def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
         examined.append(ExaminedMachine(found.node.host, usable, "", found.report))
     answer.give(DoctorDocument(all(each.usable for each in examined), tuple(examined)))
     return examination.USABLE if any(each.usable for each in examined) else examination.UNUSABLE
-
-
-def _examined(settings: config.Settings, host: str) -> ExaminedMachine:
-    """`host`: empty for this machine, where the simulator is enough."""
-    from infra import doctor as examination
-
-    if not host:
-        found = examination.examine(settings.target.machine)
-        return ExaminedMachine(host, found.evaluates_on_neuron or found.simulates, "", found)
-    target = assembly.host_target(settings, host)
-    try:
-        found = target.examine()
-    except TargetError as error:
-        return ExaminedMachine(host, False, started_as(str(error)), None)
-    finally:
-        target.close()
-    notes, on_neuron = tuple(target.notes()), found.evaluates_on_neuron
-    usable = on_neuron or (found.simulates and settings.target.remote_simulator)
-    calibration = started_as(assembly.calibration_of_host(settings, host, found)) if on_neuron else None
-    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration, notes)
 
 
 def calibrate(invocation: config.Invocation, answer: Answer) -> int:
@@ -331,17 +385,29 @@ def clean(invocation: config.Invocation, answer: Answer) -> int:
     return status
 
 
+def mcp(invocation: config.Invocation, answer: Answer) -> int:
+    """Serves an agent until it closes our standard input."""
+    from infra.agents.server import serve
+
+    serve(invocation)
+    return FINISHED
+
+
 COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
     "run": run,
     "init": init,
     "doctor": doctor,
     "calibrate": calibrate,
     "explain": explain,
+    "evaluate": evaluate,
+    "menu": menu,
+    "apply": apply,
     "runs": runs,
     "show": show,
     "diff": diff,
     "clean": clean,
     "config": show_config,
+    "mcp": mcp,
 }
 
 if __name__ == "__main__":

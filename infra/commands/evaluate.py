@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import config
@@ -13,7 +15,9 @@ from accelopt_core.evaluation import Evaluation, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from infra import assembly
 from infra.commands.optimize import KernelFile, Reference, called
+from infra.documents.kernel_document import EvaluationDocument, evaluation_document
 from infra.settings_reader import SettingsError
+from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
 
 FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
@@ -21,15 +25,43 @@ FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
 
 
 def evaluated(
-    settings: config.Settings, problem: assembly.Problem, progress: Progress, *, is_input: bool
+    settings: config.Settings,
+    problem: assembly.Problem,
+    progress: Progress,
+    *,
+    is_input: bool,
+    original: Candidate | None = None,
+    gates_only: bool = False,
 ) -> tuple[TargetInfo, Evaluation]:
-    """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said."""
+    """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said.
+    `original`: the kernel that it was made from; it is then held to what a proposed kernel is, and proved equal to that
+    one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified."""
     limits = assembly.loop_settings(settings, "catalogue").limits
     seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
-    candidate = Candidate("input", problem.source)
-    request = EvaluationRequest(problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input)
+    candidate = Candidate("input" if original is None else "changed", problem.source)
+    if original is not None:
+        candidate = replace(candidate, parent_id=original.id)
+    request = EvaluationRequest(
+        problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input, original=original,
+        verify_full_below_us=0.0 if gates_only else None,
+    )  # fmt: skip
     with closing(assembly.target_of(settings)) as target:
         return target.describe(), target.evaluate(request, progress)
+
+
+def evaluation(
+    settings: config.Settings, kernel: str, progress: Progress, original: Path | None = None
+) -> EvaluationDocument:
+    """The verdict on the settings' kernel. `kernel`: as it was named; `original`: what it was made from.
+
+    Whatever is wrong with the kernel is in the verdict; raises what `evaluate` raises.
+    """
+    problem = assembly.problem_of(settings)
+    before = Candidate("input", kernel_text(original)) if original is not None else None
+    if before is not None and before.content_hash == Candidate("", problem.source).content_hash:
+        before = None
+    info, result = evaluated(settings, problem, progress, is_input=False, original=before)
+    return evaluation_document(kernel, problem.task, info, result)
 
 
 def evaluate(

@@ -185,8 +185,8 @@ def run_document(summary: RunSummary) -> RunDocument:
         rounds=_rounds(summary),
         improved=summary.improved,
         speedup=_speedup(summary),
-        baseline=_kernel(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
-        best=_kernel(best.candidate.id, best.result) if best else None,
+        baseline=kernel_document(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
+        best=kernel_document(best.candidate.id, best.result) if best else None,
         folder=str(summary.folder.path.absolute()),
         best_kernel=str(summary.folder.best_kernel.absolute()) if best else None,
         diff="".join(f"{line}\n" for line in diff_of(summary)),
@@ -229,7 +229,7 @@ def _speedup(summary: RunSummary) -> float | None:
     return summary.speedup_basis_us / summary.best.result.latency_us
 
 
-def _kernel(name: str, result: Measured) -> KernelDocument:
+def kernel_document(name: str, result: Measured) -> KernelDocument:
     profile = result.profile
     return KernelDocument(
         name, result.latency_us, result.min_us, result.max_us, result.samples, result.simulated, result.machine,

@@ -17,6 +17,13 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter
 
 from infra.documents.doctor_document import DoctorDocument
+from infra.documents.kernel_document import (
+    ChangedDocument,
+    EvaluationDocument,
+    ExplanationDocument,
+    MenuDocument,
+    MigrationDocument,
+)
 from infra.documents.run_document import RunDocument, RunsDocument
 from infra.documents.suite_document import SuiteDocument
 from infra.records import to_document
@@ -27,6 +34,11 @@ KINDS: tuple[type, ...] = (
     RunsDocument,
     SuiteDocument,
     DoctorDocument,
+    EvaluationDocument,
+    MenuDocument,
+    ChangedDocument,
+    MigrationDocument,
+    ExplanationDocument,
     ProfileDocument,
     CheckDocument,
     ErrorDocument,

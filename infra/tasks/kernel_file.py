@@ -6,6 +6,7 @@ Read as text: nothing of it is executed here.
 from __future__ import annotations
 
 import ast
+import io
 import keyword
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from accelopt_core.candidate import parsed
 from accelopt_core.task import ENTRY_POINTS, Surroundings
 from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.user_files import read_bytes, read_text
 from nki_sim.migrate.command import kernels_of
 
 MOST_FILES = 1000
@@ -36,7 +38,7 @@ _PROJECT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 def kernel_text(kernel: Path) -> str:
     """Of a kernel's file. Raises TaskInvalid."""
     try:
-        return kernel.read_text(encoding="utf-8-sig")
+        return read_text(kernel)
     except UnicodeDecodeError as error:
         raise TaskInvalid(f"{kernel}: cannot be read: {error}; save it as UTF-8") from error
     except OSError as error:
@@ -275,8 +277,10 @@ _DECLARED = re.compile(r"\A(?:.*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 def _text(path: Path) -> str:
     """As Python reads it; it travels as UTF-8, and says so."""
     try:
-        with tokenize.open(path) as file:
-            text, encoding = file.read(), file.encoding
+        read = io.BytesIO(read_bytes(path))
+        encoding, _ = tokenize.detect_encoding(read.readline)
+        read.seek(0)
+        text = io.TextIOWrapper(read, encoding).read()
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise TaskInvalid(f"{path}, which the kernel imports, cannot be read: {error}; save it as UTF-8") from error
     declared = _DECLARED.match(text)

@@ -15,6 +15,7 @@ from typing import Any
 from accelopt_core.candidate import source_hash
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from infra.tasks.reference_reader import TaskInvalid, read_reference
+from infra.tasks.user_files import read_text
 
 SEEDS = Path(__file__).resolve().parents[2] / "nkibench_seeds"
 
@@ -190,7 +191,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except FileNotFoundError:
         raise TaskNotFound(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

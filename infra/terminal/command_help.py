@@ -69,6 +69,61 @@ examples:
 exit codes: 0 explained · 2 usage · 3 the kernel is wrong or does not compile · 4 target unreachable
 """
 
+EVALUATE_HELP = """\
+One kernel compiled, verified with every seed and input distribution, and timed, without a run; nothing is changed. With
+--original FILE it is held to what a proposed kernel is held to, and proved equal to that one where it can be.
+"""
+
+EVALUATE_EXAMPLES = """\
+examples:
+  python3 orchestrator.py evaluate mine.py                        its reference is found beside it, as for a run
+  python3 orchestrator.py evaluate changed.py --problem ref.py --original mine.py --json
+
+exit codes: 0 right · 2 usage · 3 the kernel is wrong or does not compile · 4 target unreachable
+"""
+
+MENU_HELP = """\
+The built-in catalogue's changes that apply to a kernel, the best first, each with the gain that the simulated machine
+predicts and with the tool and the site by which `apply` carries it out; and what keeps it from closing the larger gaps.
+The kernel is tested at its cheaper shapes only: `evaluate` verifies it.
+"""
+
+MENU_EXAMPLES = """\
+examples:
+  python3 orchestrator.py menu mine.py --problem ref.py
+  python3 orchestrator.py menu --task bmm --preset small --json
+
+exit codes: 0 there is a menu, maybe an empty one · 2 usage · 3 the kernel is wrong or does not compile
+"""
+
+APPLY_HELP = """\
+One change of a kernel's menu, carried out and written to a new file. Tool and site are those that `menu` names. Nothing
+of the new kernel is run: evaluate it. A file that is there is overwritten with --overwrite only.
+"""
+
+APPLY_EXAMPLES = """\
+examples:
+  python3 orchestrator.py apply mine.py --tool grow-literal --site 12:0 --output mine_2.py
+
+exit codes: 0 written · 2 usage, no such change, or there is such a file
+"""
+
+MCP_HELP = """\
+Serves an agent over the Model Context Protocol, on stdin and stdout, until it closes stdin: evaluate, profile, check,
+menu, apply, migrate, doctor, and runs that it can start, follow and stop. All files are named below the folder that it
+is started in, and none outside of it is read or written for an agent. Where candidates are evaluated, with which
+model, and what a run may cost is said here, by flags, and no agent changes it; without --provider runs ask no model.
+"""
+
+MCP_EXAMPLES = """\
+examples:
+  python3 orchestrator.py mcp                                  the simulated machine
+  python3 orchestrator.py mcp ubuntu@10.0.0.1                  a Trn2, over SSH
+  python3 orchestrator.py mcp --provider anthropic --max-cost 5     runs that it starts may cost so much each
+
+It needs the package mcp: pip install 'nki-optimizer[mcp]' (docs/agents.md).
+"""
+
 INIT_HELP = """\
 Writes KERNEL_reference.py beside a kernel: the NumPy module that says what it must compute, to be filled in. The
 kernel's parameters are taken from its signature. Their shapes are those of --shape, or else the smallest at which the
@@ -109,11 +164,21 @@ _EXPLAINED_BY = (
     "machine", "compile-timeout", "run-timeout", "candidate-memory",
 )  # fmt: skip
 
+_APPLIED_BY = ("kernel", "problem", "function", "migrate", "task", "preset")
+_SERVED_BY = (
+    "checkpoints", "memory", "host", "remote-simulator", "machine", "engine", "compile-timeout", "run-timeout",
+    "candidate-memory", "provider", "model", "proposers", "base-url", "max-cost", "max-tokens", "max-hours",
+)  # fmt: skip
+
 _CLEANED_BY = ("checkpoints", "ssh-port", "identity", "ssh-config", "known-hosts", "remote-dir", "connect-timeout")
 
 COMMAND_HELP: Mapping[str, CommandHelp] = {
     "calibrate": CommandHelp("USER@HOST", CALIBRATE_HELP, CALIBRATE_EXAMPLES, ("calibration", "target")),
     "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("function", "machine")),
     "clean": CommandHelp("[USER@HOST ...]", CLEAN_HELP, CLEAN_EXAMPLES, ("run", "target"), _CLEANED_BY),
+    "evaluate": CommandHelp("KERNEL.py", EVALUATE_HELP, EVALUATE_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
+    "menu": CommandHelp("KERNEL.py", MENU_HELP, MENU_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
+    "apply": CommandHelp("KERNEL.py", APPLY_HELP, APPLY_EXAMPLES, ("run",), _APPLIED_BY),
+    "mcp": CommandHelp("[USER@HOST ...]", MCP_HELP, MCP_EXAMPLES, ("run", "target", "model", "budget"), _SERVED_BY),
     "explain": CommandHelp("[KERNEL.py | RUN-ID]", EXPLAIN_HELP, EXPLAIN_EXAMPLES, ("run", "target"), _EXPLAINED_BY),
 }

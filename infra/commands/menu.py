@@ -1,0 +1,84 @@
+"""What the built-in catalogue may do to one kernel, priced; and one of these changes, carried out."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import closing
+from pathlib import Path
+
+import config
+from accelopt_core.candidate import Candidate
+from accelopt_core.catalogue.explaining import LIMIT_S
+from accelopt_core.catalogue.menu import CatalogueMenu
+from accelopt_core.catalogue.rewrites import SiteName, carried_out
+from accelopt_core.evaluation import Measured
+from accelopt_core.ports import Progress
+from accelopt_core.proposer import RoundContext
+from accelopt_core.transforms.base import TransformError
+from accelopt_core.transforms.registry import TRANSFORMS
+from infra import assembly
+from infra.commands.evaluate import evaluated
+from infra.documents.kernel_document import ChangedDocument, MenuDocument
+from infra.settings_reader import SettingsError
+from infra.tasks.user_files import Folder
+from nki_sim import ties
+
+
+def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s: float = LIMIT_S) -> MenuDocument:
+    """`kernel`: as it was named. `limit_s`: most seconds for pricing.
+
+    The kernel is compiled, tested at its cheaper shapes and timed. Raises what a run raises before it begins,
+    BaselineRejected among it.
+    """
+    problem = assembly.problem_of(settings)
+    task, candidate = problem.task, Candidate("input", problem.source)
+    info, result = evaluated(settings, problem, progress, is_input=True, gates_only=True)
+    if not isinstance(result, Measured):
+        raise problem.rejected(result)
+    context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us)
+    with closing(assembly.predictor_of(settings, task, info)) as predictor:
+        offers = CatalogueMenu(predictor, limit_s, tie=ties.shipped().within).offers(context)
+    return MenuDocument(
+        kernel, task.name, task.full.describe(), result.latency_us, result.simulated, result.caveat, result.checks,
+        offers.offers, dict(offers.tools or {}), offers.tie_us, offers.not_priced, offers.blocked, offers.note,
+    )  # fmt: skip
+
+
+def change(
+    settings: config.Settings, kernel: str, tool: str, site: str, folder: Folder, output: str, *, overwrite: bool
+) -> ChangedDocument:
+    """Carries out the change of a menu that `tool` and `site` name, and writes the new kernel to `output` in `folder`.
+
+    Raises SettingsError for a change that there is not, Outside where the file may not be written, and what is wrong
+    with the kernel as `menu` does.
+    """
+    path = folder.new_file(output, overwrite=overwrite)
+    problem = assembly.problem_of(settings)
+    try:
+        made = carried_out(problem.source, [SiteName(tool, site)], problem.task.around)
+    except KeyError:
+        known = ", ".join(sorted(each.name for each in TRANSFORMS))
+        raise SettingsError(f"apply: no tool is called {tool!r}; there are: {known}") from None
+    except TransformError as error:
+        raise SettingsError(
+            f"apply: {tool} cannot be used at {site!r} of this kernel ({error}): ask for its menu again, and copy tool "
+            "and site from there"
+        ) from None
+    overwrote = written(folder, path, made, overwrite=overwrite)
+    return ChangedDocument(kernel, tool, site, output, overwrote, difference(problem.source, made, kernel, output))
+
+
+def written(folder: Folder, path: Path, text: str, *, overwrite: bool) -> bool:
+    """Whether something was there before. Raises SettingsError and Outside."""
+    before = path.exists()
+    try:
+        folder.write(path, text, overwrite=overwrite)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written: {error.strerror}") from None
+    return before
+
+
+def difference(before: str, after: str, old: str, new: str) -> str:
+    """Unified."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), old, new, lineterm="")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,92 @@
+"""One kernel's simulated latency and where it goes, at given shapes or its reference's: nothing is verified.
+
+As `nki-sim profile`, and the kernel is traced as a candidate is: in a process of its own, without files or network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import config
+from accelopt_core.task import Surroundings
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    CandidateFault,
+    CompileError,
+    Constant,
+    ConstantArgument,
+    StepTimeout,
+    TensorArgument,
+    ToolchainMissing,
+)
+from infra import assembly
+from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.prediction.predictor import kernel_arguments
+from infra.settings_reader import SettingsError
+from infra.tasks.kernel_file import kernel_text, surroundings_of
+from infra.tasks.plain_reference import dtype_named
+from infra.tasks.reference_reader import TaskInvalid
+from nki_sim.documents import ProfileDocument, profile_document
+
+SHAPE = re.compile(r"([1-9]\d{0,9}(?:x[1-9]\d{0,9}){0,7})(?::(\w{1,30}))?")
+"""`128x512:float32`"""
+
+
+def profile(
+    settings: config.Settings, kernel: str, shapes: Sequence[str], constants: Sequence[Constant]
+) -> ProfileDocument:
+    """`kernel`: as it was named. `shapes`: of its tensors, in the order of its parameters, which `constants` follow;
+    without shapes its arguments are the reference's.
+
+    Raises SettingsError, TaskInvalid, TaskNotFound and TaskFault for what is wrong with the call, the reference or the
+    kernel.
+    """
+    source, around, arguments = _what(settings, shapes, constants)
+    machine = settings.target.machine
+    calibration = assembly.calibrations_of(settings).for_simulator(machine)
+    with closing(SimulatorToolchain(machine, calibration=calibration)) as simulator:
+        try:
+            program = simulator.compile(source, arguments, settings.target.compile_timeout_s, around)
+            if program.counts:
+                raise SettingsError(
+                    f"profile: how often the device loops of {kernel} run is decided by its inputs: evaluate it"
+                )
+            measured = program.measurement
+        except CompileError as error:
+            at = f"{kernel}:{error.line}" if error.line is not None else kernel
+            raise TaskInvalid(f"{at}: does not compile: {error.message}") from None
+        except StepTimeout as error:
+            raise TaskInvalid(f"{kernel}: it took longer than {error.limit_s:g} s to {error.step.value}") from None
+        except CandidateFault as error:
+            raise TaskInvalid(f"{kernel}: {error}") from None
+        except ToolchainMissing as error:
+            raise SettingsError(f"profile: {error}") from None
+    return profile_document(kernel, measured, None)
+
+
+def _what(
+    settings: config.Settings, shapes: Sequence[str], constants: Sequence[Constant]
+) -> tuple[str, Surroundings, Sequence[ArgumentSpec]]:
+    """The kernel's text, what it is loaded with, and its arguments."""
+    if shapes:
+        kernel: Path | None = settings.run.kernel
+        if kernel is None:
+            raise SettingsError("profile: shapes are of a kernel file: name it")
+        text = kernel_text(kernel)
+        given = [tensor("profile", shape) for shape in shapes]
+        return text, surroundings_of(kernel, text, settings.run.function), [*given, *map(ConstantArgument, constants)]
+    if constants:
+        raise SettingsError("profile: constants go with shapes; without those the reference says what they are")
+    problem = assembly.problem_of(settings)
+    return problem.source, problem.task.around, kernel_arguments(problem.task)[-1]
+
+
+def tensor(command: str, text: str) -> TensorArgument:
+    """Of `128x512:float32`. Raises SettingsError, and TaskInvalid for an unknown dtype."""
+    matched = SHAPE.fullmatch(text)
+    if matched is None:
+        raise SettingsError(f"{command}: {text!r} is no shape: write it as 128x512:float32")
+    return TensorArgument(tuple(map(int, matched[1].split("x"))), dtype_named(command, matched[2] or "float32").name)
