@@ -602,8 +602,10 @@ def read(
     for word in rest:
         if word.startswith("-"):
             raise unknown_flag(word, GROUPS, _NO_SETTINGS)
+    command, words = _command(rest)
     given: dict[tuple[str, str], Given] = {}
-    file = _settings_file(parsed.config, environment, folder)
+    # A file in the folder that an agent works in is the agent's word as well, and this one is for the server's user.
+    file = _settings_file(parsed.config, environment, folder, usual=command != "mcp")
     if file is not None:
         try:
             given |= read_document(GROUPS, read_toml(file), file.name, file.parent)
@@ -611,7 +613,6 @@ def read(
             raise SettingsError(str(error)) from None
     given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))
     flags = read_flags(GROUPS, parsed, folder)
-    command, words = _command(rest)
     if parsed.json and command not in WITH_JSON:
         raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
     for flag, given_there, of in (
@@ -661,12 +662,13 @@ def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invo
     return Invocation("run", _settings(given), origins={f"{g}.{n}": v.origin for (g, n), v in given.items()})
 
 
-def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path) -> Path | None:
+def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path, usual: bool) -> Path | None:
+    """`usual`: the one in the folder is read where none is named."""
     named = flag or environment.get(CONFIG_VARIABLE)
     if named:
         return folder / Path(named).expanduser()
-    usual = folder / CONFIG_FILE
-    return usual if usual.exists() else None
+    there = folder / CONFIG_FILE
+    return there if usual and there.exists() else None
 
 
 def _command(words: list[str]) -> tuple[Command, list[str]]:

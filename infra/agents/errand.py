@@ -1,0 +1,341 @@
+"""The process that carries out one call of a tool: a line of JSON in, lines of JSON out, and it ends.
+
+    python -m infra.agents.errand
+
+Whoever started it keeps its standard input open: when that ends, this ends too, with all that it started. What is
+answered goes to a copy of standard output that nothing else has; whatever else prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import config
+from accelopt_core.evaluation import Step
+from accelopt_core.loop.events import Event, RoundEnded, RunStarted
+from accelopt_core.loop.rounds import BaselineRejected
+from accelopt_core.ports import ModelError, TargetError, TaskFault
+from infra import assembly
+from infra.agents import requests
+from infra.agents.tools import GRACE_S, TOOLS
+from infra.commands import doctor, evaluate, menu, migrate, optimize, profile
+from infra.documents.doctor_document import DoctorDocument
+from infra.documents.run_document import run_document
+from infra.documents.writing import as_json
+from infra.isolation.processes import children
+from infra.journal import JournalError, utc_now
+from infra.llm.prices import BadPriceFile
+from infra.llm.provider import UnknownProvider
+from infra.runs.run_folder import RunFolder, find_run, new_run_id
+from infra.settings_reader import SettingsError
+from infra.tasks.kernel_file import kernel_text
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import SEEDS, TaskNotFound, load_seed
+from infra.tasks.user_files import Folder, Outside, confine
+from infra.terminal import report
+from infra.terminal.dashboard import View, open_view
+from nki_sim import lint
+from nki_sim.documents import check_document
+
+FAULTS = (
+    SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError, BaselineRejected,
+    TargetError, ModelError,
+)  # fmt: skip
+"""What is wrong with a call, a kernel or a machine, in one line."""
+
+MOST_ENTRIES = 20_000
+"""Files of a run's folder that are looked at."""
+LIGHT_BYTES = 4 << 30
+"""Of memory, for what only reads a kernel's text."""
+LIGHT = (requests.Check, requests.Apply, requests.FollowRun)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call, as the server hands it over."""
+
+    request: requests.Request
+    settings: config.Settings
+    """The server's: where kernels are evaluated, with which model, at which cost."""
+    folder: Folder
+    limit_s: float
+
+
+class Answers:
+    """Lines for the server, from several threads."""
+
+    def __init__(self, fd: int) -> None:
+        self._file = os.fdopen(fd, "w", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def say(self, **what: Any) -> None:
+        with self._lock, contextlib.suppress(OSError, ValueError):  # nobody listens any more: the watch ends us
+            self._file.write(json.dumps(what) + "\n")
+            self._file.flush()
+
+    def step(self, step: Step, detail: str) -> None:
+        self.say(progress=f"{step.value}: {detail}")
+
+
+def main() -> int:
+    answers = Answers(os.dup(1))
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _leave)
+    said = json.loads(_first_line())
+    threading.Thread(target=_end_with_the_server, name="watch", daemon=True).start()
+    try:
+        kind = TOOLS[said["tool"]].takes
+        folder = Folder(Path(said["folder"]))
+        os.chdir(folder.path)
+        confine(folder.path, SEEDS)
+        settings = config.from_document(said["settings"], "the server's settings")
+        job = Job(requests.read(kind, said["arguments"]), settings, folder, float(said["limit_s"]))
+        if kind in LIGHT:
+            _limit(job)
+        document = CARRIED_OUT[kind](job, answers)
+    except FAULTS as error:
+        answers.say(error=_one_line(str(error)))
+        return 2
+    except (MemoryError, RecursionError) as error:
+        answers.say(error=f"{type(error).__name__}: this kernel's text is too large or too deep to be read")
+        return 2
+    except Exception as error:
+        traceback.print_exc()
+        answers.say(error=_one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}"))
+        return 1
+    answers.say(document=json.loads(as_json(document)))
+    return 0
+
+
+# --- ending -----------------------------------------------------------------------------------------
+
+
+def _first_line() -> bytes:
+    """Read without a buffer: what follows is for the watch."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1 << 16)
+        if not part:
+            break
+        line += part
+    return line
+
+
+def _end_with_the_server() -> None:
+    """The end of our input means: stop. Asked twice, as a person would, and then no more."""
+    while os.read(0, 1 << 16):
+        pass
+    for patience_s in (GRACE_S, GRACE_S / 4):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(patience_s)
+    for pid in children():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough, and what is ending must not be stopped halfway
+    sys.exit(128 + number)  # by way of every `finally`, which ends what was started
+
+
+def _limit(job: Job) -> None:
+    cpu = max(1, int(job.limit_s) + 1)
+    for which, value in ((resource.RLIMIT_AS, LIGHT_BYTES), (resource.RLIMIT_CPU, cpu)):
+        _, hard = resource.getrlimit(which)
+        if sys.platform == "linux" or which == resource.RLIMIT_CPU:  # macOS does not enforce an address-space limit
+            resource.setrlimit(which, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:2000]
+
+
+# --- the tools --------------------------------------------------------------------------------------
+
+
+def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
+    """The server's settings, for this kernel. Raises what is wrong with its files."""
+    named = getattr(request, "kernel", None)
+    kernel = job.folder.file(named) if named is not None else None
+    seed = load_seed(request.task) if request.task is not None else None
+    if request.reference is not None:
+        problem: Path | None = job.folder.file(request.reference)
+    else:
+        problem = seed.reference_path if seed is not None and kernel is not None else None
+    run = replace(
+        job.settings.run, kernel=kernel, problem=problem, task=request.task or job.settings.run.task,
+        function=request.function, preset=getattr(request, "preset", None), suite=None, in_place=False, migrate=False,
+        resume=None, run_id=None, view="quiet",
+    )  # fmt: skip
+    return replace(job.settings, run=run)
+
+
+def _named(request: requests.OfAKernel) -> str:
+    return request.kernel or request.task or ""
+
+
+def _evaluate(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Evaluate)
+    original = job.folder.file(request.original) if request.original is not None else None
+    return evaluate.evaluation(_of_a_kernel(job, request), _named(request), answers.step, original)
+
+
+def _profile(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Profile)
+    settings = _of_a_kernel(job, request)
+    short = min(settings.target.compile_timeout_s, job.limit_s)
+    settings = replace(settings, target=replace(settings.target, compile_timeout_s=short))
+    return profile.profile(settings, request.kernel, request.shapes, request.constants)
+
+
+def _check(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Check)
+    source = kernel_text(job.folder.file(request.kernel))
+    return check_document(request.kernel, request.nki, lint.check_source(source, request.nki, hints=request.hints))
+
+
+def _menu(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Menu)
+    settings = _of_a_kernel(job, request)
+    return menu.menu(settings, _named(request), answers.step, limit_s=request.pricing_seconds)
+
+
+def _apply(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Apply)
+    return menu.change(
+        _of_a_kernel(job, request), _named(request), request.tool, request.site, job.folder, request.output,
+        overwrite=request.overwrite,
+    )  # fmt: skip
+
+
+def _migrate(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.Migrate)
+    settings = _of_a_kernel(job, request)
+    return migrate.migrate(
+        settings, request.kernel, request.shapes, request.constants, job.folder, request.output,
+        overwrite=request.overwrite, limit_s=job.limit_s,
+    )  # fmt: skip
+
+
+def _doctor(job: Job, answers: Answers) -> Any:
+    examined = tuple(doctor.examined(job.settings, host) for host in job.settings.target.host or ("",))
+    return DoctorDocument(all(each.usable for each in examined), examined)
+
+
+# --- runs -------------------------------------------------------------------------------------------
+
+
+class _Followed:
+    """A run's view: its lines go to standard error, where the server keeps the last; rounds are told as they end."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._lines = open_view("plain")
+
+    def tell(self, event: Event) -> None:
+        self._lines.tell(event)
+        if isinstance(event, RunStarted):
+            self._answers.say(started=event.run_id)
+        elif isinstance(event, RoundEnded):
+            self._answers.say(progress=f"round {event.attempt.round}: {event.attempt.summary}")
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]) -> Any:
+    def opened(kind: str) -> View:
+        return _Followed(answers)
+
+    invocation = config.Invocation("run", settings, origins=origins)
+    return run_document(optimize.carried_out(invocation, assembly.Following(opened)).summary)
+
+
+def _start(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.StartRun)
+    settings = _of_a_kernel(job, request)
+    name = Path(_named(request)).stem
+    run = replace(
+        settings.run, run_id=new_run_id(name, utc_now()), rounds=request.rounds, patience=request.patience, view="plain"
+    )
+    least = min(request.hours, job.settings.budget.max_hours or request.hours)
+    budget = replace(settings.budget, max_hours=least)
+    settings = replace(settings, run=run, budget=budget)
+    return _run(answers, settings, {"run.kernel": "--kernel", "run.task": "--task"})
+
+
+OF_THE_RUN = ("kernel", "problem", "function", "task", "preset", "patience")
+"""All that a run that is resumed says itself, and its rounds where nobody else does: its folder is not ours alone, and
+what would start programs, reach hosts or write elsewhere is as the server was told."""
+
+
+def _resume(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.ResumeRun)
+    folder = _found(job, request.run_id)
+    rounds = request.rounds or job.settings.run.rounds
+    run = replace(
+        job.settings.run, resume=folder.run_id, rounds=rounds, view="plain", suite=None, in_place=False, migrate=False
+    )
+    kept = {f"run.{name}" for name in (*OF_THE_RUN, *(["rounds"] if request.rounds is None else []))}
+    ours = {f"{group}.{each.name}" for group, kind in config.GROUPS.items() for each in fields(kind)} - kept
+    return _run(answers, replace(job.settings, run=run), dict.fromkeys(ours, "--resume"))
+
+
+def _follow(job: Job, answers: Answers) -> Any:
+    request = job.request
+    assert isinstance(request, requests.FollowRun)
+    return run_document(report.summary_of(_found(job, request.run_id or config.LATEST)))
+
+
+def _found(job: Job, run_id: str) -> RunFolder:
+    """Raises Outside where a link in the run's folder could lead elsewhere."""
+    checkpoints = job.settings.run.checkpoints
+    folder = find_run(checkpoints, run_id)
+    entries = 0
+    for where, folders, files in os.walk(folder.path):
+        for name in (*folders, *files):
+            entries += 1
+            if entries > MOST_ENTRIES or os.path.islink(os.path.join(where, name)):
+                raise Outside(f"run {folder.run_id}: its folder holds a link, or more than {MOST_ENTRIES:,} files")
+    if checkpoints.is_symlink() or folder.path.is_symlink():
+        raise Outside(f"run {folder.run_id}: its folder is a link")
+    return folder
+
+
+CARRIED_OUT: dict[type[requests.Request], Callable[[Job, Answers], Any]] = {
+    requests.Evaluate: _evaluate,
+    requests.Profile: _profile,
+    requests.Check: _check,
+    requests.Menu: _menu,
+    requests.Apply: _apply,
+    requests.Migrate: _migrate,
+    requests.Doctor: _doctor,
+    requests.StartRun: _start,
+    requests.ResumeRun: _resume,
+    requests.FollowRun: _follow,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The tools over the Model Context Protocol, by its official SDK: the only file that knows it.
+
+This process reads messages, checks them and starts processes; no kernel is read or run in it. The protocol has copies
+of standard input and output that nothing else here, and no process that is started, ever sees.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+import config
+from infra.agents import requests
+from infra.agents.background import Runs, TooMany
+from infra.agents.children import ErrandFailed, carried_out
+from infra.agents.server import Terms
+from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
+from infra.documents.writing import schema_file
+from infra.tasks.user_files import Outside
+
+AT_ONCE = 2
+"""Calls at work; each keeps a core or two busy ..."""
+WAITING = 14
+"""... and calls that wait for that; more are refused."""
+MOST_LINE = 256 << 10
+"""Bytes of one message to us: the largest that a tool takes has a tenth."""
+MOST_ANSWER = 4 << 20
+_MOST_LOG = 12
+"""Lines of a run's log that are shown."""
+
+
+def serve(terms: Terms) -> None:
+    anyio.run(_serve, terms)
+
+
+async def _serve(terms: Terms) -> None:
+    wire = _Wire()
+    async with anyio.create_task_group() as background:
+        calls = _Calls(terms, Runs(background))
+        server: Server[Any] = Server(
+            "nki-optimizer", version=config.VERSION, instructions=INSTRUCTIONS,
+            on_list_tools=calls.listed, on_call_tool=calls.called,
+        )  # fmt: skip
+        async with stdio_server(wire, wire) as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
+        background.cancel_scope.cancel()
+
+
+class _Wire:
+    """Messages as lines, of bounded length; what is no message is answered with an error, and dropped."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        self._input, self._output = os.dup(0), os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        os.close(nothing)
+        self._writing = anyio.Lock()
+
+    async def write(self, text: str) -> None:
+        async with self._writing:
+            await anyio.to_thread.run_sync(self._write, text.encode("utf-8", "backslashreplace"))
+
+    async def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def _write(self, data: bytes) -> None:
+        with suppress(BrokenPipeError):  # nobody reads any more; our input ends next
+            while data:
+                data = data[os.write(self._output, data) :]
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[str]:
+        async for line in self._lines():
+            problem = ""
+            if len(line) > MOST_LINE:
+                problem = f"a message has at most {MOST_LINE:,} bytes"
+            else:
+                try:
+                    if not isinstance(json.loads(line), dict):
+                        problem = "a message is one JSON object on a line"
+                except (ValueError, RecursionError):
+                    problem = "a line is no JSON"
+            if not problem:
+                yield line.decode("utf-8")
+            elif line.strip():
+                error = {"code": types.PARSE_ERROR, "message": problem}
+                await self.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + "\n")
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """Of one that is too long a beginning that is too long as well."""
+        kept = b""
+        while True:
+            part = await anyio.to_thread.run_sync(os.read, self._input, 1 << 16, abandon_on_cancel=True)
+            *ended, left = part.split(b"\n")
+            for text in ended:
+                yield kept + text
+                kept = b""
+            kept = (kept + left)[: MOST_LINE + 1]
+            if not part:
+                return
+
+
+class _Calls:
+    """What a client asks for."""
+
+    def __init__(self, terms: Terms, runs: Runs) -> None:
+        self._terms = terms
+        self._runs = runs
+        self._places = anyio.CapacityLimiter(AT_ONCE)
+        self._asked = 0
+
+    async def listed(
+        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+
+    async def called(
+        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        tool = TOOLS.get(params.name)
+        if tool is None:
+            return self._failed(f"no tool is called {params.name[:60]!r}; there are: {', '.join(TOOLS)}")
+        try:
+            request = requests.read(tool.takes, params.arguments)
+            self._check_files(request)
+            if self._asked >= AT_ONCE + WAITING:
+                return self._failed(f"{tool.name}: {self._asked} calls are under way already: wait for their answers")
+            self._asked += 1
+            try:
+                document, said = await self._answered(tool, request, context)
+            finally:
+                self._asked -= 1
+        except (ValueError, Outside, ErrandFailed, TooMany) as problem:
+            return self._failed(f"{tool.name}: {problem}")
+        document = self._terms.hidden(document)
+        text = json.dumps(document, separators=(",", ":"))
+        if len(text) > MOST_ANSWER:
+            return self._failed(f"{tool.name}: its answer has more than {MOST_ANSWER >> 20} MiB")
+        blocks = [text, *([self._terms.hidden("\n".join(said))] if said else [])]
+        return types.CallToolResult(
+            content=[types.TextContent(text=block) for block in blocks], structured_content=document
+        )
+
+    def _failed(self, problem: str) -> types.CallToolResult:
+        said = " ".join(self._terms.hidden(problem).split())
+        return types.CallToolResult(content=[types.TextContent(text=said)], is_error=True)
+
+    def _check_files(self, request: requests.Request) -> None:
+        """What can be told from names; the process that opens them looks again, at what it opened. Raises Outside."""
+        for name in ("kernel", "reference", "original"):
+            given = getattr(request, name, None)
+            if given is not None:
+                self._terms.folder.file(given)
+        if isinstance(request, (requests.Apply, requests.Migrate)):
+            self._terms.folder.new_file(request.output, overwrite=request.overwrite)
+
+    def _job(self, tool: str, request: requests.Request, limit_s: float) -> dict[str, Any]:
+        return {
+            "tool": tool,
+            "arguments": request.model_dump(mode="json"),
+            "settings": config.to_document(self._terms.settings),
+            "folder": str(self._terms.folder.path),
+            "limit_s": limit_s,
+        }
+
+    async def _answered(
+        self, tool: Tool, request: requests.Request, context: ServerRequestContext[Any]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The document, and lines beside it."""
+        limit_s = float(getattr(request, "seconds", tool.limit_s))
+        if isinstance(request, (requests.StartRun, requests.ResumeRun)):
+            job = self._job(tool.name, request, limit_s)
+            run_id = await self._runs.start(job, with_keys=self._terms.asks_models, limit_s=limit_s)
+            return await self._followed(run_id, limit_s)
+        if isinstance(request, requests.StopRun):
+            if not await self._runs.stop(request.run_id):
+                raise ValueError(f"run_id: no run of this server by the name {request.run_id} is under way")
+            return await self._followed(request.run_id, limit_s)
+        if isinstance(request, requests.FollowRun):
+            run_id = request.run_id or self._runs.newest
+            await self._runs.wait(run_id, request.wait_seconds)
+            return await self._followed(run_id, limit_s)
+        count = 0
+
+        async def told(line: str) -> None:
+            nonlocal count
+            count += 1
+            await context.session.report_progress(count, None, self._terms.hidden(line))
+
+        async with self._places:
+            return await carried_out(self._job(tool.name, request, limit_s), limit_s, told), ()
+
+    async def _followed(self, run_id: str, limit_s: float) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """`run_id`: empty for the newest of the folder."""
+
+        async def told(line: str) -> None:
+            """Reading a folder has no progress."""
+
+        job = self._job("follow_run", requests.FollowRun(run_id=run_id or None, wait_seconds=0), limit_s)
+        document = await carried_out(job, limit_s, told)
+        return document, self._runs.said(run_id)[-_MOST_LOG:]
+
+
+def _described(tool: Tool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        description=tool.says,
+        input_schema=tool.takes.model_json_schema(),
+        output_schema=json.loads(schema_file(tool.gives).read_text(encoding="utf-8")),
+        annotations=types.ToolAnnotations(
+            read_only_hint=not tool.writes,
+            destructive_hint=False,
+            idempotent_hint=not tool.writes,
+            open_world_hint=False,
+        ),
+    )

@@ -1,0 +1,151 @@
+"""What each tool takes: every field typed and bounded, and none that is not known."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from infra.commands.profile import SHAPE
+from infra.tasks.user_files import LONGEST_NAME
+from nki_sim.lint import LATEST, VERSIONS
+
+PathName = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+Shape = Annotated[str, StringConstraints(max_length=120, pattern=f"^{SHAPE.pattern}$")]
+Constant = Union[bool, int, float, Annotated[str, StringConstraints(max_length=200)]]
+
+_KERNEL = "Path of the kernel's .py file, below the folder that the server was started in."
+
+
+class Request(BaseModel):
+    """Strict: a text is no number, and what is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Referenced(Request):
+    """What a kernel is held against."""
+
+    reference: PathName | None = Field(
+        None, description="Path of the NumPy reference. Without it: found beside the kernel (KERNEL_reference.py)."
+    )
+    task: Name | None = Field(
+        None,
+        description="A shipped task (matmul, silu, bmm, ...) whose reference to use, instead of a reference's path.",
+    )
+    function: Identifier | None = Field(None, description="Which of the file's functions, where it holds several.")
+
+    @model_validator(mode="after")
+    def _one_reference(self) -> Referenced:
+        if self.reference is not None and self.task is not None:
+            raise ValueError("reference and task: leave one of the two away")
+        return self
+
+
+class OfAKernel(Referenced):
+    kernel: PathName | None = Field(None, description=f"{_KERNEL} Without it: the kernel of the task.")
+    preset: Name | None = Field(
+        None, description="The shape preset that counts, as the reference names it. Without it: the full shape."
+    )
+
+    @model_validator(mode="after")
+    def _something_to_judge(self) -> OfAKernel:
+        if self.kernel is None and self.task is None:
+            raise ValueError("kernel: name a kernel's file, or a task")
+        if self.kernel is None and (self.reference is not None or self.function is not None):
+            raise ValueError("kernel: reference and function belong to a kernel's file: name it")
+        return self
+
+
+class Evaluate(OfAKernel):
+    original: PathName | None = Field(
+        None, description="The kernel that this one was made from: it is then proved equal to that where it can be."
+    )
+    seconds: int = Field(600, ge=5, le=3600, description="Most seconds for all of it.")
+
+
+class Profile(Referenced):
+    kernel: PathName = Field(description=_KERNEL)
+    preset: Name | None = Field(None, description="Of the reference's shapes, which. Without it: the full shape.")
+    shapes: list[Shape] = Field(
+        default=[], max_length=16,
+        description="Instead of a reference: shapes of its tensors in their order, as 128x512:float32.",
+    )  # fmt: skip
+    constants: list[Constant] = Field(
+        default=[], max_length=32, description="With shapes: what it takes besides, in the order of its parameters."
+    )
+    seconds: int = Field(120, ge=5, le=1200, description="Most seconds for all of it.")
+
+
+class Check(Request):
+    kernel: PathName = Field(description=_KERNEL)
+    nki: Literal[tuple(VERSIONS)] = Field(LATEST, description="NKI version.")  # type: ignore[valid-type]
+    hints: bool = Field(False, description="Also what that version has a shorter way for.")
+
+
+class Menu(OfAKernel):
+    pricing_seconds: int = Field(20, ge=1, le=300, description="Most seconds for pricing changes.")
+    seconds: int = Field(600, ge=5, le=3600, description="Most seconds for all of it.")
+
+
+class Apply(OfAKernel):
+    tool: Name = Field(description="`tool` of a change of the menu.")
+    site: Annotated[str, StringConstraints(min_length=1, max_length=300)] = Field(
+        description="`site` of that change, copied."
+    )
+    output: PathName = Field(description="Path of the new kernel's .py file.")
+    overwrite: bool = Field(False, description="Write it also where a file is there already.")
+
+
+class Migrate(Referenced):
+    kernel: PathName = Field(description=_KERNEL)
+    output: PathName = Field(description="Path of the new kernel's .py file.")
+    overwrite: bool = Field(False, description="Write it also where a file is there already.")
+    shapes: list[Shape] = Field(
+        default=[], max_length=16,
+        description="Instead of a reference: shapes of its tensors, as 128x512:float32. NKI 0.1 needs one of the two.",
+    )  # fmt: skip
+    constants: dict[Identifier, Constant] = Field(
+        default={}, max_length=32, description="With shapes: what it takes besides, by name."
+    )
+    seconds: int = Field(300, ge=5, le=1800, description="Most seconds for all of it.")
+
+
+class Doctor(Request):
+    """Takes nothing."""
+
+
+class StartRun(OfAKernel):
+    rounds: int = Field(10, ge=1, le=200, description="Most rounds.")
+    patience: int = Field(5, ge=1, le=100, description="Stop after this many rounds without improvement.")
+    hours: float = Field(1.0, gt=0, le=24, description="Most hours.")
+
+
+class ResumeRun(Request):
+    run_id: Name = Field(description="Of a run that was stopped or interrupted.")
+    rounds: int | None = Field(None, ge=1, le=200, description="Most rounds, those before included.")
+
+
+class FollowRun(Request):
+    run_id: Name | None = Field(None, description="Without it: the newest.")
+    wait_seconds: int = Field(0, ge=0, le=60, description="Wait so long for its next round, or its end.")
+
+
+class StopRun(Request):
+    run_id: Name = Field(description="Of a run that this server started.")
+
+
+def read(kind: type[Request], arguments: Any) -> Request:
+    """Raises ValueError, one line that quotes nothing of what was given but the names of fields."""
+    try:
+        return kind.model_validate(arguments if arguments is not None else {})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in kind.model_fields)
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(kind.model_fields) or "nothing"
+            raise ValueError(f"no field {str(first['loc'][-1])[:60]!r}: it takes {known}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{place}: {said}" if place else said) from None
