@@ -26,7 +26,6 @@ from infra.agents.background import Runs, TooMany
 from infra.agents.children import ErrandFailed, carried_out
 from infra.agents.server import Terms
 from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
-from infra.documents.writing import schema_file
 from infra.tasks.user_files import Outside
 
 AT_ONCE = 2
@@ -221,7 +220,7 @@ def _described(tool: Tool) -> types.Tool:
         name=tool.name,
         description=tool.says,
         input_schema=tool.takes.model_json_schema(),
-        output_schema=json.loads(schema_file(tool.gives).read_text(encoding="utf-8")),
+        output_schema=json.loads(tool.schema.read_text(encoding="utf-8")),
         annotations=types.ToolAnnotations(
             read_only_hint=not tool.writes,
             destructive_hint=False,

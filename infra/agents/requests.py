@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from infra.commands.profile import SHAPE
+from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.user_files import LONGEST_NAME
 from nki_sim.lint import LATEST, VERSIONS
 

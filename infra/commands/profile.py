@@ -5,7 +5,6 @@ As `nki-sim profile`, and the kernel is traced as a candidate is: in a process o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -27,12 +26,10 @@ from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import kernel_arguments
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text, surroundings_of
+from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.documents import ProfileDocument, profile_document
-
-SHAPE = re.compile(r"([1-9]\d{0,9}(?:x[1-9]\d{0,9}){0,7})(?::(\w{1,30}))?")
-"""`128x512:float32`"""
 
 
 def profile(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, replace
 from typing import Union
 
 from accelopt_core.candidate import parsed
+
+SHAPE = re.compile(r"([1-9]\d{0,9}(?:x[1-9]\d{0,9}){0,7})(?::(\w{1,30}))?")
+"""Of an array, as somebody writes it: `128x512:float32`."""
 
 _PLAIN = {"int", "float", "bool", "str", "tuple", "dtype", "None"}
 """Annotations of parameters that are no arrays."""

@@ -34,10 +34,7 @@ class Folder:
 
     def place(self, given: str) -> Path:
         """Where in the folder a path lies that was named, every link followed. Raises Outside."""
-        if not given or len(given) > LONGEST_NAME or not given.isprintable():
-            raise Outside(f"a path has 1 to {LONGEST_NAME} printable characters")
-        if ".." in Path(given).parts:
-            raise Outside(f"{given}: a path with `..` may lead out of {self.path}: name files from that folder on")
+        _check_name(given, self.path)
         real = Path(os.path.realpath(self.path / given))
         if real != self.path and self.path not in real.parents:
             raise Outside(f"{given} lies outside of {self.path}, where all files must be")
@@ -60,8 +57,9 @@ class Folder:
 
     def new_file(self, given: str, *, overwrite: bool) -> Path:
         """Where a Python file is to be written; its folder is there. Raises Outside."""
+        _check_name(given, self.path)
         asked = Path(given)
-        real = self.place(given) if len(asked.parts) < 2 else self.place(str(asked.parent)) / asked.name
+        real = self.place(str(asked.parent)) / asked.name  # what the name itself is a link to is not asked
         if real.suffix != ".py":
             raise Outside(f"{given}: the name of the new file must end in .py")
         if not real.parent.is_dir():
@@ -121,6 +119,13 @@ class Folder:
             yield opened
         finally:
             os.close(opened)
+
+
+def _check_name(given: str, folder: Path) -> None:
+    if not given or len(given) > LONGEST_NAME or not given.isprintable():
+        raise Outside(f"a path has 1 to {LONGEST_NAME} printable characters")
+    if ".." in Path(given).parts:
+        raise Outside(f"{given}: a path with `..` may lead out of {folder}: name files from that folder on")
 
 
 _confined: tuple[Folder, ...] = ()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.agents.client import Agent, folder_of_a_kernel, with_agent
-from tests.house.structure import ROOT
 
 
 def test_evaluate_menu_apply_evaluate_ends_with_a_faster_verified_kernel(tmp_path: Path) -> None:
