@@ -72,8 +72,8 @@ def test_the_listing_of_the_docs_is_the_tree() -> None:
             assert listing[folder] - {"..."} <= there, f"docs/architecture.md lists what is not in {folder}"
 
 
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")) + ["README.md"]
-OURS = (*PACKAGES, "tests", "benchmarks", "docs", "prompts", "nkibench_seeds")
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")) + ["README.md", "AGENTS.md"]
+OURS = (*PACKAGES, "tests", "benchmarks", "docs", "prompts", "nkibench_seeds", "skills")
 
 
 @pytest.mark.parametrize("page", PAGES)

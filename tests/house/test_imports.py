@@ -31,6 +31,7 @@ ORDER = (
     ("infra.nki_kernel", "config"),
     ("infra.assembly",),
     ("infra.commands",),
+    ("infra.agents",),
     ("orchestrator",),
     ("nki_optimizer",),
 )
@@ -90,11 +91,18 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
         "infra.assembly",
+        "infra.agents.errand",
+        "infra.agents.protocol",
+        "infra.agents.server",
         "infra.commands.clean",
+        "infra.commands.doctor",
         "infra.commands.evaluate",
         "infra.commands.explain",
         "infra.commands.init",
+        "infra.commands.menu",
+        "infra.commands.migrate",
         "infra.commands.optimize",
+        "infra.commands.profile",
         "infra.commands.suite_side_by_side",
         "nki_optimizer.completion",
         "orchestrator",
@@ -110,6 +118,14 @@ def test_ray_is_imported_by_one_file_alone() -> None:
     assert not [name for name in modules() if "infra.engines.ray_driver" in imports(name)], (
         "it is started, not imported"
     )
+
+
+def test_mcp_is_imported_by_one_file_alone() -> None:
+    """An optional extra, whose packages no other part of the program needs."""
+    naming = re.compile(r"^\s*(?:import|from) mcp(?:_types)?\b", re.M)
+    assert [name for name, path in modules().items() if naming.search(path.read_text(encoding="utf-8"))] == [
+        "infra.agents.protocol"
+    ]
 
 
 def test_what_a_node_unpickles_imports_nothing_of_ours() -> None:

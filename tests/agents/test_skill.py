@@ -1,0 +1,101 @@
+"""What agents read: the skill keeps to the open standard; every command, flag, tool and field that it names exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import config
+import orchestrator
+from infra.agents.errand import CARRIED_OUT
+from infra.agents.requests import StopRun
+from infra.agents.tools import INSTRUCTIONS, TOOLS
+from infra.documents.kernel_document import EvaluationDocument, MenuDocument
+from infra.documents.run_document import KernelDocument, RunDocument
+from infra.documents.writing import KINDS, schema_file
+from nki_sim import __main__ as nki_sim_command
+from tests.e2e.kernels import SLOW
+from tests.house.structure import ROOT
+
+SKILL = ROOT / "skills" / "nki-optimizer" / "SKILL.md"
+TEXT = SKILL.read_text(encoding="utf-8")
+FRONT, BODY = re.fullmatch(r"---\n(.*?)\n---\n(.*)", TEXT, re.S).groups()  # type: ignore[union-attr]
+ALLOWED = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+COMMANDS = [
+    line.partition(" #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", BODY, re.S)
+    for line in block.splitlines()
+]
+
+
+def test_the_front_matter_keeps_to_the_standard() -> None:
+    """https://agentskills.io/specification: one `key: value` a line here, and so no YAML to read."""
+    front = dict(line.split(": ", 1) for line in FRONT.splitlines())
+    assert set(front) <= ALLOWED and {"name", "description"} <= set(front)
+    assert front["name"] == SKILL.parent.name and re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", front["name"])
+    assert len(front["name"]) <= 64 and 1 <= len(front["description"]) <= 1024
+    assert len(front["compatibility"]) <= 500 and "Use when" in front["description"]
+    assert not any(": " in value or value.startswith(tuple("[{&*!|>'\"%@`#")) for value in front.values()), "plain YAML"
+    assert len(TEXT.splitlines()) < 500
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_of_the_skill_is_understood(line: str, tmp_path: Path) -> None:
+    for name in ("mine.py", "second.py", "old.py", "ref.py"):
+        (tmp_path / name).write_text(SLOW)
+    program, *words = shlex.split(line)
+    if program == "nki-sim":
+        nki_sim_command.parser(program).parse_args(words)
+        return
+    assert program == "nki-optimizer"
+    invocation = config.read(words, {}, tmp_path)
+    assert invocation.command in orchestrator.COMMANDS and invocation.json
+    command = words[0] if not words[0].startswith("-") else "run"
+    assert invocation.command == command
+
+
+def test_the_skill_names_every_tool_and_no_other() -> None:
+    (listed,) = re.findall(r"have the names above: (.*?)\.", BODY, re.S)
+    assert set(re.split(r",\s+", listed)) == set(TOOLS)
+
+
+def test_every_field_and_verdict_that_the_skill_names_is_there() -> None:
+    kinds = (EvaluationDocument, MenuDocument, KernelDocument, RunDocument)
+    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    named = {"said", "line", "failure", "verdict", "rests_on", "verified", "proofs", "likely", "blocked", "simulated"}
+    assert named | {"best_kernel", "under_way", "latency_us"} <= fields
+    assert all(f"`{name}" in BODY or f".{name}`" in BODY for name in named)
+    verdicts = set(re.findall(r"`([a-z_]+)`", "\n".join(re.findall(r"^\| (`[a-z_`, ]+) \|", BODY, re.M)))) - {"verdict"}
+    assert verdicts == {"measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed"}
+
+
+# --- the tools ------------------------------------------------------------------------------------------
+
+
+def test_every_tool_is_carried_out_has_a_schema_and_says_what_to_call_next() -> None:
+    schemas = {schema_file(kind) for kind in KINDS}
+    for tool in TOOLS.values():
+        assert tool.schema in schemas and tool.schema.is_file()
+        assert tool.takes in CARRIED_OUT or tool.takes is StopRun
+        assert ("Next: " in tool.says or tool.name in ("doctor", "stop_run")) and len(tool.says) < 700
+    named = set(re.findall(r"\b(?:start|follow|resume|stop)_run\b", INSTRUCTIONS + BODY))
+    assert named <= set(TOOLS)
+
+
+def test_the_page_lists_every_tool_with_its_document() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[\w`, ]+) \| .* \| `([\w/]+)` \|$", page, re.M)
+    listed = {name: gives for names, gives in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {tool.name: tool.gives for tool in TOOLS.values()}
+
+
+def test_agents_that_change_the_code_find_their_page_under_either_name() -> None:
+    assert "@AGENTS.md" in (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
+    rules = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    assert "docs/architecture.md" in rules and len(rules.splitlines()) < 80
+    for path in re.findall(r"`((?:docs|tests|skills|nki_sim)/[\w./-]+)`", rules):
+        assert (ROOT / path).exists(), path
