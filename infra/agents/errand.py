@@ -277,8 +277,9 @@ def _start(job: Job, answers: Answers) -> Any:
     settings = _of_a_kernel(job, request)
     name = Path(_named(request)).stem
     run = replace(
-        settings.run, run_id=new_run_id(name, utc_now()), rounds=request.rounds, patience=request.patience, view="plain"
-    )
+        settings.run, run_id=new_run_id(name, utc_now()), rounds=request.rounds, patience=request.patience,
+        view="plain", checkpoints=_checkpoints(job),
+    )  # fmt: skip
     least = min(request.hours, job.settings.budget.max_hours or request.hours)
     budget = replace(settings.budget, max_hours=least)
     settings = replace(settings, run=run, budget=budget)
@@ -309,9 +310,15 @@ def _follow(job: Job, answers: Answers) -> Any:
     return run_document(report.summary_of(_found(job, request.run_id or config.LATEST)))
 
 
+def _checkpoints(job: Job) -> Path:
+    """The folder of all runs. Raises Outside where it is below the server's folder, and a link leads out."""
+    path = job.settings.run.checkpoints
+    return job.folder.place(str(path)) if job.folder.path in path.parents else path
+
+
 def _found(job: Job, run_id: str) -> RunFolder:
     """Raises Outside where a link in the run's folder could lead elsewhere."""
-    checkpoints = job.settings.run.checkpoints
+    checkpoints = _checkpoints(job)
     folder = find_run(checkpoints, run_id)
     entries = 0
     for where, folders, files in os.walk(folder.path):
@@ -319,7 +326,7 @@ def _found(job: Job, run_id: str) -> RunFolder:
             entries += 1
             if entries > MOST_ENTRIES or os.path.islink(os.path.join(where, name)):
                 raise Outside(f"run {folder.run_id}: its folder holds a link, or more than {MOST_ENTRIES:,} files")
-    if checkpoints.is_symlink() or folder.path.is_symlink():
+    if folder.path.is_symlink():
         raise Outside(f"run {folder.run_id}: its folder is a link")
     return folder
 

@@ -24,7 +24,7 @@ import config
 from infra.agents import requests
 from infra.agents.background import Runs, TooMany
 from infra.agents.children import ErrandFailed, carried_out
-from infra.agents.server import Terms
+from infra.agents.terms import Terms
 from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
 from infra.tasks.user_files import Outside
 

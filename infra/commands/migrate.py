@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -111,13 +112,27 @@ def _in_isolation(job: _Job) -> dict[str, Any]:
             raise
         answer.seek(0)
         try:
-            said: dict[str, Any] = json.loads(answer.read(_MOST_ANSWER))
-        except ValueError:
+            said = _checked(json.loads(answer.read(_MOST_ANSWER)))
+        except (ValueError, RecursionError):
             how = os.waitstatus_to_exitcode(status)
-            said = {"complaint": f"the process that runs the old kernel ended with status {how} and said nothing"}
+            said = {"complaint": f"the process that runs the old kernel ended with status {how} and no usable answer"}
         if refused and "notes" in said:
             said["notes"].append(f"the old kernel was run without namespaces of its own ({refused})")
         return said
+
+
+_TYPES = {"dialect": str, "done": bool, "proof": str, "left": list, "notes": list, "source": str}
+
+
+def _checked(said: Any) -> dict[str, Any]:
+    """The old kernel runs where this is said, so it may be anything. Raises ValueError."""
+    if isinstance(said, dict) and isinstance(said.get("complaint"), str):
+        return {"complaint": said["complaint"][:_LONGEST_COMPLAINT]}
+    if not isinstance(said, dict) or {name: type(value) for name, value in said.items()} != _TYPES:
+        raise ValueError("no answer of ours")
+    if not all(isinstance(line, str) for line in (*said["left"], *said["notes"])):
+        raise ValueError("no answer of ours")
+    return said
 
 
 def _answer(job: _Job, work: Path, fd: int) -> None:
@@ -127,6 +142,9 @@ def _answer(job: _Job, work: Path, fd: int) -> None:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nowhere, standard)
+        # What else is open here is our answer to somebody, or somebody's file: the kernel must find neither.
+        os.closerange(3, fd)
+        os.closerange(fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         try:
             system_calls.refuse_system_calls()
         except linux.IsolationUnavailable:

@@ -94,6 +94,7 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
         "infra.agents.errand",
         "infra.agents.protocol",
         "infra.agents.server",
+        "infra.agents.terms",
         "infra.commands.clean",
         "infra.commands.doctor",
         "infra.commands.evaluate",
