@@ -19,42 +19,25 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import config
-from accelopt_core.evaluation import Step
-from accelopt_core.loop.events import Event, RoundEnded, RunStarted
-from accelopt_core.loop.rounds import BaselineRejected
-from accelopt_core.ports import ModelError, TargetError, TaskFault
-from infra import assembly
 from infra.agents import requests
 from infra.agents.tools import GRACE_S, TOOLS
-from infra.commands import doctor, evaluate, menu, migrate, optimize, profile
-from infra.documents.doctor_document import DoctorDocument
-from infra.documents.run_document import run_document
-from infra.documents.writing import as_json
 from infra.isolation.processes import children
-from infra.journal import JournalError, utc_now
-from infra.llm.prices import BadPriceFile
-from infra.llm.provider import UnknownProvider
-from infra.runs.run_folder import RunFolder, find_run, new_run_id
-from infra.settings_reader import SettingsError
-from infra.tasks.kernel_file import kernel_text
-from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import SEEDS, TaskNotFound, load_seed
-from infra.tasks.user_files import Folder, Outside, confine
-from infra.terminal import report
-from infra.terminal.dashboard import View, open_view
-from nki_sim import lint
-from nki_sim.documents import check_document
+from infra.records import to_document
+from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
+from nki_sim.documents import finite
 
-FAULTS = (
-    SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError, BaselineRejected,
-    TargetError, ModelError,
-)  # fmt: skip
-"""What is wrong with a call, a kernel or a machine, in one line."""
+if TYPE_CHECKING:
+    import config
+    from accelopt_core.evaluation import Step
+    from accelopt_core.loop.events import Event
+    from infra.runs.run_folder import RunFolder
+
+# Each tool imports what it works with, and no other: half of a short call would be loading.
 
 MOST_ENTRIES = 20_000
 """Files of a run's folder that are looked at."""
@@ -68,10 +51,17 @@ class Job:
     """One call, as the server hands it over."""
 
     request: requests.Request
-    settings: config.Settings
-    """The server's: where kernels are evaluated, with which model, at which cost."""
+    told: Mapping[str, Any]
+    """The server's settings, as a document."""
     folder: Folder
     limit_s: float
+
+    @cached_property
+    def settings(self) -> config.Settings:
+        """The server's: where kernels are evaluated, with which model, at which cost."""
+        import config
+
+        return config.from_document(self.told, "the server's settings")
 
 
 class Answers:
@@ -100,24 +90,40 @@ def main() -> int:
         kind = TOOLS[said["tool"]].takes
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
-        confine(folder.path, SEEDS)
-        settings = config.from_document(said["settings"], "the server's settings")
-        job = Job(requests.read(kind, said["arguments"]), settings, folder, float(said["limit_s"]))
+        confine(folder.path, SHIPPED)
+        job = Job(requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]))
         if kind in LIGHT:
             _limit(job)
         document = CARRIED_OUT[kind](job, answers)
-    except FAULTS as error:
-        answers.say(error=_one_line(str(error)))
-        return 2
     except (MemoryError, RecursionError) as error:
         answers.say(error=f"{type(error).__name__}: this kernel's text is too large or too deep to be read")
         return 2
     except Exception as error:
+        if isinstance(error, _faults()):
+            answers.say(error=_one_line(str(error)))
+            return 2
         traceback.print_exc()
         answers.say(error=_one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}"))
         return 1
-    answers.say(document=json.loads(as_json(document)))
+    answers.say(document=finite(to_document(document)))
     return 0
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What is wrong with a call, a kernel or a machine, in one line."""
+    from accelopt_core.loop.rounds import BaselineRejected
+    from accelopt_core.ports import ModelError, TargetError, TaskFault
+    from infra.journal import JournalError
+    from infra.llm.prices import BadPriceFile
+    from infra.llm.provider import UnknownProvider
+    from infra.settings_reader import SettingsError
+    from infra.tasks.reference_reader import TaskInvalid
+    from infra.tasks.seed_index import TaskNotFound
+
+    return (
+        SettingsError, TaskNotFound, TaskInvalid, TaskFault, UnknownProvider, BadPriceFile, JournalError,
+        BaselineRejected, TargetError, ModelError,
+    )  # fmt: skip
 
 
 # --- ending -----------------------------------------------------------------------------------------
@@ -169,6 +175,8 @@ def _one_line(text: str) -> str:
 
 def _of_a_kernel(job: Job, request: requests.Referenced) -> config.Settings:
     """The server's settings, for this kernel. Raises what is wrong with its files."""
+    from infra.tasks.seed_index import load_seed
+
     named = getattr(request, "kernel", None)
     kernel = job.folder.file(named) if named is not None else None
     seed = load_seed(request.task) if request.task is not None else None
@@ -189,6 +197,8 @@ def _named(request: requests.OfAKernel) -> str:
 
 
 def _evaluate(job: Job, answers: Answers) -> Any:
+    from infra.commands import evaluate
+
     request = job.request
     assert isinstance(request, requests.Evaluate)
     original = job.folder.file(request.original) if request.original is not None else None
@@ -196,6 +206,8 @@ def _evaluate(job: Job, answers: Answers) -> Any:
 
 
 def _profile(job: Job, answers: Answers) -> Any:
+    from infra.commands import profile
+
     request = job.request
     assert isinstance(request, requests.Profile)
     settings = _of_a_kernel(job, request)
@@ -205,6 +217,10 @@ def _profile(job: Job, answers: Answers) -> Any:
 
 
 def _check(job: Job, answers: Answers) -> Any:
+    from infra.tasks.kernel_file import kernel_text
+    from nki_sim import lint
+    from nki_sim.documents import check_document
+
     request = job.request
     assert isinstance(request, requests.Check)
     source = kernel_text(job.folder.file(request.kernel))
@@ -212,6 +228,8 @@ def _check(job: Job, answers: Answers) -> Any:
 
 
 def _menu(job: Job, answers: Answers) -> Any:
+    from infra.commands import menu
+
     request = job.request
     assert isinstance(request, requests.Menu)
     settings = _of_a_kernel(job, request)
@@ -219,6 +237,8 @@ def _menu(job: Job, answers: Answers) -> Any:
 
 
 def _apply(job: Job, answers: Answers) -> Any:
+    from infra.commands import menu
+
     request = job.request
     assert isinstance(request, requests.Apply)
     return menu.change(
@@ -228,6 +248,8 @@ def _apply(job: Job, answers: Answers) -> Any:
 
 
 def _migrate(job: Job, answers: Answers) -> Any:
+    from infra.commands import migrate
+
     request = job.request
     assert isinstance(request, requests.Migrate)
     settings = _of_a_kernel(job, request)
@@ -238,6 +260,9 @@ def _migrate(job: Job, answers: Answers) -> Any:
 
 
 def _doctor(job: Job, answers: Answers) -> Any:
+    from infra.commands import doctor
+    from infra.documents.doctor_document import DoctorDocument
+
     examined = tuple(doctor.examined(job.settings, host) for host in job.settings.target.host or ("",))
     return DoctorDocument(all(each.usable for each in examined), examined)
 
@@ -249,10 +274,14 @@ class _Followed:
     """A run's view: its lines go to standard error, where the server keeps the last; rounds are told as they end."""
 
     def __init__(self, answers: Answers) -> None:
+        from infra.terminal.dashboard import open_view
+
         self._answers = answers
         self._lines = open_view("plain")
 
     def tell(self, event: Event) -> None:
+        from accelopt_core.loop.events import RoundEnded, RunStarted
+
         self._lines.tell(event)
         if isinstance(event, RunStarted):
             self._answers.say(started=event.run_id)
@@ -264,7 +293,12 @@ class _Followed:
 
 
 def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]) -> Any:
-    def opened(kind: str) -> View:
+    import config
+    from infra import assembly
+    from infra.commands import optimize
+    from infra.documents.run_document import run_document
+
+    def opened(kind: str) -> _Followed:
         return _Followed(answers)
 
     invocation = config.Invocation("run", settings, origins=origins)
@@ -272,6 +306,9 @@ def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]
 
 
 def _start(job: Job, answers: Answers) -> Any:
+    from infra.journal import utc_now
+    from infra.runs.run_folder import new_run_id
+
     request = job.request
     assert isinstance(request, requests.StartRun)
     settings = _of_a_kernel(job, request)
@@ -292,6 +329,8 @@ what would start programs, reach hosts or write elsewhere is as the server was t
 
 
 def _resume(job: Job, answers: Answers) -> Any:
+    import config
+
     request = job.request
     assert isinstance(request, requests.ResumeRun)
     folder = _found(job, request.run_id)
@@ -305,6 +344,10 @@ def _resume(job: Job, answers: Answers) -> Any:
 
 
 def _follow(job: Job, answers: Answers) -> Any:
+    import config
+    from infra.documents.run_document import run_document
+    from infra.terminal import report
+
     request = job.request
     assert isinstance(request, requests.FollowRun)
     return run_document(report.summary_of(_found(job, request.run_id or config.LATEST)))
@@ -318,6 +361,8 @@ def _checkpoints(job: Job) -> Path:
 
 def _found(job: Job, run_id: str) -> RunFolder:
     """Raises Outside where a link in the run's folder could lead elsewhere."""
+    from infra.runs.run_folder import find_run
+
     checkpoints = _checkpoints(job)
     folder = find_run(checkpoints, run_id)
     entries = 0

@@ -15,9 +15,9 @@ from typing import Any
 from accelopt_core.candidate import source_hash
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from infra.tasks.reference_reader import TaskInvalid, read_reference
-from infra.tasks.user_files import read_text
+from infra.tasks.user_files import SHIPPED, read_text
 
-SEEDS = Path(__file__).resolve().parents[2] / "nkibench_seeds"
+SEEDS = SHIPPED
 
 
 class TaskNotFound(Exception):

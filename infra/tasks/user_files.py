@@ -18,6 +18,8 @@ from infra.tasks.reference_reader import TaskInvalid
 
 MOST_BYTES = 1 << 20
 """Of one file that is named from afar. The longest kernel of the shipped seeds has a fortieth."""
+SHIPPED = Path(__file__).resolve().parents[2] / "nkibench_seeds"
+"""Kernels and references that come with the program."""
 LONGEST_NAME = 1000
 """Characters of a path."""
 

@@ -16,6 +16,10 @@ from typing import Any
 
 import pytest
 
+import config
+import orchestrator
+from infra.agents import server
+from infra.agents.terms import terms_of
 from tests.agents.client import SERVER, SMALL, Agent, environment, folder_of_a_kernel, listing, with_agent
 from tests.e2e.kernels import SLOW
 from tests.processes import alive, eventually
@@ -293,7 +297,10 @@ def _cancels(wire: Wire) -> None:
     wire.send(json.dumps(said).encode())
 
 
-@pytest.mark.parametrize("ends", [_closes_its_end, _is_killed, _cancels])
+@pytest.mark.parametrize(
+    "ends",
+    [_closes_its_end, pytest.param(_is_killed, marks=pytest.mark.slow), pytest.param(_cancels, marks=pytest.mark.slow)],
+)
 def test_what_nobody_waits_for_ends_with_all_its_processes(tmp_path: Path, ends: Callable[[Wire], None]) -> None:
     work = folder_of_a_kernel(tmp_path)
     with served(work) as wire:
@@ -325,32 +332,91 @@ raise RuntimeError(str(dict(os.environ)) + LINE)
 
 
 def test_what_a_kernel_prints_is_no_message_and_it_sees_no_key(tmp_path: Path) -> None:
-    """Nor does its reference, which runs with less isolation; and no answer has the key, wherever it got in."""
     work = folder_of_a_kernel(tmp_path)
     (work / "chatty.py").write_text(CHATTY)
     (work / "chatty_reference.py").write_text(SMALL)
-    (work / "told_reference.py").write_text(f"{SMALL}\nimport os\nraise RuntimeError(str(dict(os.environ)))\n")
-    (work / "told.py").write_text(f"{SLOW}\nraise RuntimeError({SECRET!r})\n")
-    with served(work, ANTHROPIC_API_KEY=SECRET, NKI_OPT_ROUNDS="3") as wire:
-        for number, name in enumerate(("chatty.py", "told.py"), 1):
-            wire.ask(number, "tools/call", name="evaluate", arguments={"kernel": name})
-            said = wire.answer(number)["result"]
-            assert "forged" not in said and SECRET not in json.dumps(said)
-            if name == "chatty.py":
-                assert said["structuredContent"]["verdict"] == "compile_failed"
-                assert "ANTHROPIC" not in json.dumps(said)
+    with served(work, ANTHROPIC_API_KEY=SECRET) as wire:
+        wire.ask(1, "tools/call", name="evaluate", arguments={"kernel": "chatty.py"})
+        said = wire.answer(1)["result"]
+        assert "forged" not in said and said["structuredContent"]["verdict"] == "compile_failed"
+        assert "ANTHROPIC" not in json.dumps(said) and SECRET not in json.dumps(said)
 
 
-def test_settings_in_the_folder_and_flags_of_one_kernel_are_not_the_server_s(tmp_path: Path) -> None:
-    """An agent may write the folder's nki-optimizer.toml; a server reads none that its user did not name."""
+@pytest.mark.slow
+def test_no_answer_holds_a_key_however_it_got_in_and_a_reference_prints_no_message(tmp_path: Path) -> None:
+    """A reference runs with the judge's rights, which are more than a candidate's; a kernel's text may hold a key."""
     work = folder_of_a_kernel(tmp_path)
-    (work / "nki-optimizer.toml").write_text('[model]\nprovider = "command"\nmodel-command = "touch pwned"\nx = 1\n')
+    tells = f"raise RuntimeError(str(dict(os.environ)) + {SECRET!r})\n"
+    (work / "told.py").write_text(f"import os\n{tells}{SLOW}")
+    (work / "mine_reference.py").write_text(SMALL + CHATTY[: CHATTY.index("raise")].replace("{{", "{") + tells)
+    with served(work, ANTHROPIC_API_KEY=SECRET) as wire:
+        for number, arguments in enumerate(({"kernel": "mine.py"}, {"kernel": "told.py", "task": "silu"}), 1):
+            wire.ask(number, "tools/call", name="evaluate", arguments=arguments)
+            said = wire.answer(number)
+            assert "result" in said and "forged" not in said["result"]
+            assert SECRET not in json.dumps(said) and "ANTHROPIC" not in json.dumps(said)
+            assert "[hidden]" in json.dumps(said)
+
+
+@pytest.mark.slow
+def test_more_calls_than_there_are_places_for_are_refused_and_the_others_are_answered(work: Path) -> None:
     with served(work) as wire:
-        wire.ask(1, "tools/list")
-        assert "result" in wire.answer(1)
-    for flags, said in ((("--in-place",), "in-place"), (("--kernel", "mine.py"), "--kernel"), (("--json",), "--json")):
-        done = subprocess.run(
-            [sys.executable, *SERVER, *flags], cwd=work, env=environment(tmp_path), capture_output=True, text=True,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+        for number in range(1, 31):
+            wire.ask(number, "tools/call", name="check", arguments={"kernel": "mine.py"})
+        came = {}
+        while len(came) < 30:
+            said = wire.line()
+            came[said["id"]] = said["result"]
+    refused = [each["content"][0]["text"] for each in came.values() if each.get("isError")]
+    assert len(refused) == 14 and all("under way already" in text for text in refused), refused
+
+
+def test_an_errand_s_folder_of_runs_may_not_be_a_link_that_leads_out(work: Path) -> None:
+    (work / "checkpoints").symlink_to(work.parent / "elsewhere")
+    before = listing(work.parent)
+
+    async def script(agent: Agent) -> None:
+        assert "outside" in await agent.refused("start_run", {"kernel": "mine.py", "rounds": 1})
+        assert "outside" in await agent.refused("follow_run", {})
+
+    with_agent(work, script)
+    assert listing(work.parent) == before
+
+
+def test_settings_in_the_folder_are_not_the_server_s(tmp_path: Path) -> None:
+    """An agent may write the folder's nki-optimizer.toml; a server reads none that its user did not name."""
+    (tmp_path / "nki-optimizer.toml").write_text('[model]\nprovider = "command"\nmodel-command = "touch pwned"\n')
+    assert config.read(["config"], {}, tmp_path).settings.model.provider == "command"
+    terms = terms_of(config.read(["mcp"], {}, tmp_path), {}, tmp_path)
+    assert terms.settings.model.provider == "catalogue" and terms.settings.model.model_command is None
+    assert not terms.asks_models and terms.settings.run.checkpoints == tmp_path / "checkpoints"
+
+
+def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
+    variables = {"ANTHROPIC_API_KEY": SECRET, "PATH": "/bin"}
+    silent = terms_of(config.read(["mcp"], variables, tmp_path), variables, tmp_path)
+    assert not silent.asks_models and silent.settings.model.provider == "catalogue" and silent.secrets == (SECRET,)
+    asking = terms_of(config.read(["mcp", "--provider", "anthropic"], variables, tmp_path), variables, tmp_path)
+    assert asking.asks_models and asking.settings.model.provider == "anthropic"
+    assert asking.hidden({SECRET: [f"x{SECRET}y", 1, None]}) == {"[hidden]": ["x[hidden]y", 1, None]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(["--in-place", "--kernel", "mine.py"], "--kernel"), (["--suite", "nkibench"], "--suite"), (["--json"], "--json")],
+)
+def test_flags_of_one_kernel_are_none_of_a_server(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert orchestrator.main(["mcp", *flags]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors and len(errors.splitlines()) == 1
+
+
+def test_without_its_package_the_server_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "PACKAGE", "no_such_package_as_mcp")
+    assert orchestrator.main(["mcp"]) == 2
+    errors = capsys.readouterr().err
+    assert "pip install 'nki-optimizer[mcp]'" in errors and len(errors.splitlines()) == 1
