@@ -27,12 +27,12 @@ from nki_sim import ties
 def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s: float = LIMIT_S) -> MenuDocument:
     """`kernel`: as it was named. `limit_s`: most seconds for pricing.
 
-    The kernel is compiled, tested at its cheaper shapes and timed. Raises what a run raises before it begins,
+    The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it begins,
     BaselineRejected among it.
     """
     problem = assembly.problem_of(settings)
     task, candidate = problem.task, Candidate("input", problem.source)
-    info, result = evaluated(settings, problem, progress, is_input=True, gates_only=True)
+    info, result = evaluated(settings, problem, progress, is_input=True, gates_only=len(task.presets) > 1)
     if not isinstance(result, Measured):
         raise problem.rejected(result)
     context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us)

@@ -58,7 +58,7 @@ class MenuDocument:
     simulated: bool
     caveat: str
     verified: tuple[str, ...]
-    """What was verified of the kernel for this menu: cheaper shapes at most. `evaluate` verifies all."""
+    """What was verified of the kernel for this menu: its cheaper shapes, or the only one. `evaluate` verifies all."""
     changes: tuple[Offer, ...]
     """The best first. `tool` and `site` name a change for `apply`; `gain_us` is predicted by the simulated machine;
     with `tie` that is too little to say that it gains at all."""

@@ -45,11 +45,8 @@ def test_a_run_is_started_followed_and_its_best_kernel_evaluated(tmp_path: Path)
 
     ended = with_agent(work, script, ANTHROPIC_API_KEY="sk-ant-none-of-a-server-without-provider")
     assert Path(ended["folder"]).parent == work / "checkpoints" and ended["model_calls"]["calls"] == 0
-    assert (
-        not listing(tmp_path).keys()
-        - {f"work/{name}" for name in ("mine.py", "mine_reference.py")}
-        - {name for name in listing(tmp_path) if name == "work" or name.startswith("work/checkpoints")}
-    )
+    beside = {name for name in listing(tmp_path) if not name.startswith("work/checkpoints")}
+    assert beside == {"work", "work/mine.py", "work/mine_reference.py"}
 
 
 def test_a_run_is_stopped_saved_and_two_are_enough(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_kernel_that_is_run_to_be_migrated_can_forge_no_answer_and_reads_no_fi
 
     async def script(agent: Agent) -> None:
         made = await agent.call("migrate", kernel="honest.py", output="new.py", shapes=["128x512"])
-        assert made["dialect"] == "0.1" and made["written"] == "new.py", made
+        assert made["dialect"] == "0.1 (Beta 1)" and made["written"] == "new.py", made
         said = await agent.refused("migrate", {"kernel": "forges.py", "output": "n2.py", "shapes": ["128x512"]})
         assert "no usable answer" in said, said
         said = await agent.refused("migrate", {"kernel": "reads.py", "output": "n3.py", "shapes": ["128x512"]})
