@@ -474,13 +474,15 @@ def _adjusted(task: Task, settings: config.Settings) -> Task:
 # --- where --------------------------------------------------------------------------------------------
 
 
-def target_of(settings: config.Settings) -> Target:
+def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
+    """`one_kernel`: all that it will be asked for is one evaluation."""
     wanted = settings.target
     address = address_of(wanted.engine)
     if address is not None:
         return _cluster_target(settings, RayEngine(address))
     if not wanted.host:
-        return LocalTarget("simulator", wanted.machine, calibrations_of(settings).for_simulator(wanted.machine))
+        calibration = calibrations_of(settings).for_simulator(wanted.machine)
+        return LocalTarget("simulator", wanted.machine, calibration, one_kernel=one_kernel)
     return TargetPool([host_target(settings, host) for host in wanted.host])
 
 

@@ -45,7 +45,7 @@ def evaluated(
         problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input, original=original,
         verify_full_below_us=0.0 if gates_only else None,
     )  # fmt: skip
-    with closing(assembly.target_of(settings)) as target:
+    with closing(assembly.target_of(settings, one_kernel=True)) as target:
         return target.describe(), target.evaluate(request, progress)
 
 

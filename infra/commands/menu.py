@@ -27,8 +27,8 @@ from nki_sim import ties
 def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s: float = LIMIT_S) -> MenuDocument:
     """`kernel`: as it was named. `limit_s`: most seconds for pricing.
 
-    The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it begins,
-    BaselineRejected among it.
+    The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it
+    begins, BaselineRejected among it.
     """
     problem = assembly.problem_of(settings)
     task, candidate = problem.task, Candidate("input", problem.source)

@@ -17,9 +17,10 @@ from infra.scratch_folder import ScratchFolder
 class LocalEngine:
     """Processes of this machine, in a temporary folder that goes with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: bool = True) -> None:
+        """ahead: as of Processes."""
         self._scratch = ScratchFolder("nki-judge-")
-        self._processes = Processes(TREE, self._scratch.path)
+        self._processes = Processes(TREE, self._scratch.path, ahead=ahead)
 
     @property
     def places(self) -> int:

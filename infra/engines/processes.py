@@ -72,14 +72,17 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         sessions: Path | None = None,
         end_with_this_one: bool = False,
+        ahead: bool = True,
     ) -> None:
         """environment: of every process, beside the few variables that a judge keeps. sessions: where folders of
-        sessions lie, if not in `folder`. end_with_this_one: also errands that do not see to it themselves."""
+        sessions lie, if not in `folder`. end_with_this_one: also errands that do not see to it themselves.
+        ahead: another errand of a kind is likely to come, and its process may load before it does."""
         self._tree = tree
         self._folder = folder
         self._sessions = sessions or folder
         self._environment = dict(environment or {})
         self._dies_with = os.getpid() if end_with_this_one else None
+        self._ahead = ahead
         self._groups: set[int] = set()
         self._starter = ThreadPoolExecutor(1, "starter")
         """Judges end with the thread that started them, and errands come from threads that do not last."""
@@ -139,7 +142,7 @@ class Processes:
 
     def _load_another(self, errand: Errand) -> None:
         with self._choosing:
-            if errand.input and self._next is None and not self._closed:
+            if self._ahead and errand.input and self._next is None and not self._closed:
                 self._next = (_kind_of(errand), self._starting(errand))
 
     def _starting(self, errand: Errand) -> Future[_Started]:

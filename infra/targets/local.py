@@ -12,11 +12,13 @@ from nki_sim.calibration import Calibration
 class LocalTarget(EngineTarget):
     """This machine: a fresh judge process for each evaluation."""
 
-    def __init__(self, toolchain: str, machine: str, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self, toolchain: str, machine: str, calibration: Calibration | None = None, *, one_kernel: bool = False
+    ) -> None:
         """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is.
-        calibration: what the machine's model is replaced by.
+        calibration: what the machine's model is replaced by. one_kernel: no other will come, so no judge waits for it.
         """
-        super().__init__(LocalEngine(), toolchain, machine, calibration)
+        super().__init__(LocalEngine(ahead=not one_kernel), toolchain, machine, calibration)
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         progress(Step.UPLOAD, "nothing to upload: it is evaluated on this machine")

@@ -40,7 +40,7 @@ def test_a_run_is_started_followed_and_its_best_kernel_evaluated(tmp_path: Path)
         more = await agent.call("resume_run", run_id=begun["run_id"], rounds=2)
         assert more["run_id"] == begun["run_id"]
         ended = await at_its_end(agent, begun["run_id"])
-        assert ended["rounds"] == 2 and ended["status"] == "finished"
+        assert ended["rounds_wanted"] == 2 and ended["status"] == "finished"
         return ended
 
     ended = with_agent(work, script, ANTHROPIC_API_KEY="sk-ant-none-of-a-server-without-provider")

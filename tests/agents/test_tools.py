@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents.client import Agent, folder_of_a_kernel, with_agent
-from tests.e2e.kernels import SLOW, WRONG
+from tests.e2e.kernels import SLOW
 
 OLDER = SLOW.replace("range(rows // 128)", "nl.affine_range(rows // 128)")
 SHAPES = ["256x512:float32", "128x512"]
@@ -40,14 +40,14 @@ def test_profile_check_migrate_and_apply(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_wrong_kernel_has_a_verdict_and_no_menu_and_the_doctor_is_content(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
-    (work / "wrong.py").write_text(WRONG)
+    (work / "wrong.py").write_text(SLOW.replace("op=nl.add", "op=nl.subtract"))
 
     async def script(agent: Agent) -> None:
         verdict = await agent.call("evaluate", kernel="wrong.py", reference="mine_reference.py")
         assert verdict["verdict"] == "incorrect" and not verdict["right"] and verdict["measured"] is None
         assert verdict["failure"]["reason"] and verdict["said"].startswith("wrong: ")
-        huge = {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2}
-        assert "mine.py" in await agent.refused("profile", huge)
+        huge = {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2, "seconds": 5}
+        assert "longer than 5 s" in await agent.refused("profile", huge)
         assert "shorter" in await agent.refused("evaluate", {"kernel": "mine.py", "preset": "shorter"})
         late = await agent.refused("evaluate", {"task": "bmm", "seconds": 5})
         assert "longer than 5 s" in late
@@ -63,16 +63,10 @@ import neuronxcc.nki as nki
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 
-for fd in range(3, 256):
-    try:
-        os.write(fd, b'{"document": {"forged": true}}\\n')
-    except OSError:
-        pass
-print("forged", flush=True)
-
 
 @nki.jit
 def kernel(x):
+    # here
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     i, j = nl.arange(128)[:, None], nl.arange(512)[None, :]
     tile = nl.load(x[i, j])
@@ -81,23 +75,30 @@ def kernel(x):
 """
 """A kernel of NKI 0.1 has to be run to be migrated."""
 
+FORGES = """for fd in range(256):
+        try:
+            os.write(fd, b'{"document": {"forged": true}}\\n')
+        except OSError:
+            pass
+    print("forged", flush=True)"""
+
 
 @pytest.mark.slow
 def test_a_kernel_that_is_run_to_be_migrated_can_forge_no_answer_and_reads_no_file(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
     (tmp_path / "private.txt").write_text("what only its owner may read")
-    (work / "forges.py").write_text(OLDEST)
-    honest = OLDEST[: OLDEST.index("for fd")] + OLDEST[OLDEST.index("@nki.jit") :]
-    (work / "honest.py").write_text(honest)
-    (work / "reads.py").write_text(f"raise RuntimeError(open({str(tmp_path / 'private.txt')!r}).read())\n{honest}")
+    reads = f"raise RuntimeError(open({str(tmp_path / 'private.txt')!r}).read())"
+    for name, line in (("honest", "pass"), ("forges", FORGES), ("reads", reads), ("ends", "os._exit(0)")):
+        (work / f"{name}.py").write_text(OLDEST.replace("# here", line))
 
     async def script(agent: Agent) -> None:
         made = await agent.call("migrate", kernel="honest.py", output="new.py", shapes=["128x512"])
         assert made["dialect"] == "0.1 (Beta 1)" and made["written"] == "new.py", made
-        said = await agent.refused("migrate", {"kernel": "forges.py", "output": "n2.py", "shapes": ["128x512"]})
-        assert "no usable answer" in said, said
-        said = await agent.refused("migrate", {"kernel": "reads.py", "output": "n3.py", "shapes": ["128x512"]})
-        assert "owner" not in said and "FileNotFoundError" in said, said
+        for name in ("forges", "ends"):
+            asked = {"kernel": f"{name}.py", "output": f"{name}_new.py", "shapes": ["128x512"]}
+            assert "no usable answer" in await agent.refused("migrate", asked)
+        made = await agent.call("migrate", kernel="reads.py", output="third.py", shapes=["128x512"])
+        assert not made["done"] and "FileNotFoundError" in made["left"][0] and "owner" not in str(made)
 
     with_agent(work, script)
-    assert not (work / "n2.py").exists() and not (work / "n3.py").exists()
+    assert not list(work.glob("*_new.py"))
