@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from infra.agents import requests
 from infra.agents.tools import GRACE_S, TOOLS
-from infra.isolation.processes import children
+from infra.isolation.processes import children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
 from nki_sim.documents import finite
@@ -297,6 +297,8 @@ def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]
     from infra import assembly
     from infra.commands import optimize
     from infra.documents.run_document import run_document
+
+    hide_this_process()  # it may have the keys of models in its environment
 
     def opened(kind: str) -> _Followed:
         return _Followed(answers)

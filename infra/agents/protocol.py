@@ -26,6 +26,7 @@ from infra.agents.background import Runs, TooMany
 from infra.agents.children import ErrandFailed, carried_out
 from infra.agents.terms import Terms
 from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
+from infra.isolation.processes import hide_this_process
 from infra.tasks.user_files import Outside
 
 AT_ONCE = 2
@@ -40,6 +41,7 @@ _MOST_LOG = 12
 
 
 def serve(terms: Terms) -> None:
+    hide_this_process()  # a reference runs with its user's rights, and must not find keys in our environment
     anyio.run(_serve, terms)
 
 
@@ -89,13 +91,12 @@ class _Wire:
             if len(line) > MOST_LINE:
                 problem = f"a message has at most {MOST_LINE:,} bytes"
             else:
-                try:
-                    if not isinstance(json.loads(line), dict):
-                        problem = "a message is one JSON object on a line"
-                except (ValueError, RecursionError):
-                    problem = "a line is no JSON"
+                try:  # as the SDK will, which says nothing of what it drops
+                    types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:
+                    problem = "a line is no message: one JSON object of JSON-RPC 2.0 in UTF-8"
             if not problem:
-                yield line.decode("utf-8")
+                yield line.decode("utf-8")  # it is valid, or the reader above had said so
             elif line.strip():
                 error = {"code": types.PARSE_ERROR, "message": problem}
                 await self.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + "\n")
@@ -211,7 +212,8 @@ class _Calls:
             """Reading a folder has no progress."""
 
         job = self._job("follow_run", requests.FollowRun(run_id=run_id or None, wait_seconds=0), limit_s)
-        document = await carried_out(job, limit_s, told)
+        async with self._places:
+            document = await carried_out(job, limit_s, told)
         return document, self._runs.said(run_id)[-_MOST_LOG:]
 
 

@@ -222,9 +222,14 @@ GARBAGE = [
     b"[1, 2]",
     b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}',
 ]
-NO_REQUESTS = [
+GARBAGE += [
     b"{}",
     b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\\ud800"}}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": [1]}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": ' + b"9" * 10_000 + b"}}",
+]
+NO_REQUESTS = [
     b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}',
     b'{"jsonrpc": "2.0", "id": 99, "result": {}}',
     b'{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "doctor"}}',

@@ -14,9 +14,8 @@ SHAPES = ["256x512:float32", "128x512"]
 DEEP = f"x = {'-' * 300_000}1\n"
 
 
-def test_profile_check_migrate_and_apply(tmp_path: Path) -> None:
+def test_profile_check_and_apply(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
-    (work / "old.py").write_text(OLDER)
     (work / "deep.py").write_text(DEEP)
     (work / "bad.py").write_text(SLOW.replace("buffer=nl.shared_hbm", "buffer=nl.hbm").replace("nl.add", "np.add"))
 
@@ -25,16 +24,27 @@ def test_profile_check_migrate_and_apply(tmp_path: Path) -> None:
         assert profile["latency_us"] > 0 and profile["lines"] and profile["kernel"] == "mine.py"
         assert "too large" in await agent.refused("check", {"kernel": "deep.py"})
         assert (await agent.call("check", kernel="bad.py"))["errors"] >= 1
+        change = {"kernel": "mine.py", "tool": "group-loads", "site": "no such site", "output": "never.py"}
+        assert "ask for its menu again" in await agent.refused("apply", change)
+
+    with_agent(work, script)
+    assert not (work / "never.py").exists() and not list(work.glob(".*"))
+
+
+@pytest.mark.slow
+def test_an_older_kernel_is_migrated_and_checked(tmp_path: Path) -> None:
+    work = folder_of_a_kernel(tmp_path)
+    (work / "old.py").write_text(OLDER)
+
+    async def script(agent: Agent) -> None:
         made = await agent.call("migrate", kernel="old.py", output="new.py", shapes=SHAPES)
         assert made["done"] and made["dialect"] == "0.2 to 0.6" and "the same stream" in made["proof"], made
         assert (work / "new.py").read_text() == OLDER.replace("nl.affine_range", "range")
         assert (await agent.call("check", kernel="new.py"))["errors"] == 0
-        change = {"kernel": "mine.py", "tool": "group-loads", "site": "no such site", "output": "never.py"}
-        assert "ask for its menu again" in await agent.refused("apply", change)
+        change = {"kernel": "new.py", "reference": "mine_reference.py", "site": "j#1x2", "output": "never.py"}
         assert "no tool is called" in await agent.refused("apply", {**change, "tool": "os.system"})
 
     with_agent(work, script)
-    assert not (work / "never.py").exists() and not list(work.glob(".*"))
 
 
 @pytest.mark.slow
@@ -52,7 +62,7 @@ def test_a_wrong_kernel_has_a_verdict_and_no_menu_and_the_doctor_is_content(tmp_
         late = await agent.refused("evaluate", {"task": "bmm", "seconds": 5})
         assert "longer than 5 s" in late
         found = await agent.call("doctor")
-        assert found["usable"] and found["machines"][0]["report"]["simulates"]
+        assert found["usable"] and found["machines"][0]["report"]["routes"]
 
     with_agent(work, script)
 
