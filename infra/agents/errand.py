@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from infra.agents import requests
 from infra.agents.tools import GRACE_S, TOOLS
-from infra.isolation.processes import children, hide_this_process
+from infra.isolation.linux import IsolationUnavailable
+from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
 from nki_sim.documents import finite
@@ -84,8 +85,18 @@ def main() -> int:
     answers = Answers(os.dup(1))
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _leave)
+    with contextlib.suppress(IsolationUnavailable):
+        adopt_orphans()  # what a reference leaves behind is ours to end, in whatever session it hides
     said = json.loads(_first_line())
     threading.Thread(target=_end_with_the_server, name="watch", daemon=True).start()
+    try:
+        return _carried_out(said, answers)
+    finally:
+        _end_what_is_left()
+
+
+def _carried_out(said: Mapping[str, Any], answers: Answers) -> int:
+    """The exit status; the last line is said."""
     try:
         kind = TOOLS[said["tool"]].takes
         folder = Folder(Path(said["folder"]))
@@ -147,10 +158,19 @@ def _end_with_the_server() -> None:
     for patience_s in (GRACE_S, GRACE_S / 4):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(patience_s)
-    for pid in children():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+    _end_what_is_left()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_what_is_left() -> None:
+    """All that this process started or inherited, until no more turn up."""
+    while left := children():
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

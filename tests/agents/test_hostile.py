@@ -363,6 +363,36 @@ def test_no_answer_holds_a_key_however_it_got_in_and_a_reference_prints_no_messa
             assert "[hidden]" in json.dumps(said)
 
 
+STAYS = """
+import os
+import time
+
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open({path!r}, "a") as file:
+            file.write(str(os.getpid()) + "\\n")
+        os.closerange(0, 64)
+        time.sleep(600)
+    os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_reference_leaves_behind_ends_with_the_call(tmp_path: Path) -> None:
+    """Two forks and a session of its own: its parent is gone, and so is whoever could look for its group."""
+    work = folder_of_a_kernel(tmp_path)
+    told = tmp_path / "left"
+    (work / "mine_reference.py").write_text(SMALL + STAYS.format(path=str(told)))
+
+    async def script(agent: Agent) -> dict[str, Any]:
+        return await agent.call("evaluate", kernel="mine.py", seconds=60)
+
+    assert with_agent(work, script)["right"]
+    left = [int(line) for line in told.read_text().split()]
+    assert left and eventually(lambda: not any(map(alive, left)))
+
+
 @pytest.mark.slow
 def test_more_calls_than_there_are_places_for_are_refused_and_the_others_are_answered(work: Path) -> None:
     with served(work) as wire:
