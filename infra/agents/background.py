@@ -72,6 +72,7 @@ class Runs:
         if not run.run_id:
             run.scope.cancel()
             raise ErrandFailed(run.problem or f"it did not begin within {limit_s:g} s")
+        self._runs.pop(run.run_id, None)  # one that was resumed is the newest
         self._runs[run.run_id] = run
         return run.run_id
 

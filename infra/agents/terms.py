@@ -46,6 +46,10 @@ def terms_of(invocation: config.Invocation, environment: Mapping[str, str], star
         if f"run.{name}" in invocation.origins:
             raise SettingsError(f"{invocation.origins[f'run.{name}']}: a server's calls say that: leave it away")
     folder, settings, said = Folder(started_in), invocation.settings, set(invocation.origins)
+    if folder.path == folder.path.parent:
+        raise SettingsError(
+            f"mcp: it was started in {folder.path}, which holds every file: start it where the kernels are"
+        )
     asks_models = bool({"model.provider", "model.proposers"} & said)
     if not asks_models:
         settings = replace(settings, model=replace(settings.model, provider="catalogue"))

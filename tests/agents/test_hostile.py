@@ -426,6 +426,14 @@ def test_settings_in_the_folder_are_not_the_server_s(tmp_path: Path) -> None:
     assert not terms.asks_models and terms.settings.run.checkpoints == tmp_path / "checkpoints"
 
 
+def test_a_server_does_not_start_where_every_file_is_below_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("/")
+    assert orchestrator.main(["mcp"]) == 2
+    assert "start it where the kernels are" in capsys.readouterr().err
+
+
 def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     variables = {"ANTHROPIC_API_KEY": SECRET, "PATH": "/bin"}
     silent = terms_of(config.read(["mcp"], variables, tmp_path), variables, tmp_path)
