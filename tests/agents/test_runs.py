@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agents.client import Agent, folder_of_a_kernel, listing, with_agent
-from tests.agents.test_hostile import descendants, served
+from tests.agents.wire import descendants, served
 from tests.processes import alive, eventually
 
 pytestmark = pytest.mark.slow
