@@ -90,13 +90,16 @@ def main() -> int:
     said = json.loads(_first_line())
     threading.Thread(target=_end_with_the_server, name="watch", daemon=True).start()
     try:
-        return _carried_out(said, answers)
+        status, last = _carried_out(said, answers)
     finally:
-        _end_what_is_left()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_what_is_left()  # before the answer: with that the server has what it waits for, and asks us to end
+    answers.say(**last)
+    return status
 
 
-def _carried_out(said: Mapping[str, Any], answers: Answers) -> int:
-    """The exit status; the last line is said."""
+def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[str, Any]]:
+    """The exit status, and the last line that is to be said."""
     try:
         kind = TOOLS[said["tool"]].takes
         folder = Folder(Path(said["folder"]))
@@ -107,17 +110,13 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> int:
             _limit(job)
         document = CARRIED_OUT[kind](job, answers)
     except (MemoryError, RecursionError) as error:
-        answers.say(error=f"{type(error).__name__}: this kernel's text is too large or too deep to be read")
-        return 2
+        return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:
         if isinstance(error, _faults()):
-            answers.say(error=_one_line(str(error)))
-            return 2
+            return 2, {"error": _one_line(str(error))}
         traceback.print_exc()
-        answers.say(error=_one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}"))
-        return 1
-    answers.say(document=finite(to_document(document)))
-    return 0
+        return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
+    return 0, {"document": finite(to_document(document))}
 
 
 def _faults() -> tuple[type[Exception], ...]:
