@@ -60,6 +60,7 @@ Command = Literal["run", "init", "doctor", "calibrate", "explain", "runs", "show
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
 JSON_FLAG = "--json"
+HTML_FLAG, HTML_SUFFIXES = "--html", (".html", ".htm")
 WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show")
 """Commands that have a document for scripts (docs/scripts.md)."""
 
@@ -455,6 +456,10 @@ class Invocation:
     """Of `clean`: list only."""
     shapes: tuple[str, ...] = ()
     """Of `init`: of the kernel's tensors in their order, as `128x512:float32`."""
+    as_html: bool = False
+    """Of `show`: as a page."""
+    html: Path | None = None
+    """Where that goes; None: beside what it shows."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
@@ -487,7 +492,8 @@ other commands:
   calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
   explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
   runs                  all runs, newest first
-  show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
+  show [RUN-ID]         one run, or suite: its rounds, its best kernel     (the latest run, if none is named);
+                        --html [FILE.html]: as one page with pictures
   diff [RUN-ID]         the best kernel against the input
   clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
   config                every setting with its value, in the form of {CONFIG_FILE}
@@ -498,6 +504,8 @@ Each setting can also stand in {CONFIG_FILE} in the current folder (or --config 
 exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
             4 target unreachable · 5 budget used up or interrupted
 """
+
+_BESIDE_SETTINGS = ("--config", JSON_FLAG, HTML_FLAG, "--dry-run", "--shape", "--version", "--help")
 
 _WHERE_IT_KEEPS = f"""
 Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
@@ -520,6 +528,7 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
     made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
+    made.add_argument(HTML_FLAG, nargs="?", const="", metavar="FILE.html", help=_HTML_HELP)
     made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
     made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
     add_flags(made, GROUPS)
@@ -527,6 +536,7 @@ def parser(prog: str = program()) -> argparse.ArgumentParser:
 
 
 _JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
+_HTML_HELP = "of show: write one page that opens offline [report.html in the run's folder]"
 _DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
 _SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
 _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
@@ -566,7 +576,7 @@ def read(
     parsed, rest = parser().parse_known_args(list(arguments))
     for word in rest:
         if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, ("--config", JSON_FLAG, "--dry-run", "--shape", "--version", "--help"))
+            raise unknown_flag(word, GROUPS, _BESIDE_SETTINGS)
     given: dict[tuple[str, str], Given] = {}
     file = _settings_file(parsed.config, environment, folder)
     if file is not None:
@@ -579,9 +589,12 @@ def read(
     command, words = _command(rest)
     if parsed.json and command not in WITH_JSON:
         raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
-    for flag, given_there, of in (("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init")):
+    as_html = parsed.html is not None
+    of_one = (("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"), (HTML_FLAG, as_html, "show"))
+    for flag, given_there, of in of_one:
         if given_there and command != of:
             raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
+    html = _page(parsed.html, words, folder) if parsed.html else None
     run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
     if words and command in ("explain", "init"):
         word = words.pop(0)
@@ -601,7 +614,9 @@ def read(
         given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
     origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
     shapes = tuple(parsed.shape)
-    return Invocation(command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, origins)
+    return Invocation(
+        command, _settings(given), run_id, parsed.json, parsed.dry_run, shapes, as_html, html, origins
+    )  # fmt: skip
 
 
 def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:
@@ -625,6 +640,16 @@ def _command(words: list[str]) -> tuple[Command, list[str]]:
     if words and words[0] in COMMANDS:
         return next(command for command in COMMANDS if command == words[0]), words[1:]
     return "run", words
+
+
+def _page(word: str, words: list[str], folder: Path) -> Path | None:
+    """Where `show --html WORD` writes; a run's id in that place is one, since a page's name ends in .html."""
+    if word.endswith(HTML_SUFFIXES):
+        return folder / Path(word).expanduser()
+    if words:
+        raise SettingsError(f"{HTML_FLAG} {word}: a page's name ends in {HTML_SUFFIXES[0]}")
+    words.append(word)
+    return None
 
 
 def _without_scheme(host: str) -> str:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -196,12 +197,35 @@ def runs(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def show(invocation: config.Invocation, answer: Answer) -> int:
-    summary = report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id))
-    if answer.wanted:
-        answer.give(run_document(summary))
-    else:
+    """A run, or a suite by its id."""
+    checkpoints, tasks = invocation.settings.run.checkpoints, [seed.name for seed in seed_index()]
+    if suite.is_suite(checkpoints, invocation.run_id, tasks):
+        return _show_suite(invocation, answer, suite.table_of_runs(checkpoints, invocation.run_id, tasks))
+    summary = report.summary_of(find_run(checkpoints, invocation.run_id))
+    answer.give(run_document(summary))
+    if invocation.as_html:
+        from infra.commands.show_html import run_report
+
+        _say_where(run_report(invocation, summary))
+    elif not answer.wanted:
         report.print_report(Console(), summary)
     return FINISHED
+
+
+def _show_suite(invocation: config.Invocation, answer: Answer, table: suite.SuiteTable) -> int:
+    document = suite_document(invocation.run_id, table)
+    answer.give(document)
+    if invocation.as_html:
+        from infra.commands.show_html import suite_report
+
+        _say_where(suite_report(invocation, document))
+    elif not answer.wanted:
+        print_suite(Console(), table)
+    return FINISHED
+
+
+def _say_where(page: Path) -> None:
+    Console().print(f"{report.shown_path(page)}, {page.stat().st_size / 1e3:,.0f} kB", soft_wrap=True, highlight=False)
 
 
 def explain(invocation: config.Invocation, answer: Answer) -> int:

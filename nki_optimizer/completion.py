@@ -18,7 +18,7 @@ from nki_sim import __main__ as nki_sim_command
 
 USAGE = 2
 _FOLDERS = ("DIR",)
-_FILES = ("FILE", "FILE.csv", "PATH", "REF.py", "NEW.py", "A.npy")
+_FILES = ("FILE", "FILE.csv", "FILE.html", "PATH", "REF.py", "NEW.py", "A.npy")
 
 
 def optimizer() -> argparse.ArgumentParser:
