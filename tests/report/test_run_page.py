@@ -128,7 +128,7 @@ def test_nothing_that_others_wrote_is_markup(tmp_path: Path) -> None:
 
 
 def test_a_page_stays_small_whatever_a_run_wrote(tmp_path: Path) -> None:
-    """Hundreds of rounds, sixty of them a new best with a kernel of a thousand lines that grow when they are escaped."""
+    """Of hundreds of rounds sixty bring a new best, with a kernel of a thousand lines that grow when escaped."""
     latencies = tuple(9000.0 * 0.97**number for number in range(1, 61)) + (None,) * (MOST_TRIES + 60)
     ran = Ran(latencies, texts="<&\"'>" * 400, fields=FIELDS, lines=1000)
     html = page_of(made_run(tmp_path, ran), DRAWN)
