@@ -15,6 +15,7 @@ from infra.prediction.timelines import EngineTimeline
 from infra.report import plots
 from infra.report.run_page import RunPage
 from infra.report.suite_page import SuitePage
+from infra.terminal.wording import printable
 
 HERE = Path(__file__).resolve().parent
 
@@ -71,6 +72,11 @@ def suite_html(page: SuitePage, written: Written) -> str:
 
 
 def _filled(template: str, given: Mapping[str, Any], written: Written) -> str:
-    made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
+    made = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_printable)
     made.filters["drawn"] = Markup  # SVG of our own: matplotlib escapes the words in it
     return made.get_template(template).render(given, version=written.version, written=written.at)
+
+
+def _printable(value: Any) -> Any:
+    """What a template writes: no sign that steers a terminal, turns text around, or ends a file early."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

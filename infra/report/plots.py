@@ -78,7 +78,7 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
         if logarithmic:
             _logarithmic(axes.yaxis, axes.set_yscale)
         axes.grid(axis="y")
-        for on_path, colour, width in ((False, GRID, 1.0), (True, GOOD, 1.6)):
+        for on_path, colour, width in ((False, MUTED, 0.5), (True, GOOD, 1.6)):
             xs, ys = _edges(tries, places, on_path)
             if xs:
                 axes.plot(xs, ys, color=colour, linewidth=width, zorder=2 + on_path)
@@ -109,7 +109,7 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.set_xlabel("round (0: the input kernel)")
         axes.set_ylabel(f"{label}latency, µs")
-        _legend(figure, axes, 3 if narrow else 6)
+        _legend(figure, axes, 2 if narrow else 6)
 
     improved = sum(_mark(each) is _IMPROVED for each in tries)
     failed = sum(each.latency_us is None for each in tries)
@@ -177,11 +177,11 @@ def gains(lines: Sequence[SuiteLine]) -> Picture | None:
 
 
 def _us(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.1f} µs"
+    return "none" if value is None else f"{value:,.1f} µs"
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
+    return "nothing faster" if value is None else f"{value:.1f} %"
 
 
 def _bars(name: str, words: str, bars: Sequence[_Bars], axis: str, names: tuple[str, str], said: Any) -> Picture:
@@ -339,11 +339,11 @@ def _logarithmic(axis: Any, set_scale: Any) -> None:
 
 def _plain_ticks(axis: Any) -> None:
     """Numbers as they are, and few of them: powers of ten would be formulas."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.4g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _legend(figure: Any, axes: Any, columns: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from accelopt_core.candidate import Attempt
@@ -21,10 +22,12 @@ from infra.terminal.report import RunSummary, simulator_line
 from ka_extensions.attempt_history import last_of_rounds
 from ka_extensions.outcome import Outcome
 
-MOST_TRIES = 400
-"""In the table and the picture: the newest, and all from which the best came."""
-LONGEST_TEXT = 1_500
-"""Characters of a plan's own words, and of any message."""
+MOST_TRIES = 300
+"""In the table and the picture: the newest, and those from which the best came."""
+MOST_LINKS = 100
+"""Of the way to the best: the last."""
+LONGEST_TEXT, LONGEST_CELL = 1_200, 240
+"""Bytes of HTML of a plan's own words or any message, and of what stands in a table."""
 MOST_GAPS = 10
 REASONS = 3
 """Of each gap that is left."""
@@ -116,6 +119,8 @@ class RunPage:
     tries_left_out: int
     tally: str
     chain: tuple[Link, ...]
+    links_left_out: int
+    """The first of them."""
     whole: Diff | None
     """From the input to the best."""
     gaps: tuple[GapBar, ...]
@@ -151,6 +156,7 @@ def run_page(summary: RunSummary) -> RunPage:
         len(tries) - len(shown),
         wording.tally(summary.attempts),
         chain,
+        max(0, len(path) - 1 - len(chain)),
         _whole(summary, budget),
         _gaps(summary, baseline, best),
         summary.improved,
@@ -163,8 +169,11 @@ def run_page(summary: RunSummary) -> RunPage:
     )
 
 
-def _text(text: str) -> str:
-    return wording.one_line(text, LONGEST_TEXT)
+def _text(text: str, most: int = LONGEST_TEXT) -> str:
+    """On one line, and no longer than `most` once it is escaped."""
+    flat = wording.one_line(text)
+    took = len(escape(flat).encode("utf-8", "replace"))
+    return flat if took <= most else wording.one_line(flat, most * len(flat) // took)
 
 
 # --- the result -----------------------------------------------------------------------------------
@@ -239,23 +248,24 @@ def _try(attempt: Attempt, on_path: bool) -> Try:
     dropped = attempt.last_check is not None
     return Try(
         attempt.round,
-        _text(attempt.id),
-        _text(attempt.parent_id),
+        _text(attempt.id, LONGEST_CELL),
+        _text(attempt.parent_id, LONGEST_CELL),
         attempt.outcome,
         "dropped: failed its last check" if dropped else wording.outcome_words(attempt.outcome).label,
         attempt.latency_us,
         wording.latency(attempt.latency_us),
         expected,
-        _text(attempt.title or attempt.summary),
-        _text(attempt.summary),
+        _text(attempt.title or attempt.summary, LONGEST_CELL),
+        _text(attempt.summary, LONGEST_CELL),
         dropped,
         on_path,
     )
 
 
 def _shown(tries: tuple[Try, ...]) -> tuple[Try, ...]:
-    newest = {id(each) for each in tries[-MOST_TRIES:]}
-    return tuple(each for each in tries if each.on_path or id(each) in newest)
+    on_path = [each for each in tries if each.on_path][-MOST_LINKS:]
+    wanted = {id(each) for each in (*on_path, *tries[-MOST_TRIES:])}
+    return tuple(each for each in tries if id(each) in wanted)
 
 
 def _chain(summary: RunSummary, path: Sequence[str], budget: DiffBudget) -> tuple[Link, ...]:
@@ -270,7 +280,7 @@ def _chain(summary: RunSummary, path: Sequence[str], budget: DiffBudget) -> tupl
     for name, attempt in attempts.items():
         if attempt.candidate is not None:
             sources[name], latencies[name] = attempt.candidate.source, attempt.latency_us
-    steps = [attempts[name] for name in path if name in attempts]
+    steps = [attempts[name] for name in path if name in attempts][-MOST_LINKS:]
     return tuple(_link(attempt, sources, latencies.get(attempt.parent_id), budget) for attempt in steps)
 
 
