@@ -47,21 +47,24 @@ class Diff:
 
 
 class DiffBudget:
-    """What the differences of one page may take together: first come, first shown."""
+    """What the differences of one page may take together: of what is left each has an equal share."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._left = most_bytes
+    def __init__(self, diffs: int, most_bytes: int = MOST_BYTES) -> None:
+        """`diffs`: how many there will be."""
+        self._diffs, self._left = diffs, most_bytes
 
     def diff(self, before: str, after: str, names: tuple[str, str]) -> Diff:
         """`before` and `after`: the two texts."""
         told = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm=""))
         sides = [_side(line, number) for number, line in enumerate(told)]
-        shown: list[DiffLine] = []
+        share, shown = self._left // max(1, self._diffs), list[DiffLine]()
+        self._diffs -= 1
         for line, side in zip(told[:MOST_LINES], sides):
             text = _cut(printable(line))
             took = len(escape(text).encode("utf-8", "replace")) + _AROUND
-            if took > self._left:
+            if took > share:
                 break
+            share -= took
             self._left -= took
             shown.append(DiffLine(side, text))
         return Diff(tuple(shown), sides.count(Side.ADDED), sides.count(Side.REMOVED), len(told) - len(shown))

@@ -143,7 +143,7 @@ def run_page(summary: RunSummary) -> RunPage:
     path = summary.lineage.path() if summary.lineage is not None else ()
     tries = _tries(summary.attempts, path)
     shown = _shown(tries)
-    budget = DiffBudget()
+    budget = DiffBudget(min(len(path), MOST_LINKS + 1))  # of each step, and of all together
     chain = _chain(summary, path, budget)
     found, why = _roofline(summary)
     return RunPage(
