@@ -100,8 +100,8 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
             )  # fmt: skip
         low, high = min(known), max(known)
         if not logarithmic:
-            room = 0.08 * ((high - low) or high)
-            axes.set_ylim(low - (2.2 if failed else 1) * room, high + room)
+            margin = 0.08 * ((high - low) or high)
+            axes.set_ylim(low - (2.2 if failed else 1) * margin, high + margin)
         elif failed:
             axes.set_ylim(low * (low / high) ** 0.18)
         last = max(each.round for each in tries)

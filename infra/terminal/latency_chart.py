@@ -32,9 +32,9 @@ def chart_lines(
     if sum(us is not None for _, us, _ in rounds) <= LEAST_MEASURED:
         return ()
     best = _best_so_far([us for _, us, _ in rounds], [outcome for _, _, outcome in rounds])
-    room = max(1, width - _EDGE)
-    column = next((each for each in (COLUMN, 2) if len(rounds) * each <= room), 1)
-    shown = slice(max(0, len(rounds) - room // column), None)
+    columns = max(1, width - _EDGE)
+    column = next((each for each in (COLUMN, 2) if len(rounds) * each <= columns), 1)
+    shown = slice(max(0, len(rounds) - columns // column), None)
     rounds, best = rounds[shown], best[shown]
     known = [us for _, us, _ in rounds if us is not None] + best
     low, high = min(known), max(known)
