@@ -24,8 +24,10 @@ INK, MUTED, GRID, BEFORE, AFTER, GOOD, BAD, WARN = (f"#0a0b0{number}" for number
 """Stand-ins for what style.css names --plot-0 to --plot-7, so that one drawing serves light and dark."""
 
 _STAND_IN = re.compile(r"#0a0b0(\d)")
-_NAMES = re.compile(r' id="[A-Za-z0-9]+_\d+"')
+_NAMES = re.compile(r' id="[A-Za-z0-9.]+_\d+"')
 """Of groups, the same in every drawing: nothing refers to them."""
+_DIGITS = re.compile(r"(?<=\d\.\d\d)\d+")
+"""Of coordinates, beyond a hundredth of a point."""
 
 WIDE_IN, NARROW_IN = 9.2, 3.5
 """Inches: at 1280 pixels, and at 400."""
@@ -71,7 +73,8 @@ def _svg(salt: str, width_in: float, height_in: float, draw: Callable[[Any], Non
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
     text = text[text.index("<svg") :]
-    return _NAMES.sub("", _STAND_IN.sub(r"var(--plot-\1)", text))
+    shorter = re.sub(r'(?<= d=")[^"]*', lambda path: _DIGITS.sub("", path[0]), text)
+    return _NAMES.sub("", _STAND_IN.sub(r"var(--plot-\1)", shorter))
 
 
 def _style(salt: str) -> AbstractContextManager[Any]:

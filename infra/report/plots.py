@@ -76,7 +76,9 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.add_subplot()
         if logarithmic:
-            _logarithmic(axes.yaxis, axes.set_yscale)
+            axes.set_yscale("log")
+            _plain_ticks(axes.yaxis)
+        _with_thousands(axes.yaxis)
         axes.grid(axis="y")
         for on_path, colour, width in ((False, MUTED, 0.5), (True, GOOD, 1.6)):
             xs, ys = _edges(tries, places, on_path)
@@ -206,6 +208,7 @@ def _bars(name: str, words: str, bars: Sequence[_Bars], axis: str, names: tuple[
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(axis)
+        _with_thousands(axes.xaxis)
         if narrow:
             axes.xaxis.get_major_locator().set_params(nbins=4)
         _legend(figure, axes, 2)
@@ -244,6 +247,7 @@ def engines(timelines: Sequence[tuple[str, EngineTimeline]]) -> Picture | None:
             axes.axvline(line.shown_us, color=INK, linewidth=0.8, linestyle=":")
             axes.set_title(f"{_cut(name, 30)}: {line.latency_us:,.1f} µs simulated")
         panels[-1].set_xlim(0, end_us * 1.01)
+        _with_thousands(panels[-1].xaxis)
         panels[-1].set_xlabel("simulated µs; height: busy share of each slice of time")
         if narrow:
             panels[-1].set_xlabel("simulated µs")
@@ -332,18 +336,19 @@ def roofline(found: Roofline, label: str) -> Picture:
 # --- all --------------------------------------------------------------------------------------------
 
 
-def _logarithmic(axis: Any, set_scale: Any) -> None:
-    set_scale("log")
-    _plain_ticks(axis)
-
-
 def _plain_ticks(axis: Any) -> None:
-    """Numbers as they are, and few of them: powers of ten would be formulas."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    """Few of them, and no powers of ten: those would be formulas."""
+    from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
-    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.4g}"))
     axis.set_minor_locator(NullLocator())
+    _with_thousands(axis)
+
+
+def _with_thousands(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.10g}"))
 
 
 def _legend(figure: Any, axes: Any, columns: int) -> None:
