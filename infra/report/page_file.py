@@ -68,7 +68,7 @@ def run_html(page: RunPage, timelines: Timelines, written: Written) -> str:
 def suite_html(page: SuitePage, written: Written) -> str:
     """Raises NoPlots where matplotlib is missing."""
     label = latency_label(page.document.simulated, page.document.caveat)
-    return _filled("suite.html.j2", {"page": page, "picture": plots.gains(page.lines), "label": label}, written)
+    return _filled("suite.html.j2", {"page": page, "picture": plots.gains(page.lines, label), "label": label}, written)
 
 
 def _filled(template: str, given: Mapping[str, Any], written: Written) -> str:

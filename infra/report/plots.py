@@ -167,15 +167,15 @@ def gaps(bars: Sequence[GapBar], label: str, two: bool) -> Picture | None:
     return _bars("gaps", words, shown, f"{label}µs that closing it alone could gain", names, _us)
 
 
-def gains(lines: Sequence[SuiteLine]) -> Picture | None:
-    """Of a suite: percent of peak, first and best, task by task; the speed-up stands beside them."""
+def gains(lines: Sequence[SuiteLine], label: str) -> Picture | None:
+    """Of a suite: percent of peak, first and best, task by task; the speed-up stands beside them. `label`: as above."""
     if not lines:
         return None
     shown = [_Bars(each.task, each.before_percent, each.after_percent, each.speedup) for each in lines]
     words = "Percent of peak, first and best: " + "; ".join(
         f"{each.task} {_percent(each.before_percent)} to {_percent(each.now_percent)}, {each.speedup}" for each in lines
     )
-    return _bars("gains", words, shown, "% of peak", ("input", "best"), _percent)
+    return _bars("gains", words, shown, f"{label}% of peak", ("input", "best"), _percent)
 
 
 def _us(value: float | None) -> str:
@@ -322,7 +322,7 @@ def roofline(found: Roofline, label: str) -> Picture:
         axes.set_ylim(min(lowest, left * found.bytes_per_second) / unit[2] / 1.5, highest / unit[2] * 2.5)
         axes.set_xlabel(f"{unit[0]} for each byte moved ({found.bytes_per_second / 1e9:,.0f} GB/s)")
         axes.set_ylabel(f"{label}{unit[1]}")
-        _plain_ticks(axes.xaxis)
+        _plain_ticks(axes.xaxis, narrow)
         _plain_ticks(axes.yaxis)
         _legend(figure, axes, 2 if narrow else 3)
 
@@ -336,11 +336,11 @@ def roofline(found: Roofline, label: str) -> Picture:
 # --- all --------------------------------------------------------------------------------------------
 
 
-def _plain_ticks(axis: Any) -> None:
+def _plain_ticks(axis: Any, few: bool = False) -> None:
     """Few of them, and no powers of ten: those would be formulas."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0, 2.0, 5.0), numticks=9))
     axis.set_minor_locator(NullLocator())
     _with_thousands(axis)
 
