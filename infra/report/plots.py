@@ -77,8 +77,6 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
         axes = figure.add_subplot()
         if logarithmic:
             axes.set_yscale("log")
-            _plain_ticks(axes.yaxis)
-        _with_thousands(axes.yaxis)
         axes.grid(axis="y")
         for on_path, colour, width in ((False, MUTED, 0.5), (True, GOOD, 1.6)):
             xs, ys = _edges(tries, places, on_path)
@@ -105,7 +103,10 @@ def latency_over_rounds(baseline_us: float, tries: Sequence[Try], label: str) ->
             margin = 0.08 * ((high - low) or high)
             axes.set_ylim(low - (2.2 if failed else 1) * margin, high + margin)
         elif failed:
-            axes.set_ylim(low * (low / high) ** 0.18)
+            axes.set_ylim(low * (low / high) ** 0.18, high * (high / low) ** 0.06)
+        if logarithmic:
+            _plain_ticks(axes.yaxis)
+        _with_thousands(axes.yaxis)
         last = max(each.round for each in tries)
         axes.set_xlim(-0.5, last + 0.7)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -194,15 +195,19 @@ def _bars(name: str, words: str, bars: Sequence[_Bars], axis: str, names: tuple[
 
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.add_subplot()
+
+        def beside(at: tuple[float, float], text: str, colour: str) -> None:
+            axes.annotate(text, at, xytext=(4, 0), textcoords="offset points", va="center", color=colour)
+
         for number, bar in enumerate(bars):
             top = -step * number
             axes.text(0, top, _cut(bar.label, 44 if narrow else LONGEST_LABEL), ha="left", va="bottom")
-            note = f"   {bar.note}" if bar.note else ""
+            note = f"; {bar.note}" if bar.note else ""
             axes.barh(top - 0.18, bar.before or 0.0, thick, color=BEFORE, label=names[0] if not number else None)
-            axes.text((bar.before or 0.0), top - 0.19, f" {said(bar.before)}", va="center", color=MUTED)
+            beside((bar.before or 0.0, top - 0.19), said(bar.before), MUTED)
             if two:
                 axes.barh(top - 0.5, bar.after or 0.0, thick, color=AFTER, label=names[1] if not number else None)
-                axes.text((bar.after or 0.0), top - 0.51, f" {said(bar.after)}{note}", va="center")
+                beside((bar.after or 0.0, top - 0.51), f"{said(bar.after)}{note}", INK)
         axes.set_ylim(-step * (len(bars) - 1) - 0.75, 0.4)
         axes.set_xlim(0, longest * (1.45 if narrow else 1.16))
         axes.set_yticks([])
@@ -337,10 +342,13 @@ def roofline(found: Roofline, label: str) -> Picture:
 
 
 def _plain_ticks(axis: Any, few: bool = False) -> None:
-    """Few of them, and no powers of ten: those would be formulas."""
+    """Of a logarithmic axis whose limits are set. Powers of ten as they are: as such they would be formulas."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if few else (1.0, 2.0, 5.0), numticks=9))
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    subs = (1.0, 2.0, 5.0) if decades <= (1.5 if few else 2.5) else (1.0, 3.0) if decades <= 3 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=5 if few else 9))
     axis.set_minor_locator(NullLocator())
     _with_thousands(axis)
 

@@ -44,6 +44,10 @@ class SuitePage:
     """Some kernel is above 100 %, which must be explained."""
     time: str
 
+    @property
+    def says_likely(self) -> bool:
+        return any(line.likely for line in self.lines)
+
 
 def suite_page(document: SuiteDocument) -> SuitePage:
     lines = tuple(map(_line, document.rows))

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from infra.report.page_file import Timelines
+from infra.runs.run_folder import RunFolder
+from tests.infra.samples import manifest
 from tests.report.pages import FIELDS, HOSTILE, Ran, made_run, page_of
 from tests.report.test_run_page import DRAWN
 from tests.report.test_show_html import real_run
@@ -122,7 +124,7 @@ def of_a_hostile_run(folder: Path) -> Path:
 
 def of_a_run_that_has_just_begun(folder: Path) -> Path:
     page = folder / "begun.html"
-    page.write_text(page_of(made_run(folder, Ran((), status="running")), Timelines()), encoding="utf-8")
+    page.write_text(page_of(RunFolder.create(folder, manifest("run"), {}), Timelines()), encoding="utf-8")
     return page
 
 
@@ -163,11 +165,14 @@ def test_a_screenshot_shows_more_than_paper(tmp_path: Path) -> None:
 def test_a_page_with_faults_is_found_out(tmp_path: Path) -> None:
     """What the tests above look for, in a page made to have it: a stopped script, tiny words, words over others."""
     faulty = of_a_suite(tmp_path).read_text(encoding="utf-8")
-    tiny = '<text x="9" y="9" style="font: 3px sans-serif">tiny</text><text x="9" y="9">over</text>'
+    tiny = '<text x="9" y="9" style="font: 3px sans-serif">tiny</text>'
+    tiny += '<text x="60" y="30">one word</text><text x="64" y="33">another word</text>'
     drawn = f'<svg width="300" height="40">{tiny}<text x="290" y="30">beyond the edge</text></svg>'
     faulty = faulty.replace("</main>", f'{drawn}<div style="width:3000px">wide</div><script>1</script></main>')
     (tmp_path / "faulty.html").write_text(faulty, encoding="utf-8")
     there = seen(tmp_path, tmp_path / "faulty.html", 400)
     assert any("Content Security Policy" in line for line in there.said), there.said
     assert there.found["overflow"] > 2000 and there.found["beyond"] == ["beyond the edge"]
-    assert [words for words, _ in there.found["small"]] == ["tiny"] and ["over", "tiny"] in there.found["over"]
+    assert [words for words, _ in there.found["small"]] == ["tiny"] and ["another word", "one word"] in there.found[
+        "over"
+    ]

@@ -16,7 +16,7 @@ from accelopt_core.candidate import Candidate
 from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
 from infra.tasks.seed_index import load_seed
-from tests.infra.samples import manifest
+from tests.infra.samples import attempted, manifest
 from tests.infra.test_suite import a_run, measured
 from tests.report.pages import FIELDS, Ran, Reader, made_run
 
@@ -32,7 +32,10 @@ def real_run(checkpoints: Path) -> RunFolder:
     folder.best(Candidate("input", SEED.kernel_source), measured(40.0))
     wider = SEED.kernel_source.replace("TILE_N = 512", "TILE_N = 256")
     assert wider != SEED.kernel_source
-    folder.best(Candidate("r001t1", wider, "input"), measured(30.0))
+    made = attempted(1, measured(30.0), 40.0, source=wider)
+    folder.attempt(made)
+    assert made.candidate is not None
+    folder.best(made.candidate, measured(30.0))
     folder.end("finished", "no idea left")
     folder.close()
     return folder
