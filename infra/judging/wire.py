@@ -45,7 +45,7 @@ from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task,
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def decode_job(text: str) -> Job:
         is_input=data["is_input"],
         cores=data["cores"],
         known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
+        by_tool=data["by_tool"],
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
