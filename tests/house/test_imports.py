@@ -89,8 +89,14 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
-        "infra.assembly",
+        "infra.assembly.problem",
+        "infra.assembly.proposing",
+        "infra.assembly.rounds",
+        "infra.assembly.run",
+        "infra.assembly.targets",
+        "infra.commands.calibrate",
         "infra.commands.clean",
+        "infra.commands.doctor",
         "infra.commands.evaluate",
         "infra.commands.explain",
         "infra.commands.init",

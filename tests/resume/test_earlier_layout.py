@@ -23,7 +23,7 @@ from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
-from infra import assembly
+from infra.assembly.rounds import loop_settings
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
@@ -119,7 +119,7 @@ def test_a_resumed_run_comes_to_where_it_stood(earlier: Path, run_id: str) -> No
     assert [key for key, _ in folder.exchanges()] == expected["exchange_keys"]
 
     settings = config.from_document(folder.config(), run_id)
-    guard = assembly.loop_settings(settings, settings.model.provider).guard
+    guard = loop_settings(settings, settings.model.provider).guard
     quiet = Quiet()
     rounds = LoopSettings(rounds=expected["next_round"] - 1, patience=99, guard=guard, model_failures=99)
     loop = Loop(None, folder.input_kernel.read_text(), quiet, None, quiet, quiet, quiet, rounds, lambda: False,
