@@ -20,6 +20,7 @@ import config
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
+from infra.command_line import JSON_FLAG, read
 from infra.commands import optimize
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.run_document import run_document, runs_document
@@ -62,7 +63,7 @@ class Answer:
 
 
 def main(arguments: list[str]) -> int:
-    if config.JSON_FLAG not in arguments:
+    if JSON_FLAG not in arguments:
         return _carried_out(arguments, Answer(None))
     answer = Answer(sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
@@ -71,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 def _carried_out(arguments: list[str], answer: Answer) -> int:
     try:
-        invocation = config.read(arguments)
+        invocation = read(arguments)
         return COMMANDS[invocation.command](invocation, answer)
     except USAGE_ERRORS as error:
         return _end(error, USAGE, answer)

@@ -18,6 +18,7 @@ from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide, may_be_best
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
+from infra import command_line
 from infra.assembly import rounds, run
 from infra.assembly.targets import residuals_of
 from infra.judging.simulator_toolchain import traced_on_simulator
@@ -69,7 +70,7 @@ def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> run.Fin
         "--checkpoints", str(folder / "runs"), "--memory", str(folder / "memory.json"), "--view", "quiet",
         "--iterations", "1", "--remeasure", "0", *flags,
     )  # fmt: skip
-    return run.carry_out(config.read(words, {}, folder))
+    return run.carry_out(command_line.read(words, {}, folder))
 
 
 @pytest.mark.slow

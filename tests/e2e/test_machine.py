@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import config
 from accelopt_core.evaluation import Measured, microseconds
 from accelopt_core.judging.bounds import bounds
 from accelopt_core.task import PrecisionPolicy
+from infra import command_line
 from infra.assembly import run
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
@@ -125,7 +125,7 @@ def test_a_host_that_reports_trn1_is_read_of_as_trn1(tmp_path: Path, monkeypatch
     )  # fmt: skip
     with WireServer(REPLIES) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        done = run.carry_out(config.read(flags, {}, tmp_path))
+        done = run.carry_out(command_line.read(flags, {}, tmp_path))
         reads_of(server.requests, "trn1")
     assert done.settings.target.machine == "trn2", "what would be simulated is another matter"
     assert done.folder.manifest().target.machine == "trn1"
