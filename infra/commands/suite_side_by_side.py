@@ -20,6 +20,7 @@ from pathlib import Path
 import config
 from accelopt_core.judging.orphans import end_with_parent
 from infra.assembly.following import ending_signals
+from infra.engines.processes import last_line
 from infra.judging.shipment import TREE
 
 LOOPS_PER_CPU = 2
@@ -93,10 +94,10 @@ class _Run:
 
     def last_words(self) -> str:
         self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        said = last_line(self._errors.read())
         self._errors.close()
         self._settings.close()
-        return said[-1] if said else ""
+        return said
 
 
 @contextlib.contextmanager
