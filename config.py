@@ -40,7 +40,7 @@ VERSION = "0.1.0"
 LATEST = "latest"
 """The run id that stands for the newest run."""
 
-PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
+PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
