@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
@@ -365,9 +366,10 @@ class Loop:
         """
         best, below_us = self._state.best, self._state.best_result.latency_us
 
-        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt]) -> Evaluation:
+        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt], by_tool: bool) -> Evaluation:
             known = known_programs(self._state.baseline, (*self._history.attempts, *tries), below_us)
-            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us, known=known), place)
+            request = self._request(candidate, incumbent=best, below_us=below_us, known=known, by_tool=by_tool)
+            return self._evaluate(request, place)
 
         settings = self._settings
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
@@ -381,7 +383,8 @@ class Loop:
 
         def judge(lane: Lane, file: Callable[[Attempt], None]) -> None:
             began = time.monotonic()
-            lane.judge(evaluate, self._steps, file)
+            by_tool = lane.plan is not None and lane.plan.by_tool
+            lane.judge(partial(evaluate, by_tool=by_tool), self._steps, file)
             lane.seconds += time.monotonic() - began
 
         at_once = settings.width if settings.by_archive else len(lanes)
@@ -500,14 +503,14 @@ class Loop:
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
-        final: bool = False, known: tuple[KnownProgram, ...] = (),
+        final: bool = False, known: tuple[KnownProgram, ...] = (), by_tool: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         is_input = candidate is self._input
         cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
             self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores,
-            known,
+            known, by_tool,
         )  # fmt: skip
 
     def _confirm_winner(self) -> None:

@@ -48,7 +48,7 @@ from ka_extensions.plain_text import one_line
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 
 LONGEST_DETAIL = 500
 """Characters of one line of progress, or of complaint: a candidate may have a word in it."""
@@ -94,6 +94,7 @@ def decode_job(text: str) -> Job:
         is_input=data["is_input"],
         cores=data["cores"],
         known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
+        by_tool=data["by_tool"],
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)

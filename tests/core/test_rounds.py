@@ -20,11 +20,14 @@ from accelopt_core.evaluation import (
     CompileFailed,
     Duplicate,
     Evaluation,
+    Finding,
     Implausible,
     Incorrect,
     IncumbentTiming,
     Measured,
     Profile,
+    Proof,
+    Property,
     Step,
 )
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
@@ -328,6 +331,14 @@ def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() ->
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1", "r002t1"]
     without_the_best = [each.candidate_id for each in known_programs(measured(100.0), script.filed, below_us=100.0)]
     assert without_the_best == ["r001t1"]
+
+
+def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_executed_at_full_shape() -> None:
+    proofs = tuple(Proof(each, Finding.HELD, "") for each in (Property.COVERAGE, Property.EQUIVALENCE))
+    proved = replace(measured(50.0), verified_full=False, proofs=proofs, programs=("s1", "f1"))
+    script = Script([measured(100.0), proved, measured(70.0)])
+    script.run(rounds=2)
+    assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1"]
 
 
 def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:
