@@ -35,7 +35,86 @@ JSON_FLAG = "--json"
 WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show")
 """Commands that have a document for scripts (docs/scripts.md)."""
 
+EPILOG = f"""\
+examples:
+  ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
+  ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
+  ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
+  python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
+  python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
+  python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
+  python3 orchestrator.py --resume              go on where the latest run was interrupted
+  python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
+  python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
+
+other commands:
+  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
+  doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
+  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
+  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
+  runs                  all runs, newest first
+  show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
+  diff [RUN-ID]         the best kernel against the input
+  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
+  config                every setting with its value, in the form of {CONFIG_FILE}
+
+Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
+`[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
+
+exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
+            4 target unreachable · 5 budget used up or interrupted
+"""
+
+_WHERE_IT_KEEPS = f"""
+Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
+${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
+Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc; zsh and others likewise.
+"""
+
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
+
+
+def parser(prog: str = program()) -> argparse.ArgumentParser:
+    made = Parser(
+        prog=prog,
+        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
+        description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
+        epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
+    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
+    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
+    made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
+    add_flags(made, GROUPS)
+    return made
+
+
+_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
+_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
+_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
+_CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
+
+
+def command_help(command: str, prog: str = program()) -> str:
+    """Every flag is legal there; the groups that matter are listed."""
+    told = COMMAND_HELP[command]
+    made = Parser(
+        prog=prog,
+        usage=f"%(prog)s {command} {told.words} [flags]",
+        description=told.description,
+        epilog=started_as(told.epilog),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
+    )
+    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    if command == "clean":
+        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
+    if command == "init":
+        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
+    add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
+    return made.format_help()
 
 
 def read(
@@ -125,84 +204,3 @@ def _host(word: str) -> str:
     if nearest and "." not in word and "@" not in word:
         raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")
     return word
-
-
-# --- help ---------------------------------------------------------------------------------------
-
-EPILOG = f"""\
-examples:
-  ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
-  ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
-  ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
-  python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
-  python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
-  python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
-  python3 orchestrator.py --resume              go on where the latest run was interrupted
-  python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
-  python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
-
-other commands:
-  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
-  doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
-  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
-  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
-  runs                  all runs, newest first
-  show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
-  diff [RUN-ID]         the best kernel against the input
-  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
-  config                every setting with its value, in the form of {CONFIG_FILE}
-
-Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
-`[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
-
-exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
-            4 target unreachable · 5 budget used up or interrupted
-"""
-
-_WHERE_IT_KEEPS = f"""
-Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
-${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
-Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc; zsh and others likewise.
-"""
-
-_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
-_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
-_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
-_CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
-
-
-def parser(prog: str = program()) -> argparse.ArgumentParser:
-    made = Parser(
-        prog=prog,
-        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
-        description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
-        epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
-        allow_abbrev=False,
-    )
-    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
-    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
-    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
-    made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
-    add_flags(made, GROUPS)
-    return made
-
-
-def command_help(command: str, prog: str = program()) -> str:
-    """Every flag is legal there; the groups that matter are listed."""
-    told = COMMAND_HELP[command]
-    made = Parser(
-        prog=prog,
-        usage=f"%(prog)s {command} {told.words} [flags]",
-        description=told.description,
-        epilog=started_as(told.epilog),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
-    )
-    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    if command == "clean":
-        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
-    if command == "init":
-        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
-    add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
-    return made.format_help()
