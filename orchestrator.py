@@ -20,7 +20,7 @@ import config
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
-from infra import assembly
+from infra.command_line import JSON_FLAG, read
 from infra.commands import optimize
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.run_document import run_document, runs_document
@@ -63,7 +63,7 @@ class Answer:
 
 
 def main(arguments: list[str]) -> int:
-    if config.JSON_FLAG not in arguments:
+    if JSON_FLAG not in arguments:
         return _carried_out(arguments, Answer(None))
     answer = Answer(sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 def _carried_out(arguments: list[str], answer: Answer) -> int:
     try:
-        invocation = config.read(arguments)
+        invocation = read(arguments)
         return COMMANDS[invocation.command](invocation, answer)
     except USAGE_ERRORS as error:
         return _end(error, USAGE, answer)
@@ -223,13 +223,14 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
+    from infra.commands.doctor import examined as examined_machine
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
         return _doctor_of_cluster(invocation.settings, answer)
     examined, status = [], examination.USABLE
     for host in wanted.host or ("",):
-        found = _examined(invocation.settings, host)
+        found = examined_machine(invocation.settings, host)
         examined.append(found)
         if found.report is None:
             status = _complain(found.error, UNREACHABLE)
@@ -250,10 +251,11 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
 def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
     """Its nodes, each with its versions and with what became of a known kernel there."""
     from infra import doctor as examination
+    from infra.commands.doctor import examined_nodes
 
     neuron_wanted = settings.target.neuron_cores > 0
     examined: list[ExaminedMachine] = []
-    for found in assembly.examined_nodes(settings):
+    for found in examined_nodes(settings):
         print(("\n" if examined else "") + found.heading)
         if found.report is None:
             _complain(f"{found.node.host}: {found.why}", UNREACHABLE)
@@ -266,34 +268,16 @@ def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
     return examination.USABLE if any(each.usable for each in examined) else examination.UNUSABLE
 
 
-def _examined(settings: config.Settings, host: str) -> ExaminedMachine:
-    """`host`: empty for this machine, where the simulator is enough."""
-    from infra import doctor as examination
-
-    if not host:
-        found = examination.examine(settings.target.machine)
-        return ExaminedMachine(host, found.evaluates_on_neuron or found.simulates, "", found)
-    target = assembly.host_target(settings, host)
-    try:
-        found = target.examine()
-    except TargetError as error:
-        return ExaminedMachine(host, False, started_as(str(error)), None)
-    finally:
-        target.close()
-    notes, on_neuron = tuple(target.notes()), found.evaluates_on_neuron
-    usable = on_neuron or (found.simulates and settings.target.remote_simulator)
-    calibration = started_as(assembly.calibration_of_host(settings, host, found)) if on_neuron else None
-    return ExaminedMachine(host, usable, "", found, target.clock_skew_s, calibration, notes)
-
-
 def calibrate(invocation: config.Invocation, answer: Answer) -> int:
     """Measure a device's constants and keep them; or write out what was measured."""
+    from infra.commands import calibrate as calibrating
+
     console = Console()
     if invocation.settings.calibration.export is not None:
-        console.print(assembly.export_measurements(invocation.settings), soft_wrap=True)
+        console.print(calibrating.export_measurements(invocation.settings), soft_wrap=True)
         return FINISHED
     try:
-        kept = assembly.calibrate(invocation.settings, console)
+        kept = calibrating.calibrate(invocation.settings, console)
     except KeyboardInterrupt:
         return _complain("interrupted; what was measured is kept, and the same command goes on", STOPPED)
     return FINISHED if kept else STOPPED

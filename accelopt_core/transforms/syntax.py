@@ -138,11 +138,9 @@ def _holds_another(value: object, changes: Mapping[cst.CSTNode, cst.CSTNode]) ->
     return _is_node(value) and value in changes
 
 
-def copy_of(node: Node) -> Node:
-    """With nodes of its own throughout (but for white space), so that it can stand in a tree beside the first."""
-    made = replace_nodes(node, {})
-    assert isinstance(made, type(node))
-    return made
+def is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, (cst.Import, cst.ImportFrom))
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 import config
 from accelopt_core.judging.orphans import end_with_parent
+from infra.assembly.following import ending_signals
+from infra.engines.processes import last_line
 from infra.judging.shipment import TREE
 
 LOOPS_PER_CPU = 2
@@ -93,24 +94,20 @@ class _Run:
 
     def last_words(self) -> str:
         self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        said = last_line(self._errors.read())
         self._errors.close()
         self._settings.close()
-        return said[-1] if said else ""
+        return said
 
 
 @contextlib.contextmanager
 def _interruptible(passed_on: Callable[[int], object]) -> Iterator[Callable[[], bool]]:
     asked = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(number: int) -> None:
         nonlocal asked
         asked = True
         passed_on(signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ending_signals(ask):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
