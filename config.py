@@ -76,6 +76,12 @@ class RunSettings(Group):
         metavar="NAME",
         legal=Legal(choices=SUITES),
     )
+    tasks_at_once: int | None = setting(
+        None,
+        "Tasks of a suite that run side by side. Without it: one, with --engine ray as many as this machine's CPUs "
+        "keep going.",
+        legal=_COUNT,
+    )
     preset: str | None = setting(
         None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
     )
@@ -123,6 +129,8 @@ class RunSettings(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tasks_at_once is not None and self.suite is None:
+            raise SettingsError("tasks-at-once: of which suite? give --suite NAME too")
         if self.in_place and self.kernel is None and self.resume is None:
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:

@@ -10,7 +10,7 @@ if __name__ == "__main__":
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -22,6 +22,7 @@ from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, TargetError, TaskFault
 from infra.command_line import JSON_FLAG, read
 from infra.commands import optimize
+from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.run_document import run_document, runs_document
 from infra.documents.suite_document import suite_document
@@ -120,7 +121,7 @@ def run(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def run_suite(invocation: config.Invocation, answer: Answer) -> int:
-    """One run after the other, or with an engine side by side, each with its line; one table at the end."""
+    """One run after the other, or some side by side, each with its line; one table at the end."""
     wanted = invocation.settings.run
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
@@ -131,11 +132,26 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     else:
         latest = wanted.resume == config.LATEST
         suite_id = suite.latest_suite(wanted.checkpoints, tasks) if latest else wanted.resume
-    console, status = Console(), FINISHED
+    console = Console()
     console.print(f"suite {suite_id}; if it is interrupted: --suite {wanted.suite} --resume {suite_id}", soft_wrap=True)
     to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
-    if invocation.settings.target.engine != "local":
-        status = _runs_side_by_side(invocation, console, {task: folder for task, folder in to_do})
+    at_once = at_once_of(invocation.settings)
+    if at_once > 1:
+        status = _runs_side_by_side(at_once, invocation, console, dict(to_do))
+    else:
+        status = _runs_in_turn(invocation, console, to_do)
+    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
+    answer.give(suite_document(suite_id, table))
+    print_suite(console, table)
+    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
+    seen = [f"{suite_id}.{row.task}" for row in worst_first]
+    console.print()
+    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
+    return status
+
+
+def _runs_in_turn(invocation: config.Invocation, console: Console, to_do: Iterable[tuple[str, RunFolder]]) -> int:
+    status = FINISHED
     for task, folder in to_do:
         begun = suite.has_begun(folder)
         try:
@@ -148,24 +164,17 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
             status = _status(outcome.ending)
         if outcome.ending is Ending.INTERRUPTED:
             break
-    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
-    answer.give(suite_document(suite_id, table))
-    print_suite(console, table)
-    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
-    seen = [f"{suite_id}.{row.task}" for row in worst_first]
-    console.print()
-    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
     return status
 
 
-def _runs_side_by_side(invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]) -> int:
-    from infra.commands.suite_side_by_side import runs_side_by_side
-
+def _runs_side_by_side(
+    at_once: int, invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]
+) -> int:
     given = [
         (task, _of_suite(invocation, task, folder.run_id, suite.has_begun(folder))) for task, folder in folders.items()
     ]
     statuses: dict[str, int] = {}
-    for ended in runs_side_by_side(given):
+    for ended in runs_side_by_side(given, at_once):
         statuses[ended.task] = ended.status
         if suite.has_begun(folders[ended.task]):
             report.print_line(console, report.summary_of(folders[ended.task]))
@@ -178,7 +187,9 @@ def _runs_side_by_side(invocation: config.Invocation, console: Console, folders:
 def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool) -> config.Invocation:
     given = invocation.settings.run
     rounds = given.rounds if "run.rounds" in invocation.origins else suite.ROUNDS
-    run = replace(given, suite=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds)
+    run = replace(
+        given, suite=None, tasks_at_once=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds
+    )
     return replace(
         invocation,
         settings=replace(invocation.settings, run=run),

@@ -25,7 +25,7 @@ from infra.judging.shipment import TREE
 
 LOOPS_PER_CPU = 2
 """A loop waits for evaluations more than half of its time."""
-_OF_THE_SUITE = ("run.suite", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
+_OF_THE_SUITE = ("run.suite", "run.tasks_at_once", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
 _LOOK_S = 0.1
 
 
@@ -38,13 +38,19 @@ class Ended:
     """The last line of its stderr."""
 
 
-def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterator[Ended]:
-    """Carries out the runs of these tasks, and says of each how it ended, as they end.
+def at_once_of(settings: config.Settings) -> int:
+    """How many of a suite's tasks run side by side."""
+    if settings.run.tasks_at_once is not None:
+        return settings.run.tasks_at_once
+    return 1 if settings.target.engine == "local" else LOOPS_PER_CPU * (os.cpu_count() or 1)
+
+
+def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]], at_once: int) -> Iterator[Ended]:
+    """Carries out the runs of these tasks, at most so many at once, and says of each how it ended, as they end.
 
     The first Ctrl-C lets each finish its step and begins no other; the second stops them.
     """
     waiting, running = list(given), dict[str, "_Run"]()
-    most = min(len(waiting), LOOPS_PER_CPU * (os.cpu_count() or 1))
 
     def pass_on(number: int) -> None:
         for run in list(running.values()):
@@ -52,7 +58,7 @@ def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterato
 
     with _interruptible(pass_on) as interrupted:
         while running or (waiting and not interrupted()):
-            while waiting and len(running) < most and not interrupted():
+            while waiting and len(running) < at_once and not interrupted():
                 task, invocation = waiting.pop(0)
                 running[task] = _Run(invocation)
             for task, run in list(running.items()):
