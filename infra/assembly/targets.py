@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import config
 from accelopt_core.ports import Target, TargetError, TargetInfo, TargetMisconfigured
 from accelopt_core.task import Task
@@ -11,11 +13,12 @@ from infra.engines.ray_engine import RayEngine
 from infra.judging.simulator_toolchain import simulator_fingerprint
 from infra.prediction.predictor import WORKERS, Predictor
 from infra.runs.residual_file import ResidualFile
-from infra.ssh.config import SshSettings
 from infra.targets.local import LocalTarget
 from infra.targets.on_engine import EngineTarget
-from infra.targets.over_ssh import SshTarget
 from infra.targets.pool import TargetPool
+
+if TYPE_CHECKING:
+    from infra.targets.over_ssh import SshTarget
 
 
 def target_of(settings: config.Settings) -> Target:
@@ -50,6 +53,9 @@ def _cluster_target(settings: config.Settings, engine: RayEngine) -> EngineTarge
 
 def host_target(settings: config.Settings, host: str) -> SshTarget:
     wanted = settings.target
+    from infra.ssh.config import SshSettings  # with paramiko, which a run without hosts need not wait for
+    from infra.targets.over_ssh import SshTarget
+
     ssh = SshSettings(
         config_file=wanted.ssh_config,
         known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
