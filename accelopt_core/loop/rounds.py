@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
@@ -143,6 +144,13 @@ class BaselineRejected(Exception):
         """`said`: in place of the evaluation's own words, by who knows the user's files."""
         super().__init__(said or explain(evaluation))
         self.evaluation = evaluation
+
+
+def more_at_the_gates(task: Task, secret_seeds: int) -> float:
+    """How many times the draws of a round's evaluation the last check takes at the small shapes, where every input
+    distribution meets every seed (judging/correctness.py)."""
+    seeds, distributions = len(task.seeds) + secret_seeds, len(task.distributions)
+    return seeds * distributions / (seeds + distributions - 1)
 
 
 class Loop:
@@ -365,9 +373,10 @@ class Loop:
         """
         best, below_us = self._state.best, self._state.best_result.latency_us
 
-        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt]) -> Evaluation:
+        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt], by_tool: bool) -> Evaluation:
             known = known_programs(self._state.baseline, (*self._history.attempts, *tries), below_us)
-            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us, known=known), place)
+            request = self._request(candidate, incumbent=best, below_us=below_us, known=known, by_tool=by_tool)
+            return self._evaluate(request, place)
 
         settings = self._settings
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
@@ -381,7 +390,8 @@ class Loop:
 
         def judge(lane: Lane, file: Callable[[Attempt], None]) -> None:
             began = time.monotonic()
-            lane.judge(evaluate, self._steps, file)
+            by_tool = lane.plan is not None and lane.plan.by_tool
+            lane.judge(partial(evaluate, by_tool=by_tool), self._steps, file)
             lane.seconds += time.monotonic() - began
 
         at_once = settings.width if settings.by_archive else len(lanes)
@@ -494,20 +504,21 @@ class Loop:
     def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
         began = time.monotonic()
         result = self._target.evaluate(request, self._steps.progress(place))
-        if isinstance(result, Measured):
-            self._budget.reserve(time.monotonic() - began)  # the last check verifies once more
+        if isinstance(result, Measured):  # the last check verifies once more
+            at_the_gates = 1.0 if result.verified_full else more_at_the_gates(self._task, self._settings.secret_seeds)
+            self._budget.reserve((time.monotonic() - began) * at_the_gates)
         return result
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
-        final: bool = False, known: tuple[KnownProgram, ...] = (),
+        final: bool = False, known: tuple[KnownProgram, ...] = (), by_tool: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         is_input = candidate is self._input
         cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
             self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores,
-            known,
+            known, by_tool,
         )  # fmt: skip
 
     def _confirm_winner(self) -> None:

@@ -11,7 +11,9 @@ import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
-from infra import assembly
+from infra.assembly.problem import Problem, problem_of
+from infra.assembly.rounds import limits_of
+from infra.assembly.targets import target_of
 from infra.commands.optimize import KernelFile, Reference, called
 from infra.settings_reader import SettingsError
 from infra.tasks.plain_reference import Inputs
@@ -21,14 +23,14 @@ FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
 
 
 def evaluated(
-    settings: config.Settings, problem: assembly.Problem, progress: Progress, *, is_input: bool
+    settings: config.Settings, problem: Problem, progress: Progress, *, is_input: bool
 ) -> tuple[TargetInfo, Evaluation]:
     """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said."""
-    limits = assembly.loop_settings(settings, "catalogue").limits
+    limits = limits_of(settings)
     seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
     candidate = Candidate("input", problem.source)
     request = EvaluationRequest(problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input)
-    with closing(assembly.target_of(settings)) as target:
+    with closing(target_of(settings)) as target:
         return target.describe(), target.evaluate(request, progress)
 
 
@@ -53,7 +55,7 @@ def evaluate(
         if word.replace("-", "_") in FOR_RUNS:
             raise SettingsError(f"{word} is of runs, and evaluate judges one kernel: leave it away")
     invocation, text = called("evaluate", kernel, reference, inputs, settings)
-    problem = assembly.problem_of(invocation.settings, text)
+    problem = problem_of(invocation.settings, text)
 
     def progress(step: Step, detail: str) -> None:
         if on_step is not None:

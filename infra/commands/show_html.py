@@ -11,7 +11,8 @@ from urllib.parse import quote
 import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.ports import TargetError, TaskFault
-from infra import assembly
+from infra.assembly.problem import resumed_problem
+from infra.assembly.targets import predictor_of
 from infra.documents.suite_document import SuiteDocument
 from infra.journal import JournalError, make_folder, replace_file, utc_now
 from infra.prediction.timelines import EngineTimeline, NoTimeline
@@ -98,9 +99,9 @@ def _simulated(
     """On this machine, by the machine's model that the run went by."""
     folder, info = summary.folder, summary.manifest.target
     settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
-    task = assembly.resumed_problem(settings, folder).task
+    task = resumed_problem(settings, folder).task
     made = []
-    with closing(assembly.predictor_of(settings, task, info)) as predictor:
+    with closing(predictor_of(settings, task, info)) as predictor:
         for name, candidate in kernels:
             print(f"show --html: simulating the timeline of {name} ({candidate.id})", file=sys.stderr)
             made.append((name, predictor.timeline(candidate.source)))

@@ -29,7 +29,7 @@ ORDER = (
     ("infra.calibration", "infra.documents"),
     ("infra.targets", "infra.report"),
     ("infra.nki_kernel", "config"),
-    ("infra.assembly",),
+    ("infra.assembly", "infra.command_line"),
     ("infra.commands",),
     ("orchestrator",),
     ("nki_optimizer",),
@@ -89,8 +89,15 @@ def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:
     assert {module for module in modules() if "config" in imports(module)} == {
-        "infra.assembly",
+        "infra.assembly.problem",
+        "infra.assembly.proposing",
+        "infra.assembly.rounds",
+        "infra.assembly.run",
+        "infra.assembly.targets",
+        "infra.command_line",
+        "infra.commands.calibrate",
         "infra.commands.clean",
+        "infra.commands.doctor",
         "infra.commands.evaluate",
         "infra.commands.explain",
         "infra.commands.init",

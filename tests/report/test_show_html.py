@@ -13,6 +13,7 @@ import pytest
 import config
 import orchestrator
 from accelopt_core.candidate import Candidate
+from infra.command_line import read
 from infra.runs.run_folder import RunFolder
 from infra.settings_reader import SettingsError
 from infra.tasks.seed_index import load_seed
@@ -26,7 +27,7 @@ SEED = load_seed("silu")
 
 def real_run(checkpoints: Path) -> RunFolder:
     """Of a shipped task at its small shape, whose kernels the simulator can tell the timelines of."""
-    invocation = config.read(["--task", "silu", "--preset", "small", "--checkpoints", str(checkpoints)], {}, ROOT)
+    invocation = read(["--task", "silu", "--preset", "small", "--checkpoints", str(checkpoints)], {}, ROOT)
     about = manifest("20261120-125418-silu-3f2a", task="silu", kernel=str(SEED.kernel_path))
     folder = RunFolder.create(checkpoints, about, config.to_document(invocation.settings))
     folder.best(Candidate("input", SEED.kernel_source), measured(40.0))
@@ -97,9 +98,9 @@ def test_a_suite_is_shown_by_its_id(tmp_path: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_a_page_s_name_is_told_from_a_run_s_id(words: str, run_id: str, html: str | None, tmp_path: Path) -> None:
-    read = config.read(words.split(), {}, tmp_path)
-    assert (read.command, read.as_html, read.run_id) == ("show", True, run_id)
-    assert read.html == (tmp_path / html if html else None)
+    found = read(words.split(), {}, tmp_path)
+    assert (found.command, found.as_html, found.run_id) == ("show", True, run_id)
+    assert found.html == (tmp_path / html if html else None)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_a_page_s_name_is_told_from_a_run_s_id(words: str, run_id: str, html: st
 )
 def test_what_cannot_be_meant_is_refused(words: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=said):
-        config.read(words.split(), {}, tmp_path)
+        read(words.split(), {}, tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
