@@ -48,7 +48,7 @@ WORTH = 1.1
 """A speed-up from which a kernel counts as improved ..."""
 NEAR_BOUND = 85.0
 """... as it does at this percentage of its bound, where little is left to win."""
-NOT_COUNTED_S = 12.0
+NOT_COUNTED_S = 18.0
 """Of a run's time what its hours do not count: Python's start, and what is said at the end."""
 GRACE_S = 300.0
 """A run looks at its budget between two steps: one plan may take minutes, and the winner is checked after it."""

@@ -249,7 +249,11 @@ class Loop:
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
+        shortest_s = 0.0
         for number in range(first, settings.rounds + 1):
+            left_s = self._budget.seconds_left()
+            if 0 < left_s < shortest_s:
+                return Ending.BUDGET, f"{left_s:.0f} s are left, and no round took less than {shortest_s:.0f} s"
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
@@ -258,6 +262,7 @@ class Loop:
             percent = 100 * bounds.floor_us / best.latency_us
             if bounds.source == "declared" and percent >= settings.bound_percent:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
+            began = time.monotonic()
             try:
                 self._round(number)
             except NothingToPlan as done:
@@ -267,6 +272,8 @@ class Loop:
                 return stop.ending, stop.reason
             except BudgetExhausted as exhausted:
                 return Ending.BUDGET, str(exhausted)
+            took_s = time.monotonic() - began
+            shortest_s = min(shortest_s or took_s, took_s)
             failures = self._history.model_failures_in_a_row()
             if failures >= settings.model_failures:
                 return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"

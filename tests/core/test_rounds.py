@@ -92,6 +92,8 @@ class Script:
     filed: list[Attempt] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
     reserved: list[float] = field(default_factory=list)
+    seconds: float = math.inf
+    """That are left, from the second round on."""
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
     contexts: list[RoundContext] = field(default_factory=list)
     written_for: list[RoundContext] = field(default_factory=list)
@@ -182,7 +184,7 @@ class Script:
         return "all tokens are used" if spent else None
 
     def seconds_left(self) -> float:
-        return math.inf
+        return self.seconds if len(self.requests) > 1 else math.inf
 
     def reserve(self, seconds: float) -> None:
         self.reserved.append(seconds)
@@ -815,3 +817,10 @@ def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_
     script.run(rounds=1)
     whole, at_the_gates = script.reserved[:2]
     assert at_the_gates == pytest.approx(whole * more_at_the_gates(TASK, 2))
+
+
+def test_no_round_is_begun_that_cannot_end_in_time() -> None:
+    script = Script([measured(100.0), measured(90.0), measured(80.0)], seconds=1e-9)
+    outcome = script.run(rounds=5)
+    assert (outcome.ending, outcome.best.id) == (Ending.BUDGET, "r001t1")
+    assert re.fullmatch(r"0 s are left, and no round took less than \d+ s", outcome.reason)
