@@ -1,12 +1,11 @@
 """Every setting, once. Defaults < nki-optimizer.toml < NKI_OPT_* variables < flags; an unknown key is an error.
 
-`read` turns a command line into an `Invocation`; `--help` and the keys of the file follow from the fields below.
+Flags, `--help`, the file's keys and the variables follow from the fields below; `infra/command_line.py` reads them.
 API keys are no settings: the providers read them from the environment, and nothing here ever holds one.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,40 +18,29 @@ from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.engines.engine_names import address_of
 from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
-from infra.runs.default_folders import DATA_FOLDER, DATA_VARIABLE, default_folders, is_installed
+from infra.runs.default_folders import default_folders
 from infra.settings_reader import (
     ARGUMENT,
     Given,
     Group,
     Legal,
-    Parser,
     SettingsError,
     Spec,
-    add_flags,
     as_text,
-    closest,
     read_document,
-    read_environment,
-    read_flags,
     read_keywords,
     setting,
     specs,
-    unknown_flag,
 )
-from infra.terminal.command_help import COMMAND_HELP
-from infra.terminal.started_as import program, started_as
-from infra.toml_files import BadToml, read_toml
 from nki_sim.machine import DEFAULT_MACHINE, MACHINES
 
 PROJECT = Path(__file__).resolve().parent
 FOLDERS = default_folders(PROJECT, os.environ, Path.cwd())
 VERSION = "0.1.0"
-CONFIG_FILE = "nki-optimizer.toml"
-CONFIG_VARIABLE = "NKI_OPT_CONFIG"
 LATEST = "latest"
 """The run id that stands for the newest run."""
 
-PROVIDERS = ("auto", *registry.PROVIDERS, "catalogue")
+PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
 SUITES = ("nkibench",)
 VIEWS = ("auto", "live", "plain", "quiet")
 
@@ -61,13 +49,6 @@ Command = Literal[
     "config", "mcp",
 ]  # fmt: skip
 COMMANDS: tuple[Command, ...] = get_args(Command)
-
-JSON_FLAG = "--json"
-WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "evaluate", "menu", "apply")
-"""Commands that have a document for scripts (docs/scripts.md)."""
-
-OF_A_KERNEL: tuple[Command, ...] = ("explain", "init", "evaluate", "menu", "apply")
-"""Commands behind which a kernel's file may stand."""
 
 _POSITIVE = Legal(above=0)
 _COUNT = Legal(at_least=1)
@@ -97,6 +78,12 @@ class RunSettings(Group):
         "--resume goes on with it.",
         metavar="NAME",
         legal=Legal(choices=SUITES),
+    )
+    tasks_at_once: int | None = setting(
+        None,
+        "Tasks of a suite that run side by side. Without it: one, with --engine ray as many as this machine's CPUs "
+        "keep going.",
+        legal=_COUNT,
     )
     preset: str | None = setting(
         None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
@@ -145,6 +132,8 @@ class RunSettings(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.tasks_at_once is not None and self.suite is None:
+            raise SettingsError("tasks-at-once: of which suite? give --suite NAME too")
         if self.in_place and self.kernel is None and self.resume is None:
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
@@ -469,6 +458,10 @@ class Invocation:
     output: Path | None = None
     """... and the file for the new kernel."""
     overwrite: bool = False
+    as_html: bool = False
+    """Of `show`: as a page."""
+    html: Path | None = None
+    """Where that goes; None: beside what it shows."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting that is not a default came from, e.g. `run.rounds` -> `--rounds`."""
 
@@ -483,223 +476,17 @@ class Invocation:
         return settings
 
 
-EPILOG = f"""\
-examples:
-  ./run.sh                                      a shipped kernel on the simulated Trainium2, no key needed
-  ./run.sh ubuntu@10.0.0.1 --rounds 50          the same loop on a real one, over SSH
-  ./run.sh trn-a trn-b --cores 0,1,2,3          eight candidates at a time, on four cores of each of two
-  python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
-  python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
-  python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
-  python3 orchestrator.py --resume              go on where the latest run was interrupted
-  python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
-  python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
-
-other commands:
-  init KERNEL.py        a reference for it to fill in, with what its signature and a trace tell: `init --help`
-  doctor [USER@HOST ...]    what works on this machine, on those hosts or with --engine ray, and what to do
-  calibrate USER@HOST   the machine's constants as your own Trn2 shows them, in ten minutes: `calibrate --help`
-  explain [KERNEL.py | RUN-ID]      where its time is lost, and what keeps the catalogue from it: `explain --help`
-  evaluate KERNEL.py    one kernel compiled, verified and timed, without a run
-  menu KERNEL.py        the catalogue's changes that apply to it, each with what it is predicted to gain
-  apply KERNEL.py --tool T --site S --output NEW.py     one of them, written to a new file
-  mcp                   serves all of this to an agent, on stdin and stdout: `mcp --help`
-  runs                  all runs, newest first
-  show [RUN-ID]         one run: its rounds, its best kernel     (the latest, if none is named)
-  diff [RUN-ID]         the best kernel against the input
-  clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
-  config                every setting with its value, in the form of {CONFIG_FILE}
-
-Each setting can also stand in {CONFIG_FILE} in the current folder (or --config FILE), as `rounds = 50` under
-`[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
-
-exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
-            4 target unreachable · 5 budget used up or interrupted
-"""
-
-_WHERE_IT_KEEPS = f"""
-Results are kept in `checkpoints` in the current folder; what was learned and calibrations, for all folders, in
-${DATA_VARIABLE}/{DATA_FOLDER}, or without that variable in ~/.local/share/{DATA_FOLDER}.
-Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc; zsh and others likewise.
-"""
-
-_HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
-
-
-def parser(prog: str = program()) -> argparse.ArgumentParser:
-    made = Parser(
-        prog=prog,
-        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
-        description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
-        epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
-        allow_abbrev=False,
-    )
-    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    made.add_argument(JSON_FLAG, action="store_true", help=_JSON_HELP)
-    made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP)
-    made.add_argument("--shape", nargs="+", default=[], metavar="128x512:float32", help=_SHAPE_HELP)
-    made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP)
-    made.add_argument("--tool", metavar="NAME", default="", help=_TOOL_HELP)
-    made.add_argument("--site", metavar="KEY", default="", help=_SITE_HELP)
-    made.add_argument("--output", metavar="NEW.py", help=_OUTPUT_HELP)
-    made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP)
-    made.add_argument("--version", action="version", version=f"nki-optimizer {VERSION}")
-    add_flags(made, GROUPS)
-    return made
-
-
-_JSON_HELP = f"one JSON document on standard output, for scripts: of {', '.join(WITH_JSON)} (docs/scripts.md)"
-_DRY_RUN_HELP = "of clean: say what would be removed, and remove nothing"
-_ORIGINAL_HELP = "of evaluate: the kernel that this one was made from, which it is proved equal to where that can be"
-_TOOL_HELP = "of apply: which change, as the menu names it, and with --site where"
-_SITE_HELP = "of apply: where, as the menu names it"
-_OUTPUT_HELP = "of apply: the file for the new kernel"
-_OVERWRITE_HELP = "of apply: also where that file is there already"
-_SHAPE_HELP = "of init: shapes of the kernel's tensors, in their order; without it: as far as a trace tells"
-_CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
-
-
-def command_help(command: str, prog: str = program()) -> str:
-    """Every flag is legal there; the groups that matter are listed."""
-    told = COMMAND_HELP[command]
-    made = Parser(
-        prog=prog,
-        usage=f"%(prog)s {command} {told.words} [flags]",
-        description=told.description,
-        epilog=started_as(told.epilog),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
-    )
-    made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
-    if command == "clean":
-        made.add_argument("--dry-run", action="store_true", help=_DRY_RUN_HELP.partition(": ")[2])
-    if command == "evaluate":
-        made.add_argument("--original", metavar="FILE", help=_ORIGINAL_HELP.partition(": ")[2])
-    if command == "apply":
-        for flag, metavar, text in (("--tool", "NAME", _TOOL_HELP), ("--site", "KEY", _SITE_HELP),
-                                    ("--output", "NEW.py", _OUTPUT_HELP)):  # fmt: skip
-            made.add_argument(flag, metavar=metavar, help=text.partition(": ")[2])
-        made.add_argument("--overwrite", action="store_true", help=_OVERWRITE_HELP.partition(": ")[2])
-    if command == "init":
-        made.add_argument("--shape", nargs="+", metavar="128x512:float32", help=_SHAPE_HELP.partition(": ")[2])
-    add_flags(made, {name: GROUPS[name] for name in told.groups}, told.settings)
-    return made.format_help()
-
-
-def read(
-    arguments: Sequence[str], environment: Mapping[str, str] = os.environ, folder: Path | None = None
-) -> Invocation:
-    """Understands a command line given in `folder` (the current one). Raises SettingsError, one line.
-
-    Leaves by SystemExit(0) after printing, for --help and --version.
-    """
-    folder = folder or Path.cwd()
-    for command in COMMAND_HELP if {"-h", "--help"} & set(arguments) else ():
-        if command in arguments:
-            print(command_help(command), end="")
-            raise SystemExit(0)
-    parsed, rest = parser().parse_known_args(list(arguments))
-    for word in rest:
-        if word.startswith("-"):
-            raise unknown_flag(word, GROUPS, _NO_SETTINGS)
-    command, words = _command(rest)
-    given: dict[tuple[str, str], Given] = {}
-    # A file in the folder that an agent works in is the agent's word as well, and this one is for the server's user.
-    file = _settings_file(parsed.config, environment, folder, usual=command != "mcp")
-    if file is not None:
-        try:
-            given |= read_document(GROUPS, read_toml(file), file.name, file.parent)
-        except BadToml as error:
-            raise SettingsError(str(error)) from None
-    given |= read_environment(GROUPS, environment, folder, reserved=(CONFIG_VARIABLE,))
-    flags = read_flags(GROUPS, parsed, folder)
-    if parsed.json and command not in WITH_JSON:
-        raise SettingsError(f"{JSON_FLAG}: `{command}` has no document; {', '.join(WITH_JSON)} have one")
-    for flag, given_there, of in (
-        ("--dry-run", parsed.dry_run, "clean"), ("--shape", parsed.shape, "init"),
-        ("--original", parsed.original, "evaluate"), ("--tool", parsed.tool, "apply"), ("--site", parsed.site, "apply"),
-        ("--output", parsed.output, "apply"), ("--overwrite", parsed.overwrite, "apply"),
-    ):  # fmt: skip
-        if given_there and command != of:
-            raise SettingsError(f"{flag}: only `{of}` has it, not `{command}`")
-    run_id = words.pop(0) if words and command in ("show", "diff") else LATEST
-    if words and command in OF_A_KERNEL:
-        word = words.pop(0)
-        if ("run", "kernel") in flags:
-            raise SettingsError(f"{command}: {word!r} and --kernel: leave one of the two away")
-        if word.endswith(".py") or "/" in word or command != "explain":
-            flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
-        else:
-            run_id = word
-    if words and command in ("run", "doctor", "calibrate", "clean", "mcp"):
-        hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
-        flags.setdefault(("target", "host"), Given(hosts, "--host"))
-    elif words:
-        raise SettingsError(f"{words[0]!r} is one word too many for `{command}`: see --help")
-    given |= flags
-    if (host := given.get(("target", "host"))) is not None:
-        given["target", "host"] = replace(host, value=tuple(map(_without_scheme, host.value)))
-    origins = {f"{g}.{n}": v.origin for (g, n), v in given.items()}
-    original, output = (folder / Path(path).expanduser() if path else None for path in (parsed.original, parsed.output))
-    return Invocation(
-        command, _settings(given), run_id, parsed.json, parsed.dry_run, tuple(parsed.shape), original, parsed.tool,
-        parsed.site, output, parsed.overwrite, origins,
-    )  # fmt: skip
-
-
-_NO_SETTINGS = (
-    "--config", JSON_FLAG, "--dry-run", "--shape", "--original", "--tool", "--site", "--output", "--overwrite",
-    "--version", "--help",
-)  # fmt: skip
-
-
 def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:
     """A run as a call names it, every setting by its name with `_` for `-`; no file and no variable is read.
 
     Raises SettingsError.
     """
     given = read_keywords(GROUPS, values, folder or Path.cwd())
-    return Invocation("run", _settings(given), origins={f"{g}.{n}": v.origin for (g, n), v in given.items()})
+    return Invocation("run", from_given(given), origins={f"{g}.{n}": v.origin for (g, n), v in given.items()})
 
 
-def _settings_file(flag: str | None, environment: Mapping[str, str], folder: Path, usual: bool) -> Path | None:
-    """`usual`: the one in the folder is read where none is named."""
-    named = flag or environment.get(CONFIG_VARIABLE)
-    if named:
-        return folder / Path(named).expanduser()
-    there = folder / CONFIG_FILE
-    return there if usual and there.exists() else None
-
-
-def _command(words: list[str]) -> tuple[Command, list[str]]:
-    if words and words[0] in COMMANDS:
-        return next(command for command in COMMANDS if command == words[0]), words[1:]
-    return "run", words
-
-
-def _without_scheme(host: str) -> str:
-    """`ssh://USER@HOST:PORT` is USER@HOST:PORT."""
-    if not host.startswith("ssh://"):
-        return host
-    plain = host.removeprefix("ssh://").removesuffix("/")
-    if "/" in plain:
-        raise SettingsError(f"{host!r} is not a host: an ssh:// address ends after its port")
-    return plain
-
-
-def _host(word: str) -> str:
-    if word.endswith((".py", ".toml")) or "/" in word:
-        flag = "--config" if word.endswith(".toml") else "--kernel"
-        raise SettingsError(f"{word!r} stands where a host is expected: for a file write {flag} {word}")
-    if not _HOST.fullmatch(word):
-        raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
-    nearest = closest(word, COMMANDS)
-    if nearest and "." not in word and "@" not in word:
-        raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")
-    return word
-
-
-def _settings(given: Mapping[tuple[str, str], Given]) -> Settings:
+def from_given(given: Mapping[tuple[str, str], Given]) -> Settings:
+    """By group and field. Raises SettingsError, which says where a value that is wrong came from."""
     groups = {}
     for name, kind in GROUPS.items():
         values = {key: item.value for (group, key), item in given.items() if group == name}
@@ -743,7 +530,7 @@ def to_document(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def from_document(document: Mapping[str, Any], source: str) -> Settings:
     """Raises SettingsError where the document does not fit this version's settings."""
-    return _settings(read_document(GROUPS, document, source, Path("/")))
+    return from_given(read_document(GROUPS, document, source, Path("/")))
 
 
 def _plain(value: Any) -> Any:

@@ -10,8 +10,9 @@ if __name__ == "__main__":
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -21,8 +22,9 @@ from accelopt_core.evaluation import Step, latency_label, microseconds
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
-from infra import assembly
+from infra.command_line import JSON_FLAG, read
 from infra.commands import optimize
+from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.kernel_document import ExplanationDocument
 from infra.documents.run_document import kernel_document, run_document, runs_document
@@ -67,7 +69,7 @@ class Answer:
 
 
 def main(arguments: list[str]) -> int:
-    if config.JSON_FLAG not in arguments:
+    if JSON_FLAG not in arguments:
         return _carried_out(arguments, Answer(None))
     answer = Answer(sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
@@ -76,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 def _carried_out(arguments: list[str], answer: Answer) -> int:
     try:
-        invocation = config.read(arguments)
+        invocation = read(arguments)
         return COMMANDS[invocation.command](invocation, answer)
     except USAGE_ERRORS as error:
         return _end(error, USAGE, answer)
@@ -124,7 +126,7 @@ def run(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def run_suite(invocation: config.Invocation, answer: Answer) -> int:
-    """One run after the other, or with an engine side by side, each with its line; one table at the end."""
+    """One run after the other, or some side by side, each with its line; one table at the end."""
     wanted = invocation.settings.run
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
@@ -135,11 +137,26 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     else:
         latest = wanted.resume == config.LATEST
         suite_id = suite.latest_suite(wanted.checkpoints, tasks) if latest else wanted.resume
-    console, status = Console(), FINISHED
+    console = Console()
     console.print(f"suite {suite_id}; if it is interrupted: --suite {wanted.suite} --resume {suite_id}", soft_wrap=True)
     to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
-    if invocation.settings.target.engine != "local":
-        status = _runs_side_by_side(invocation, console, {task: folder for task, folder in to_do})
+    at_once = at_once_of(invocation.settings)
+    if at_once > 1:
+        status = _runs_side_by_side(at_once, invocation, console, dict(to_do))
+    else:
+        status = _runs_in_turn(invocation, console, to_do)
+    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
+    answer.give(suite_document(suite_id, table))
+    print_suite(console, table)
+    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
+    seen = [f"{suite_id}.{row.task}" for row in worst_first]
+    console.print()
+    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
+    return status
+
+
+def _runs_in_turn(invocation: config.Invocation, console: Console, to_do: Iterable[tuple[str, RunFolder]]) -> int:
+    status = FINISHED
     for task, folder in to_do:
         begun = suite.has_begun(folder)
         try:
@@ -152,24 +169,17 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
             status = _status(outcome.ending)
         if outcome.ending is Ending.INTERRUPTED:
             break
-    table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
-    answer.give(suite_document(suite_id, table))
-    print_suite(console, table)
-    worst_first = sorted(table.rows, key=lambda row: (row.after or row.before).percent_of_peak)
-    seen = [f"{suite_id}.{row.task}" for row in worst_first]
-    console.print()
-    print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
     return status
 
 
-def _runs_side_by_side(invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]) -> int:
-    from infra.commands.suite_side_by_side import runs_side_by_side
-
+def _runs_side_by_side(
+    at_once: int, invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]
+) -> int:
     given = [
         (task, _of_suite(invocation, task, folder.run_id, suite.has_begun(folder))) for task, folder in folders.items()
     ]
     statuses: dict[str, int] = {}
-    for ended in runs_side_by_side(given):
+    for ended in runs_side_by_side(given, at_once):
         statuses[ended.task] = ended.status
         if suite.has_begun(folders[ended.task]):
             report.print_line(console, report.summary_of(folders[ended.task]))
@@ -182,7 +192,9 @@ def _runs_side_by_side(invocation: config.Invocation, console: Console, folders:
 def _of_suite(invocation: config.Invocation, task: str, run_id: str, begun: bool) -> config.Invocation:
     given = invocation.settings.run
     rounds = given.rounds if "run.rounds" in invocation.origins else suite.ROUNDS
-    run = replace(given, suite=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds)
+    run = replace(
+        given, suite=None, tasks_at_once=None, task=task, run_id=run_id, resume=run_id if begun else None, rounds=rounds
+    )
     return replace(
         invocation,
         settings=replace(invocation.settings, run=run),
@@ -200,12 +212,35 @@ def runs(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def show(invocation: config.Invocation, answer: Answer) -> int:
-    summary = report.summary_of(find_run(invocation.settings.run.checkpoints, invocation.run_id))
-    if answer.wanted:
-        answer.give(run_document(summary))
-    else:
+    """A run, or a suite by its id."""
+    checkpoints, tasks = invocation.settings.run.checkpoints, [seed.name for seed in seed_index()]
+    if suite.is_suite(checkpoints, invocation.run_id, tasks):
+        return _show_suite(invocation, answer, suite.table_of_runs(checkpoints, invocation.run_id, tasks))
+    summary = report.summary_of(find_run(checkpoints, invocation.run_id))
+    answer.give(run_document(summary))
+    if invocation.as_html:
+        from infra.commands.show_html import run_report
+
+        _say_where(run_report(invocation, summary))
+    elif not answer.wanted:
         report.print_report(Console(), summary)
     return FINISHED
+
+
+def _show_suite(invocation: config.Invocation, answer: Answer, table: suite.SuiteTable) -> int:
+    document = suite_document(invocation.run_id, table)
+    answer.give(document)
+    if invocation.as_html:
+        from infra.commands.show_html import suite_report
+
+        _say_where(suite_report(invocation, document))
+    elif not answer.wanted:
+        print_suite(Console(), table)
+    return FINISHED
+
+
+def _say_where(page: Path) -> None:
+    Console().print(f"{report.shown_path(page)}, {page.stat().st_size / 1e3:,.0f} kB", soft_wrap=True, highlight=False)
 
 
 def explain(invocation: config.Invocation, answer: Answer) -> int:
@@ -296,14 +331,14 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
-    from infra.commands.doctor import examined as examine
+    from infra.commands.doctor import examined as examined_machine
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
         return _doctor_of_cluster(invocation.settings, answer)
     examined, status = [], examination.USABLE
     for host in wanted.host or ("",):
-        found = examine(invocation.settings, host)
+        found = examined_machine(invocation.settings, host)
         examined.append(found)
         if found.report is None:
             status = _complain(found.error, UNREACHABLE)
@@ -324,10 +359,11 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
 def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
     """Its nodes, each with its versions and with what became of a known kernel there."""
     from infra import doctor as examination
+    from infra.commands.doctor import examined_nodes
 
     neuron_wanted = settings.target.neuron_cores > 0
     examined: list[ExaminedMachine] = []
-    for found in assembly.examined_nodes(settings):
+    for found in examined_nodes(settings):
         print(("\n" if examined else "") + found.heading)
         if found.report is None:
             _complain(f"{found.node.host}: {found.why}", UNREACHABLE)
@@ -342,12 +378,14 @@ def _doctor_of_cluster(settings: config.Settings, answer: Answer) -> int:
 
 def calibrate(invocation: config.Invocation, answer: Answer) -> int:
     """Measure a device's constants and keep them; or write out what was measured."""
+    from infra.commands import calibrate as calibrating
+
     console = Console()
     if invocation.settings.calibration.export is not None:
-        console.print(assembly.export_measurements(invocation.settings), soft_wrap=True)
+        console.print(calibrating.export_measurements(invocation.settings), soft_wrap=True)
         return FINISHED
     try:
-        kept = assembly.calibrate(invocation.settings, console)
+        kept = calibrating.calibrate(invocation.settings, console)
     except KeyboardInterrupt:
         return _complain("interrupted; what was measured is kept, and the same command goes on", STOPPED)
     return FINISHED if kept else STOPPED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, Union
@@ -341,6 +341,12 @@ class Proof:
     """One line."""
 
 
+def is_proved_equal(proofs: Sequence[Proof]) -> bool:
+    """To the input kernel, by the formulas of its outputs; and every element of them is written."""
+    held = {proof.property for proof in proofs if proof.finding is Finding.HELD}
+    return {Property.COVERAGE, Property.EQUIVALENCE} <= held
+
+
 @dataclass(frozen=True)
 class Measured:
     """A right answer with a latency. Simulated latencies say so, always."""
@@ -356,7 +362,8 @@ class Measured:
     checks: tuple[str, ...] = ()
     """What was verified, one short line per tier."""
     verified_full: bool = True
-    """False when the full shape was not checked because the candidate was slower than the best."""
+    """False when nothing was executed at the full shape: it was slower than the best, or that waits for the winner's
+    last check, since a change of our own catalogue was proved equal at the first shape."""
     worst_rel_l2: float = 0.0
     incumbent: IncumbentTiming | None = None
     """The request's incumbent as timed beside this kernel; None where none was asked for or its time is exact."""
@@ -393,6 +400,10 @@ class Measured:
     def rests_on(self) -> str:
         """What the verdict `right` rests on: `tested; proved equal to the input kernel up to reassociation`."""
         return "; ".join(["tested", *(_PROVED[proof.property, proof.finding] for proof in self.proofs)])
+
+    @property
+    def is_proved_equal(self) -> bool:
+        return is_proved_equal(self.proofs)
 
     @property
     def refuted(self) -> Proof | None:

@@ -67,6 +67,9 @@ class EvaluationRequest:
     times say nothing of each other. None: that is not known yet."""
     known: tuple[KnownProgram, ...] = ()
     """A candidate that is compiled to one of these programs is a Duplicate of it."""
+    by_tool: bool = False
+    """A change of our own catalogue. One that is proved equal at the first shape is executed at the full shape in the
+    winner's last check only; whatever a model wrote is before it can become the best."""
 
 
 Progress = Callable[[Step, str], None]

@@ -42,7 +42,7 @@ BYTES = 30_000
 LOOP_CPU_S = 0.5
 """Of a run's loop, per candidate: prompts, transforms, journal. Assumed from a catalogue run's processor time."""
 MODEL_S = 180.0
-"""The calls of one round with a language model, side by side for its plans (infra.assembly.TYPICAL_ROUND_S)."""
+"""The calls of one round with a language model, side by side for its plans (TYPICAL_ROUND_S, infra/assembly)."""
 
 CORES = 1000
 CORES_PER_NODE = 64

@@ -48,6 +48,8 @@ WORTH = 1.1
 """A speed-up from which a kernel counts as improved ..."""
 NEAR_BOUND = 85.0
 """... as it does at this percentage of its bound, where little is left to win."""
+NOT_COUNTED_S = 18.0
+"""Of a run's time what its hours do not count: Python's start, and what is said at the end."""
 GRACE_S = 300.0
 """A run looks at its budget between two steps: one plan may take minutes, and the winner is checked after it."""
 
@@ -175,7 +177,8 @@ def _carried_out(stranger: Stranger, kernel: Path, folder: Path, rounds: int, se
     command = [
         sys.executable, str(ROOT / "orchestrator.py"), "--kernel", str(kernel), "--function", stranger.function,
         "--problem", str(stranger.reference_file), "--provider", "catalogue", "--rounds", str(rounds),
-        "--max-hours", f"{seconds / 3600:.6f}", "--checkpoints", str(folder / "checkpoints"), "--run-id", stranger.name,
+        "--max-hours", f"{(seconds - NOT_COUNTED_S) / 3600:.6f}",
+        "--checkpoints", str(folder / "checkpoints"), "--run-id", stranger.name,
         "--memory", str(folder / "memories" / f"{stranger.name}.json"), "--view", "plain",
     ] + ["--migrate"] * stranger.migrate  # fmt: skip
     logs = folder / "logs"

@@ -20,9 +20,9 @@ from rich.terminal_theme import MONOKAI
 
 import config
 from accelopt_core.evaluation import Step
-from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan
+from accelopt_core.loop.events import Event, PlanMade, RoundEnded, RunStarted, StepBegan
 from infra.journal import JournalError, JsonLines, replace_file
-from infra.records import from_document
+from infra.records import from_document, to_document
 from infra.runs.run_folder import RunFolder, find_run
 from infra.terminal.dashboard import draw
 from infra.terminal.report import print_report, summary_of
@@ -67,12 +67,16 @@ def report_picture(folder: RunFolder) -> Console:
 
 def events_of(folder: RunFolder) -> list[tuple[float, Event]]:
     """(seconds since the first, event); what is no event, such as a stack trace, is left out."""
+    attempts = {(each.round, each.lane, each.number): each for each in folder.attempts()}
     told: list[tuple[float, Event]] = []
     begin: datetime | None = None
     for record in JsonLines(folder.log).read():
         kind: Any = EVENTS.get(record.pop("event"))
         at = datetime.fromisoformat(record.pop("at"))
         begin = begin or at
+        if kind is RoundEnded:  # its attempt is there by name: the run's folder has the whole of it
+            said = record["attempt"]
+            record["attempt"] = to_document(attempts[said["round"], said["lane"], said["number"]])
         if kind is not None:
             told.append(((at - begin).total_seconds(), from_document(kind, record, str(folder.log))))
     if not any(isinstance(event, RunStarted) for _, event in told):

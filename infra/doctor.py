@@ -425,10 +425,11 @@ def to_json(report: DoctorReport) -> str:
     return json.dumps(asdict(report))
 
 
-def from_json(text: str) -> DoctorReport:
-    """A report of another machine. Raises ValueError when it is none, or of another release."""
+def from_printed(text: str) -> DoctorReport:
+    """The report of another machine, the last line of what it printed. Raises ValueError when it is none, or of another
+    release."""
     try:
-        data: dict[str, Any] = json.loads(text)
+        data: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
         if data["version"] != REPORT_VERSION:
             raise ValueError(f"version {data['version']}, not {REPORT_VERSION}: client and host run different releases")
         return DoctorReport(
@@ -448,7 +449,7 @@ def from_json(text: str) -> DoctorReport:
                 **{name: tuple(map(str, data[name])) for name in ("problems", "tables", "undocumented")},
             }
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"not a doctor's report: {error}") from None
 
 

@@ -1,6 +1,7 @@
-"""Which buffers wait for which, and which numbers are equal, on flat arrays: for Numba, as `nki_sim.compiled_walk` is.
+"""Who waits for whom, which bytes are shared and which numbers are equal, on flat arrays: for Numba, as
+`nki_sim.compiled_walk` is.
 
-`nki_sim.compiler.rotation` and `nki_sim.structure` say what it means.
+`nki_sim.compiler.rotation`, `compiler.loads`, `regions`, `ordering` and `structure` say what it means.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-FUNCTIONS = ("pushed", "by_row", "rotated", "waits_of", "numbers_of", "since_last")
+FUNCTIONS = (
+    "pushed", "by_row", "rotated", "live_together", "waits_of", "first_touches", "overlapping", "ordered", "numbers_of",
+    "since_last",
+)  # fmt: skip
 """In this order: each after those that it calls."""
 
 
@@ -129,6 +133,24 @@ def rotated(
     return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
 
 
+def live_together(members: Array, first: Array, last: Array, sites: Array, dying: Array) -> Array:
+    """As rotation._live_together. `dying`: the members in the order of their last use."""
+    top = -1
+    for k in range(len(members)):
+        top = max(top, sites[members[k]])
+    live, most = np.zeros(top + 1, np.int64), np.zeros(top + 1, np.int64)
+    died = 0
+    for k in range(len(members)):
+        buffer = members[k]
+        while died < len(dying) and last[dying[died]] < first[buffer]:
+            live[sites[dying[died]]] -= 1
+            died += 1
+        site = sites[buffer]
+        live[site] += 1
+        most[site] = max(most[site], live[site])
+    return most
+
+
 def waits_of(
     waiting: Array, sliced: Array, starts: Array, olds: Array, first: Array, rows: int, region_starts: Array,
     shapes: Array, offsets: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
@@ -232,6 +254,84 @@ def waits_of(
         by_row(end_rows, ends, endings, rows),
         (member_starts[: begun + 1].copy(), members[: member_starts[begun]].copy()),
     )
+
+
+# --- bytes that are shared (nki_sim.regions, nki_sim.compiler.loads) ------------------------------
+
+
+def first_touches(
+    loading: Array, read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array,
+    overlaps: Array,
+) -> Array:  # fmt: skip
+    """By row: of a load, the next row that touches the bytes it brings, the number of rows if none does; else 0."""
+    rows = len(loading)
+    touched, found = np.full(len(overlap_starts) - 1, rows, np.int64), np.zeros(rows, np.int64)
+    for row in range(rows - 1, -1, -1):
+        if loading[row]:
+            next_ = rows
+            for k in range(written_starts[row], written_starts[row + 1]):
+                region = written[k]
+                next_ = min(next_, touched[region])
+                for j in range(overlap_starts[region], overlap_starts[region + 1]):
+                    next_ = min(next_, touched[overlaps[j]])
+            found[row] = next_
+        for k in range(read_starts[row], read_starts[row + 1]):
+            touched[read[k]] = row
+        for k in range(written_starts[row], written_starts[row + 1]):
+            touched[written[k]] = row
+    return found
+
+
+def overlapping(low: Array, high: Array, group_starts: Array, groups: Array, most: int) -> tuple[Array, Array]:
+    """(how many others, by box; -1 first where they are more than `most` in all), (the others, box by box, ascending).
+
+    low, high: int64 [boxes, levels]; only boxes of one group, whose members ascend, can share anything.
+    """
+    boxes, levels = low.shape
+    counts = np.zeros(boxes, np.int64)
+    of_box = np.zeros(boxes, np.int64)
+    found, total = np.empty(64, np.int64), 0
+    for group in range(len(group_starts) - 1):
+        for k in range(group_starts[group], group_starts[group + 1]):
+            box = groups[k]
+            of_box[box] = total
+            for j in range(group_starts[group], group_starts[group + 1]):
+                other = groups[j]
+                meets = other != box
+                level = 0
+                while meets and level < levels:
+                    meets = low[other, level] < high[box, level] and low[box, level] < high[other, level]
+                    level += 1
+                if meets:
+                    if total >= most:
+                        counts[0] = -1
+                        return counts, found[:0]
+                    found = pushed(found, total, other)
+                    total += 1
+                    counts[box] += 1
+    in_order, at = np.empty(total, np.int64), 0
+    for box in range(boxes):
+        for k in range(of_box[box], of_box[box] + counts[box]):
+            in_order[at] = found[k]
+            at += 1
+    return counts, in_order
+
+
+# --- order (nki_sim.ordering) ---------------------------------------------------------------------
+
+
+def ordered(keys: Array, bound: int) -> Array:
+    """As ordering.in_turn."""
+    starts = np.zeros(bound + 1, np.int64)
+    for k in range(len(keys)):
+        starts[keys[k] + 1] += 1
+    for key in range(bound):
+        starts[key + 1] += starts[key]
+    found = np.empty(len(keys), np.int64)
+    for k in range(len(keys)):
+        found[starts[keys[k]]] = k
+        starts[keys[k]] += 1
+    return found
 
 
 # --- equal numbers (nki_sim.regions, nki_sim.structure) -------------------------------------------

@@ -16,22 +16,34 @@ _ASCII_SHADES = " .:+#"
 
 def gantt(timeline: Timeline, width: int = 72, ascii_only: bool = False) -> str:
     """Lines of `width` slices of time; a shade is the share of the slice the resource is busy."""
-    program = timeline.shown
-    end_us = float(timeline.end_ns.max()) / 1e3 if len(program) else 0.0
+    end_us = shown_us(timeline)
     if end_us <= 0:
         return "nothing happens\n"
     shades = _ASCII_SHADES if ascii_only else _SHADES
-    edges = np.linspace(0.0, end_us * 1e3, width + 1)
-    resources = resource_numbers(timeline)[program.template_ids]
     lines = [f"{'':10}0.0 us{f'{end_us:,.1f} us':>{width - len('0.0 us')}}"]
-    for number, name in enumerate(RESOURCES):
-        chosen = resources == number
-        if not chosen.any():
-            continue
-        busy = _busy(timeline.start_ns[chosen], timeline.end_ns[chosen], edges)
-        level = np.ceil(np.clip(busy, 0, 1) * (len(shades) - 1) - 1e-9).astype(int)
+    for name, busy in activity(timeline, width).items():
+        level = np.ceil(busy * (len(shades) - 1) - 1e-9).astype(int)
         lines.append(f"{name:<10}{''.join(shades[k] for k in level)}")
     return "\n".join(lines) + "\n"
+
+
+def shown_us(timeline: Timeline) -> float:
+    """Until the last instruction shown ends; 0.0 where there is none."""
+    return float(timeline.end_ns.max()) / 1e3 if len(timeline.shown) else 0.0
+
+
+def activity(timeline: Timeline, slices: int) -> dict[str, np.ndarray]:
+    """float64 [slices] by engine and queue, of those that do anything: its busy share, 0 to 1, of every slice of
+    `shown_us`."""
+    edges = np.linspace(0.0, shown_us(timeline) * 1e3, slices + 1)
+    resources = resource_numbers(timeline)[timeline.shown.template_ids]
+    found = {}
+    for number, name in enumerate(RESOURCES):
+        chosen = resources == number
+        if chosen.any() and edges[-1] > 0:
+            busy = _busy(timeline.start_ns[chosen], timeline.end_ns[chosen], edges)
+            found[name] = np.clip(busy, 0.0, 1.0)
+    return found
 
 
 def _busy(start: np.ndarray, end: np.ndarray, edges: np.ndarray) -> np.ndarray:

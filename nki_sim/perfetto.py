@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,16 +15,24 @@ MOST_EVENTS = 200_000
 """Viewers become slow beyond that; the file then says how many instructions it leaves out."""
 
 
-def write_timeline(timeline: Timeline, file: TextIO, most_events: int = MOST_EVENTS) -> None:
-    """One event per line, so that the file can be read by eye and compared."""
+def write_timeline(
+    timeline: Timeline, file: TextIO, most_events: int = MOST_EVENTS, lines: Mapping[int, str] | None = None
+) -> None:
+    """One event per line, so that the file can be read by eye and compared. `lines`: as `events` has it."""
     file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
-    for number, event in enumerate(events(timeline, most_events)):
+    for number, event in enumerate(events(timeline, most_events, lines)):
         file.write((",\n" if number else "") + json.dumps(event, separators=(",", ":")))
     file.write("\n]}\n")
 
 
-def events(timeline: Timeline, most_events: int = MOST_EVENTS) -> Iterator[dict[str, Any]]:
-    """Chrome trace events, times in µs: names of the tracks first, then instructions in program order."""
+def events(
+    timeline: Timeline, most_events: int = MOST_EVENTS, lines: Mapping[int, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Chrome trace events, times in µs: names of the tracks first, then instructions in program order.
+
+    `lines`: text of the kernel's lines by number; None: read from the file that the program says it came of, which
+    is to be trusted then.
+    """
     program, machine_name = timeline.shown, timeline.machine.name
     shown = min(len(program), most_events)
     left_out = len(timeline.program) - shown
@@ -34,7 +42,7 @@ def events(timeline: Timeline, most_events: int = MOST_EVENTS) -> Iterator[dict[
     for track, name in enumerate(RESOURCES):
         yield {"ph": "M", "pid": 0, "tid": track, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": 0, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
-    source = source_lines(program)
+    source = source_lines(program) if lines is None else lines
     described = []
     for template, price in zip(program.templates, timeline.costs):
         shapes = {operand.role: f"{list(operand.shape)} {operand.dtype}" for operand in template.operands}

@@ -81,12 +81,18 @@ def measure(
     NkiValidationError for cores that race.
     """
     core = on if isinstance(on, Machine) else machine(on or program.machine)
+    each = [summarise(line) for line in timelines(program, core, exact, passes)]
+    return each[0] if len(each) == 1 else _together(each, core)
+
+
+def timelines(
+    program: Program, core: Machine, exact: bool | None = None, passes: Passes | None = None
+) -> tuple[Timeline, ...]:
+    """Of each core that the program runs on, on one clock. Arguments, and what is raised, as of `measure`."""
     cores = (program, *program.peers)
     counted = passes.cores if passes is not None else (None,) * len(cores)
     alone = [unrolled(replace(one, peers=()), ran) for one, ran in zip(cores, counted)]
-    if len(alone) == 1:
-        return summarise(schedule(alone[0], core, exact))
-    return _together([summarise(line) for line in schedule_jointly(alone, core)], core)
+    return (schedule(alone[0], core, exact),) if len(alone) == 1 else schedule_jointly(alone, core)
 
 
 def summarise(line: Timeline) -> Measurement:

@@ -281,9 +281,11 @@ class Program:
     def sites(self) -> Sites:
         """Its buffers by what they have in common."""
         numbers: defaultdict[tuple[object, ...], int] = defaultdict(count().__next__)
-        of_buffer = list(map(numbers.__getitem__, map(_SITE, self.allocations)))
-        examples = dict(zip(reversed(of_buffer), reversed(self.allocations)))  # the first of each stays
-        return Sites(np.array(of_buffer, np.int64), tuple(examples[number] for number in range(len(numbers))))
+        total = len(self.allocations)
+        of_buffer = np.fromiter(map(numbers.__getitem__, map(_SITE, self.allocations)), np.int64, total)
+        first = np.zeros(len(numbers), np.int64)
+        first[of_buffer[::-1]] = np.arange(total)[::-1]  # the last assignment to an index stays
+        return Sites(of_buffer, tuple(self.allocations[buffer] for buffer in first.tolist()))
 
     @cached_property
     def operand_rows(self) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from nki_sim import compiled
 from nki_sim.errors import TooLong
 from nki_sim.memory import Allocation
+from nki_sim.ordering import in_turn
 from nki_sim.program import Operand, Program
 
 _NO_REGION = -1
@@ -219,10 +220,8 @@ def _all_overlaps(
                 for shape in dict.fromkeys(region_shape[here].tolist())  # which ascend
             ]
             pairs = _overlapping(program.allocations[buffer], views, left)
-            counts = np.array([len(others) if others else 0 for others in pairs])
-            left -= int(counts.sum())
-            values = np.array([other for others in pairs if others for other in others], np.int64)
-            known[key] = [], Lists(np.concatenate(([0], np.cumsum(counts))), values)
+            left -= len(pairs.values)
+            known[key] = [], pairs
         known[key][0].append(begin)
     starts = np.zeros(len(region_buffer) + 1, np.int64)
     alike = [(np.array(at)[:, None], others) for at, others in known.values() if len(others.values)]
@@ -235,9 +234,7 @@ def _all_overlaps(
     return Lists(starts, found)
 
 
-def _overlapping(
-    allocation: Allocation, views: Sequence[tuple[Operand, np.ndarray]], most: int
-) -> list[tuple[int, ...] | None]:
+def _overlapping(allocation: Allocation, views: Sequence[tuple[Operand, np.ndarray]], most: int) -> Lists:
     """For each view, the indices of the others it shares bytes with. Raises TooLong for more than `most` in all.
 
     `views`: those of each pattern, with their offsets in elements.
@@ -245,26 +242,46 @@ def _overlapping(
     levels = _levels(allocation, [operand for operand, _ in views])
     boxes = [_boxes(operand, offsets, levels) for operand, offsets in views]
     low, high = (np.concatenate(sides) for sides in zip(*boxes))
-    groups: dict[tuple[int, ...], list[int]] = {}
-    components = np.stack([_components(low[:, k], high[:, k]) for k in range(len(levels))], axis=1)
-    for index, component in enumerate(map(tuple, components.tolist())):
-        groups.setdefault(component, []).append(index)
-    found: list[tuple[int, ...] | None] = [None] * len(low)
-    for group in groups.values():
-        if len(group) == 1:
-            continue
-        some = np.array(group)
-        for index in group:
+    groups = _apart(low, high)
+    core = compiled.functions()
+    counts, others = (core.overlapping if core is not None else _shared)(low, high, groups.starts, groups.values, most)
+    if len(counts) and counts[0] < 0:
+        raise TooLong(
+            f"more than {_MOST_OVERLAPS:,} pairs of its views share bytes, many of {allocation.describe()}: "
+            "take fewer views that overlap"
+        )
+    return Lists(np.concatenate(([0], np.cumsum(counts))), others)
+
+
+def _apart(low: np.ndarray, high: np.ndarray) -> Lists:
+    """Groups of boxes, ascending in each, such that those of different groups share nothing."""
+    group = np.zeros(len(low), np.int64)
+    for level in range(low.shape[1]):
+        component = _components(low[:, level], high[:, level])
+        _, group = np.unique(group * (len(low) + 1) + component, return_inverse=True)
+        group = group.reshape(-1)
+    count = int(group.max(initial=-1)) + 1
+    return Lists.by_row(np.sort(group), in_turn(group, count), count)
+
+
+def _shared(
+    low: np.ndarray, high: np.ndarray, group_starts: np.ndarray, groups: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """As compiled_waits.overlapping."""
+    counts = np.zeros(len(low), np.int64)
+    found: list[np.ndarray] = [np.zeros(0, np.int64)] * len(low)
+    for begin, end in zip(group_starts[:-1].tolist(), group_starts[1:].tolist()):
+        some = groups[begin:end]
+        for index in some.tolist() if end - begin > 1 else ():
             hit = np.all((low[some] < high[index]) & (low[index] < high[some]), axis=1)
-            most -= int(np.count_nonzero(hit)) - 1
+            others = some[hit]
+            found[index] = others[others != index]
+            counts[index] = len(found[index])
+            most -= len(found[index])
             if most < 0:
-                raise TooLong(
-                    f"more than {_MOST_OVERLAPS:,} pairs of its views share bytes, many of {allocation.describe()}: "
-                    "take fewer views that overlap"
-                )
-            others = tuple(int(other) for other in some[hit] if other != index)
-            found[index] = others or None
-    return found
+                counts[0] = -1
+                return counts, found[0]
+    return counts, np.concatenate(found)
 
 
 def _levels(allocation: Allocation, operands: Sequence[Operand]) -> list[int]:

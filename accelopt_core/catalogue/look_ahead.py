@@ -119,12 +119,14 @@ class Search:
 
         Each chain takes the step that gains most, and the greatest first step is begun with.
         """
-        clock = Allowance(self._look_ahead, context)
+        allowed = Allowance(self._look_ahead, context)
         for first in sorted(ties, key=lambda idea: idea.after_us):
             node = Node(first.root, first.root_us, first.path, first.source, first.after_us)
             while len(node.path) < self._look_ahead.longest_sum:
-                clock.left = self._look_ahead.most_kernels  # of every kernel on the way: the next rounds need them too
-                children = self._children(context, node, self.legal(node.source, context), clock)
+                allowed.left = (
+                    self._look_ahead.most_kernels
+                )  # of every kernel on the way: the next rounds need them too
+                children = self._children(context, node, self.legal(node.source, context), allowed)
                 gaining = [child for child in children if child.us <= (1 - LEAST_SUMMAND) * node.us]
                 if not gaining:
                     break
@@ -132,7 +134,7 @@ class Search:
                 idea = idea_of(node)
                 if not self.is_tie(idea):
                     return [idea]
-            if clock.is_over:
+            if allowed.is_over:
                 break
         return []
 
@@ -194,17 +196,19 @@ class Search:
 
     def further(self, context: RoundContext) -> tuple[int, list[Idea]]:
         """How many kernels were priced, and the ideas of the first place that promises a gain over the best."""
-        clock = Allowance(self._look_ahead, context)
+        allowed = Allowance(self._look_ahead, context)
         best_us = self.price_us(context.best.source)
         if best_us is None:
             return 0, []
         for root, _ in self._roots(context):
-            ideas = self._within_two_steps(context, root, best_us, clock)
-            if ideas or clock.is_over:
-                return clock.priced, ideas
-        return clock.priced, []
+            ideas = self._within_two_steps(context, root, best_us, allowed)
+            if ideas or allowed.is_over:
+                return allowed.priced, ideas
+        return allowed.priced, []
 
-    def _within_two_steps(self, context: RoundContext, root: Candidate, best_us: float, clock: Allowance) -> list[Idea]:
+    def _within_two_steps(
+        self, context: RoundContext, root: Candidate, best_us: float, allowed: Allowance
+    ) -> list[Idea]:
         """To the end, before the next kernel is begun: the best, which comes first, gets most of the time."""
         enough_us, too_slow_us = (1 - self._worth) * best_us, self._look_ahead.explore_within * best_us
         root_us = self.price_us(root.source)
@@ -212,21 +216,21 @@ class Search:
             return []
         start = self._starts(context, root, root_us)[-1]  # more is legal from the normal form
         legal = self.legal(start.source, context)
-        children = self._children(context, start, legal, clock)
+        children = self._children(context, start, legal, allowed)
         if ideas := _ideas(children, enough_us):
             return ideas
-        nodes = [node for node in children if node.us <= too_slow_us and node.source not in clock.gone_through]
-        clock.gone_through |= {node.source for node in nodes}
+        nodes = [node for node in children if node.us <= too_slow_us and node.source not in allowed.gone_through]
+        allowed.gone_through |= {node.source for node in nodes}
         before = {name_of_step(step) for step in legal}
         # What a first step opens comes before what could have been done without it.
         for opened in (True, False):
             for node in sorted(nodes, key=lambda node: node.us):
-                if clock.is_over:
+                if allowed.is_over:
                     return []
                 steps = [
                     step for step in self.legal(node.source, context) if (name_of_step(step) not in before) is opened
                 ]
-                if ideas := _ideas(self._children(context, node, steps, clock), enough_us):
+                if ideas := _ideas(self._children(context, node, steps, allowed), enough_us):
                     return ideas
         return []
 
@@ -260,20 +264,20 @@ class Search:
             self._normal[source] = found
         return self._normal[source]
 
-    def _children(self, context: RoundContext, node: Node, legal: Sequence[Rewrite], clock: Allowance) -> list[Node]:
+    def _children(self, context: RoundContext, node: Node, legal: Sequence[Rewrite], allowed: Allowance) -> list[Node]:
         steps = _untried(context, node, legal)
         if any(site.transform != NORMALIZE.name for site in node.path):
-            steps = steps[: clock.left]
-            clock.left -= len(steps)
-        return self.priced(context, node, steps, clock)
+            steps = steps[: allowed.left]
+            allowed.left -= len(steps)
+        return self.priced(context, node, steps, allowed)
 
-    def priced(self, context: RoundContext, node: Node, steps: Sequence[Rewrite], clock: Allowance) -> list[Node]:
+    def priced(self, context: RoundContext, node: Node, steps: Sequence[Rewrite], allowed: Allowance) -> list[Node]:
         """The kernels after each of these steps, as far as the work is allowed; without those that do not compile."""
-        steps = steps[: clock.affordable(node.source, len(steps))]
+        steps = steps[: allowed.affordable(node.source, len(steps))]
         if not steps or left_s(context) <= 0:
             return []
         prices = self._predict([step.source for step in steps], left_s(context))
-        clock.priced += len(prices)
+        allowed.priced += len(prices)
         made = []
         for step in steps:
             us = prices.get(step.source)

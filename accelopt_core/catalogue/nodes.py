@@ -127,7 +127,7 @@ class Allowance:
         self._context = context
         self._work = look_ahead.most_work
         self._looked_at: set[str] = set()
-        self._each = STARTING + instructions_of(context.parent_result)
+        self._each = STARTING + _instructions_of(context.parent_result)
         self.left = look_ahead.most_kernels
         self.priced = 0
         self.gone_through: set[str] = set()
@@ -148,7 +148,7 @@ class Allowance:
         return kernels
 
 
-def instructions_of(result: Measured) -> int:
+def _instructions_of(result: Measured) -> int:
     """Of a measured kernel, transfers among them; 0 where its profile does not tell."""
     return int(sum(n for name, n in result.profile.fields.items() if name in _COUNTS))
 

@@ -22,6 +22,7 @@ from accelopt_core.transforms.base import (
     Transform,
     parse_kernel,
 )
+from accelopt_core.transforms.printing import text_of_module
 from accelopt_core.transforms.registry import transform_named
 
 
@@ -95,7 +96,7 @@ def every_rewrite(
             if not wanted(SiteName(site.transform, site.key)):
                 continue
             try:
-                found.append(Rewrite(site, transform.apply(module, site.key).code))
+                found.append(Rewrite(site, text_of_module(transform.apply(module, site.key))))
             except Exception as error:  # as above
                 context.refuse(transform.name, site.key, site.line, _fault(error))
     return tuple(found)
@@ -119,7 +120,7 @@ def carried_out(source: str, names: Sequence[SiteName], around: Surroundings) ->
     """The kernel after the steps, one after the other. Raises KeyError for an unknown transform, and TransformError."""
     for name in names:
         module = parse_kernel(source, around.entry_points, around)
-        source = transform_named(name.transform).apply(module, name.key).code
+        source = text_of_module(transform_named(name.transform).apply(module, name.key))
     return source
 
 

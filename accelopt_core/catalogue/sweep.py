@@ -18,6 +18,7 @@ from accelopt_core.evaluation import microseconds
 from accelopt_core.proposer import Executor, Feedback, RoundContext
 from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, TransformError, parse_kernel
+from accelopt_core.transforms.printing import text_of_module
 from accelopt_core.transforms.retile import Retile
 
 MOST = 24
@@ -68,7 +69,7 @@ def _combinations(choices: Mapping[str, list[int]]) -> Iterator[dict[str, int]]:
 
 def _changed(source: str, around: Surroundings, changes: Mapping[str, int]) -> str:
     for name, value in changes.items():
-        source = _RETILE.apply(parse_kernel(source, around.entry_points, around), f"{name}={value}").code
+        source = text_of_module(_RETILE.apply(parse_kernel(source, around.entry_points, around), f"{name}={value}"))
     return source
 
 

@@ -26,6 +26,7 @@ from accelopt_core.evaluation import (
     Proof,
     Step,
     TimedOut,
+    is_proved_equal,
 )
 from accelopt_core.judging.bounds import bounds_for, gaps_for
 from accelopt_core.judging.correctness import (
@@ -40,7 +41,7 @@ from accelopt_core.judging.correctness import (
     draws_at_full_shape,
 )
 from accelopt_core.judging.plausibility import contradiction
-from accelopt_core.judging.proving import is_proved_equal, proved
+from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.same_program import Compilations
 from accelopt_core.judging.static_checks import Finding, dialect, forbidden
@@ -111,9 +112,11 @@ def _judged(
         step = Step.RUN
         estimate = toolchain.estimate_us(full.artifact)
         limit = request.verify_full_below_us
-        verify_full = limit is None or estimate is None or estimate < limit
+        may_win = limit is None or estimate is None or estimate < limit
+        settled = toolchain.simulated and (request.is_input or is_proved_equal(proofs))
+        may_wait = settled and request.by_tool and not request.final and len(task.presets) > 1
+        verify_full = may_win and not may_wait
         if verify_full:
-            settled = toolchain.simulated and (request.is_input or is_proved_equal(proofs))
             draws = draws_at_full_shape(request, settled)
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             twice = request.final or len(task.presets) == 1
@@ -121,6 +124,10 @@ def _judged(
             checks.append(verified.line)
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
+        elif may_win:
+            waits = f"proved equal at {task.presets[0].describe()}, executed in the winner's last check"
+            checks.append(f"{task.full.name} ({task.full.describe()}): {waits}")
+            progress(Step.VERIFY, f"{task.full.describe()}: {waits}")
         else:
             progress(Step.VERIFY, f"{task.full.describe()}: skipped, {estimate:,.1f} µs cannot become the best")
         if len(task.presets) == 1:

@@ -20,12 +20,6 @@ from accelopt_core.task import REFERENCE
 from accelopt_core.toolchain import Toolchain
 
 
-def is_proved_equal(proofs: Sequence[Proof]) -> bool:
-    """To the input kernel, by the formulas of its outputs; and every element of them is written."""
-    held = {proof.property for proof in proofs if proof.finding is Finding.HELD}
-    return {Property.COVERAGE, Property.EQUIVALENCE} <= held
-
-
 def proved(
     request: EvaluationRequest, toolchain: Toolchain, compiled: Compiled, cache: ReferenceCache, progress: Progress
 ) -> tuple[Proof, ...]:

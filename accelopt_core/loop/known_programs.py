@@ -25,7 +25,8 @@ def known_programs(baseline: Measured, attempts: Iterable[Attempt], below_us: fl
         result = attempt.evaluation
         if attempt.candidate is None or not isinstance(result, (Measured, Incorrect, Implausible)):
             continue
-        if isinstance(result, Measured) and not result.verified_full and result.latency_us < below_us:
+        stands = isinstance(result, Measured) and (result.verified_full or result.is_proved_equal)
+        if isinstance(result, Measured) and not stands and result.latency_us < below_us:
             continue
         if result.programs:
             came_to = f"{attempt.summary} (round {attempt.round}, {attempt.outcome})"

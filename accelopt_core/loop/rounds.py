@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
@@ -145,6 +146,13 @@ class BaselineRejected(Exception):
         self.evaluation = evaluation
 
 
+def more_at_the_gates(task: Task, secret_seeds: int) -> float:
+    """How many times the draws of a round's evaluation the last check takes at the small shapes, where every input
+    distribution meets every seed (judging/correctness.py)."""
+    seeds, distributions = len(task.seeds) + secret_seeds, len(task.distributions)
+    return seeds * distributions / (seeds + distributions - 1)
+
+
 class Loop:
     """One run on one kernel. Raises BaselineRejected and TargetError; everything else ends in a RunResult."""
 
@@ -241,7 +249,11 @@ class Loop:
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
+        shortest_s = 0.0
         for number in range(first, settings.rounds + 1):
+            left_s = self._budget.seconds_left()
+            if 0 < left_s < shortest_s:
+                return Ending.BUDGET, f"{left_s:.0f} s are left, and no round took less than {shortest_s:.0f} s"
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
@@ -250,6 +262,7 @@ class Loop:
             percent = 100 * bounds.floor_us / best.latency_us
             if bounds.source == "declared" and percent >= settings.bound_percent:
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
+            began = time.monotonic()
             try:
                 self._round(number)
             except NothingToPlan as done:
@@ -259,6 +272,8 @@ class Loop:
                 return stop.ending, stop.reason
             except BudgetExhausted as exhausted:
                 return Ending.BUDGET, str(exhausted)
+            took_s = time.monotonic() - began
+            shortest_s = min(shortest_s or took_s, took_s)
             failures = self._history.model_failures_in_a_row()
             if failures >= settings.model_failures:
                 return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"
@@ -365,9 +380,10 @@ class Loop:
         """
         best, below_us = self._state.best, self._state.best_result.latency_us
 
-        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt]) -> Evaluation:
+        def evaluate(place: Place, candidate: Candidate, tries: Sequence[Attempt], by_tool: bool) -> Evaluation:
             known = known_programs(self._state.baseline, (*self._history.attempts, *tries), below_us)
-            return self._evaluate(self._request(candidate, incumbent=best, below_us=below_us, known=known), place)
+            request = self._request(candidate, incumbent=best, below_us=below_us, known=known, by_tool=by_tool)
+            return self._evaluate(request, place)
 
         settings = self._settings
         hopeless = settings.repairs.hopeless(self._history.attempts) if settings.by_archive else frozenset()
@@ -381,7 +397,8 @@ class Loop:
 
         def judge(lane: Lane, file: Callable[[Attempt], None]) -> None:
             began = time.monotonic()
-            lane.judge(evaluate, self._steps, file)
+            by_tool = lane.plan is not None and lane.plan.by_tool
+            lane.judge(partial(evaluate, by_tool=by_tool), self._steps, file)
             lane.seconds += time.monotonic() - began
 
         at_once = settings.width if settings.by_archive else len(lanes)
@@ -494,20 +511,21 @@ class Loop:
     def _evaluate(self, request: EvaluationRequest, place: Place) -> Evaluation:
         began = time.monotonic()
         result = self._target.evaluate(request, self._steps.progress(place))
-        if isinstance(result, Measured):
-            self._budget.reserve(time.monotonic() - began)  # the last check verifies once more
+        if isinstance(result, Measured):  # the last check verifies once more
+            at_the_gates = 1.0 if result.verified_full else more_at_the_gates(self._task, self._settings.secret_seeds)
+            self._budget.reserve((time.monotonic() - began) * at_the_gates)
         return result
 
     def _request(
         self, candidate: Candidate, *, incumbent: Candidate | None = None, below_us: float | None = None,
-        final: bool = False, known: tuple[KnownProgram, ...] = (),
+        final: bool = False, known: tuple[KnownProgram, ...] = (), by_tool: bool = False,
     ) -> EvaluationRequest:  # fmt: skip
         seeds = tuple(secrets.randbelow(1 << 31) for _ in range(self._settings.secret_seeds))
         is_input = candidate is self._input
         cores, original = (None, None) if is_input else (self._state.baseline.cores, self._input)
         return EvaluationRequest(
             self._task, candidate, self._settings.limits, below_us, seeds, final, incumbent, original, is_input, cores,
-            known,
+            known, by_tool,
         )  # fmt: skip
 
     def _confirm_winner(self) -> None:

@@ -13,6 +13,7 @@ import libcst as cst
 from accelopt_core.evaluation import Bottleneck, Cause
 from accelopt_core.task import ALONE, ENTRY_POINTS, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
+from accelopt_core.transforms.printing import text_of_module
 
 
 class TransformError(Exception):
@@ -121,7 +122,7 @@ class KernelModule:
 
     @cached_property
     def text(self) -> str:
-        return self.parsed_from if self.parsed_from is not None else self.tree.code
+        return self.parsed_from if self.parsed_from is not None else text_of_module(self.tree)
 
     def changed(self, tree: cst.Module) -> KernelModule:
         return KernelModule(tree, self.entry_points, None, self.around)

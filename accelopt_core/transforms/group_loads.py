@@ -37,7 +37,7 @@ class GroupLoads:
         for place, loop in enumerate(code.loops()):
             try:
                 _check_kind(loop)
-                loaded = _loaded(code, MergedLoop(code, loop, partly=True))
+                loaded = _loaded(code, MergedLoop.of(code, loop, partly=True))
             except IllegalSite as error:
                 context.refuse(self.name, f"{loop.variable}#{place}", loop.line, error, lines_of(loop))
                 continue
@@ -59,7 +59,7 @@ class GroupLoads:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
         _check_kind(loop)
-        merged = MergedLoop(code, loop, partly=True)
+        merged = MergedLoop.of(code, loop, partly=True)
         _loaded(code, merged)
         return in_place_of(code, loop, grouped(code, merged, factor))
 

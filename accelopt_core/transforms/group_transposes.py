@@ -38,7 +38,7 @@ class GroupTransposes:
         for place, loop in enumerate(code.loops()):
             try:
                 _check_kind(loop)
-                turned = _turned(code, MergedLoop(code, loop, partly=True))
+                turned = _turned(code, MergedLoop.of(code, loop, partly=True))
             except IllegalSite as error:
                 context.refuse(self.name, f"{loop.variable}#{place}", loop.line, error, lines_of(loop))
                 continue
@@ -60,7 +60,7 @@ class GroupTransposes:
         code = read_kernel(module)
         loop, factor = loop_and_factor(code, key)
         _check_kind(loop)
-        merged = MergedLoop(code, loop, partly=True)
+        merged = MergedLoop.of(code, loop, partly=True)
         _turned(code, merged)
         return in_place_of(code, loop, grouped(code, merged, factor))
 

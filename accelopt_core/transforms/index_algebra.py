@@ -9,7 +9,7 @@ from functools import lru_cache
 import libcst as cst
 
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.syntax import loaded_names
+from accelopt_core.transforms.syntax import loaded_names, text_of
 
 Monomial = tuple[str, ...]
 """Sorted factors; an expression that is no sum or product is a factor by its text."""
@@ -168,7 +168,7 @@ class Indices:
         return False
 
     def _factor(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
-        text = self._code.module.code_for_node(expression.with_changes(lpar=(), rpar=()))
+        text = text_of(expression)
         self._names[text] = self._all_names(expression, at)
         if (
             isinstance(expression, cst.Call)

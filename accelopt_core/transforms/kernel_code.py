@@ -140,6 +140,8 @@ class KernelCode:
         """Names that nested functions, lambdas or comprehensions use, or that are declared global."""
         self.buffers = frozenset(s.one_name for s in map(_Named, self.statements()) if s.is_buffer)
         self.roots = self._roots()
+        self.kept: dict[object, object] = {}
+        """What others have found out about it, by a key of theirs: it is looked at many times."""
 
     # --- looking around ---------------------------------------------------------------------------
 

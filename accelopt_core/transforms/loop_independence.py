@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import libcst as cst
 
@@ -78,12 +78,15 @@ def check_no_shapes(tiles: frozenset[str], loop: Statement) -> None:
             raise NotPlain(f"the loop over {loop.variable} asks for the {node.attr.value} of {name}")
 
 
-def shapes_asked(root: cst.CSTNode) -> Iterator[tuple[cst.Attribute, str]]:
+@lru_cache(1 << 12)
+def shapes_asked(root: cst.CSTNode) -> tuple[tuple[cst.Attribute, str], ...]:
     """Every `x.shape` in it, or what else of x changes with its shape, with the names that x is written with."""
-    for node in descendants(root):
-        if isinstance(node, cst.Attribute) and node.attr.value in STATIC_ATTRIBUTES - {"dtype"}:
-            for name in sorted(loaded_names(node.value)):
-                yield node, name
+    return tuple(
+        (node, name)
+        for node in descendants(root)
+        if isinstance(node, cst.Attribute) and node.attr.value in STATIC_ATTRIBUTES - {"dtype"}
+        for name in sorted(loaded_names(node.value))
+    )
 
 
 def made_in(code: KernelCode, inside: list[Statement]) -> frozenset[str]:

@@ -31,7 +31,7 @@ class MergeIterations:
         found = []
         for number, loop in enumerate(code.loops()):
             try:
-                merged = MergedLoop(code, loop)
+                merged = MergedLoop.of(code, loop)
             except IllegalSite as error:
                 context.refuse(self.name, f"{loop.variable}#{number}", loop.line, error, lines_of(loop))
                 continue
@@ -52,7 +52,7 @@ class MergeIterations:
     def apply(self, module: KernelModule, key: str) -> cst.Module:
         code = read_kernel(module)
         loop = loop_at(code, key, key)
-        return in_place_of(code, loop, _instead(code, MergedLoop(code, loop)))
+        return in_place_of(code, loop, _instead(code, MergedLoop.of(code, loop)))
 
 
 def _instead(code: KernelCode, merged: MergedLoop) -> list[cst.BaseStatement]:

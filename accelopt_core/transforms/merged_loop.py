@@ -7,6 +7,7 @@ come before all of the second. A tile that every iteration makes anew becomes on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -105,6 +106,26 @@ class MergedLoop:
             self._check_that_all_can_be_written()
         if not self.merged:
             raise IllegalSite(f"nothing in the loop over {loop.variable} works on several iterations at once")
+
+    @classmethod
+    def of(cls, code: KernelCode, loop: Statement, partly: bool = False, products: bool = False) -> MergedLoop:
+        """The same as made anew, and made once for all that ask for it: several transforms do, for each of their sites.
+
+        Raises IllegalSite as that does.
+        """
+        key = (cls, loop.node, partly, products)
+        if key not in code.kept:
+            try:
+                code.kept[key] = cls(code, loop, partly, products)
+            except IllegalSite as error:
+                code.kept[key] = error
+        known = code.kept[key]
+        if isinstance(known, IllegalSite):
+            raise known.with_traceback(None)
+        assert isinstance(known, cls)
+        mine = copy(known)  # writing a kernel adds to these
+        mine._tiles, mine._accesses, mine._asserted = dict(known._tiles), dict(known._accesses), dict(known._asserted)
+        return mine
 
     @property
     def all_iterations(self) -> Iterations:

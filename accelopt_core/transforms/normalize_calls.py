@@ -22,7 +22,7 @@ from accelopt_core.transforms.base import KernelModule
 from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import bound_names, descendants, name_nodes
+from accelopt_core.transforms.syntax import bound_names, descendants, is_import, name_nodes
 
 MOST_STATEMENTS = 400
 """Of the kernel, beyond which nothing more is written out."""
@@ -80,14 +80,9 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
     """After the last that the file has above the kernel."""
     body = list(module.body)
     at = next(n for n, each in enumerate(body) if each is kernel)
-    place = max((n + 1 for n, each in enumerate(body[:at]) if _is_import(each)), default=0)
+    place = max((n + 1 for n, each in enumerate(body[:at]) if is_import(each)), default=0)
     made = [cst.parse_statement(line) for line in lines]
     return module.with_changes(body=[*body[:place], *made, *body[place:]]) if made else module
-
-
-def _is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(small, (cst.Import, cst.ImportFrom))
 
 
 def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:

@@ -21,7 +21,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.operand_access import AccessReader
-from accelopt_core.transforms.syntax import descendants, replace_nodes
+from accelopt_core.transforms.syntax import descendants, is_import, replace_nodes
 
 _FILLED = {"nki.language.zeros": "0", "nki.language.ones": "1"}
 
@@ -36,7 +36,7 @@ def in_one_spelling(code: KernelCode) -> cst.Module:
     assert isinstance(result, cst.Module)
     if edit.lacks_isa and any(isinstance(n, cst.Name) and n.value == _ISA for n in descendants(changed)):
         at = next(n for n, each in enumerate(result.body) if isinstance(each, cst.FunctionDef) and each is changed)
-        before = [n for n, each in enumerate(result.body[:at]) if _is_import(each)]
+        before = [n for n, each in enumerate(result.body[:at]) if is_import(each)]
         place = before[-1] + 1 if before else 0
         line = cst.parse_statement(f"import nki.isa as {_ISA}")
         result = result.with_changes(body=[*result.body[:place], line, *result.body[place:]])
@@ -45,11 +45,6 @@ def in_one_spelling(code: KernelCode) -> cst.Module:
 
 _ISA = "nisa"
 """What nki.isa is called where the kernel's file does not import it."""
-
-
-def _is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
-    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(small, (cst.Import, cst.ImportFrom))
 
 
 def _imported_as(module: cst.Module, name: str) -> str:

@@ -24,7 +24,7 @@ from accelopt_core.transforms.base import (
     Site,
     SiteGone,
 )
-from accelopt_core.transforms.kernel_code import read_kernel
+from accelopt_core.transforms.kernel_code import KernelCode, read_kernel
 from accelopt_core.transforms.scopes import bound_by
 from accelopt_core.transforms.syntax import children, descendants, replace_nodes
 
@@ -100,8 +100,15 @@ class Retile:
 def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
     """The declared tunables, each usable or with the rule that forbids changing it. Raises NotAKernel."""
     code = read_kernel(module)
+    if _read not in code.kept:
+        code.kept[_read] = _read_anew(code)
+    found: tuple[cst.Module, list[_Tunable | _Fixed]] = code.kept[_read]  # type: ignore[assignment]
+    return found
+
+
+def _read_anew(code: KernelCode) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
     tree = code.module
-    declarations = [value for name, value in _assignments(tree) if name == DECLARATION]
+    declarations = [value for name, value, _ in _assignments(tree) if name == DECLARATION]
     if not declarations:
         return tree, []
     if len(declarations) > 1 or not isinstance(declarations[0], cst.Dict):
@@ -115,8 +122,8 @@ def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
         assert isinstance(element, cst.DictElement)
         name = key.evaluated_value
         legal = _integers(element.value)
-        values = [value for target, value in _assignments(tree) if target == name]
-        literal = values[0] if len(values) == 1 else None
+        values = [(value, line) for target, value, line in _assignments(tree) if target == name]
+        literal, line = values[0] if len(values) == 1 else (None, None)
         if not legal:
             why = f"{name} has no literal tuple of integers as its legal values"
         elif not values:
@@ -125,8 +132,8 @@ def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
             why = f"{name} is assigned more than once"
         elif name in bound_inside:
             why = f"{name} is bound again inside a function"
-        elif isinstance(literal, cst.Integer):
-            found.append(_Tunable(name, literal.evaluated_value, legal, literal, code.line_of(literal)))
+        elif isinstance(literal, cst.Integer) and line is not None:
+            found.append(_Tunable(name, literal.evaluated_value, legal, literal, code.line_of(line)))
             continue
         else:
             why = f"{name} is not a literal integer"
@@ -134,13 +141,14 @@ def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
     return tree, found
 
 
-def _assignments(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression]]:
+def _assignments(module: cst.Module) -> Iterator[tuple[str, cst.BaseExpression, cst.BaseStatement]]:
+    """Of the module's own: name, value, and the line that it stands on."""
     for node in module.body:
         for small in node.body if isinstance(node, cst.SimpleStatementLine) else ():
             if isinstance(small, cst.Assign):
                 for target in small.targets:
                     if isinstance(target.target, cst.Name):
-                        yield target.target.value, small.value
+                        yield target.target.value, small.value, node
 
 
 def _integers(node: cst.BaseExpression) -> tuple[int, ...]:

@@ -218,8 +218,18 @@ def _outside(parameters: cst.Parameters) -> list[cst.CSTNode]:
     return [part for each in _each(parameters) for part in (each.default, each.annotation) if part is not None]
 
 
+_BINDS = frozenset(
+    {
+        cst.AnnAssign, cst.AsName, cst.AssignTarget, cst.AugAssign, cst.ClassDef, cst.CompFor, cst.For, cst.FunctionDef,
+        cst.ImportAlias, cst.MatchAs, cst.MatchStar, cst.NamedExpr, cst.Param,
+    }
+)  # fmt: skip
+
+
 def bound_by(node: cst.CSTNode) -> frozenset[str]:
     """Names that the node itself binds, not counting what stands in it."""
+    if type(node) not in _BINDS:
+        return frozenset()
     if isinstance(node, (cst.AnnAssign, cst.AssignTarget, cst.AugAssign, cst.CompFor, cst.For, cst.NamedExpr)):
         return bound_names(node.target)
     if isinstance(node, cst.AsName):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from typing import TypeGuard, TypeVar
+from functools import cache, lru_cache
+from typing import Any, TypeGuard, TypeVar
 
 import libcst as cst
 
@@ -29,21 +29,28 @@ _SOURCE_ORDER: Mapping[type[cst.CSTNode], tuple[str, ...]] = {
 
 
 @cache
-def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+def fields_of(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
+
+
+_SPACE = (cst.BaseParenthesizableWhitespace, cst.Comment, cst.EmptyLine, cst.Newline, cst.TrailingWhitespace)
+"""White space and comments: most of a tree, and nothing here looks for them. Two nodes may hold the same ones."""
+_HOLDS_SPACE = ("whitespace", "leading_lines", "lines_after_decorators", "header", "footer", "trailing_whitespace")
+"""How the fields begin that hold nothing else."""
 
 
 @cache
 def _fields_in_order(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     first = _SOURCE_ORDER.get(kind, ())
-    return (*first, *(name for name in _fields(kind) if name not in first))
+    in_order = (*first, *(name for name in fields_of(kind) if name not in first))
+    return tuple(name for name in in_order if not name.startswith(_HOLDS_SPACE))
 
 
 class _KindsOfNodes(dict[type, bool]):
     """Asked of types and remembered: `isinstance` with an abstract class costs more than all else here."""
 
     def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, cst.CSTNode)
+        self[kind] = issubclass(kind, cst.CSTNode) and not issubclass(kind, _SPACE)
         return self[kind]
 
 
@@ -51,32 +58,36 @@ _KINDS_OF_NODES = _KindsOfNodes()
 
 
 def _is_node(value: object) -> TypeGuard[cst.CSTNode]:
+    """One that is no white space."""
     return _KINDS_OF_NODES[type(value)]
 
 
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """In the order of the source, white space aside."""
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """In the order of the source, without white space and comments."""
+    found: list[cst.CSTNode] = []
     for name in _fields_in_order(type(node)):
-        value: object = getattr(node, name)
-        if isinstance(value, (tuple, list)):
-            yield from (each for each in value if _is_node(each))
-        elif _is_node(value):
-            yield value
+        value: Any = getattr(node, name)
+        kind = type(value)
+        if kind is tuple or kind is list:
+            found += [each for each in value if _KINDS_OF_NODES[type(each)]]
+        elif _KINDS_OF_NODES[kind]:
+            found.append(value)
+    return found
 
 
 def descendants(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The node and everything in it, each before what it holds, in the order of the source."""
+    """The node and everything in it, each before what it holds, in the order of the source; no white space."""
     stack = [node]
     while stack:
         node = stack.pop()
         yield node
-        inner = list(children(node))
+        inner = children(node)
         inner.reverse()
         stack += inner
 
 
 def parents_in(root: cst.CSTNode) -> Mapping[cst.CSTNode, cst.CSTNode]:
-    """Of every node in a tree in which none stands twice, the one that holds it; white space aside."""
+    """Of every node in a tree in which none stands twice, the one that holds it; no white space."""
     return {inner: node for node in descendants(root) for inner in children(node)}
 
 
@@ -109,7 +120,7 @@ def replace_nodes(
         kind = type(node)
         made = object.__new__(kind)
         changed = False
-        for name in _fields(kind):
+        for name in fields_of(kind):
             before: object = getattr(node, name)
             after = copied(before)
             changed = changed or _holds_another(before, changes)
@@ -127,11 +138,9 @@ def _holds_another(value: object, changes: Mapping[cst.CSTNode, cst.CSTNode]) ->
     return _is_node(value) and value in changes
 
 
-def copy_of(node: Node) -> Node:
-    """With nodes of its own throughout, so that it can stand in a tree beside the first."""
-    made = replace_nodes(node, {})
-    assert isinstance(made, type(node))
-    return made
+def is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(small, (cst.Import, cst.ImportFrom))
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -148,7 +157,7 @@ def name_nodes(node: cst.CSTNode, enters: Callable[[cst.Attribute], bool] = lamb
         node = stack.pop()
         inner: list[cst.CSTNode]
         if type(node) not in _HAS_NAMES_OF_ITS_OWN:
-            inner = list(children(node))
+            inner = children(node)
         elif isinstance(node, cst.Name):
             found.append(node)
             continue
@@ -166,15 +175,27 @@ def name_nodes(node: cst.CSTNode, enters: Callable[[cst.Attribute], bool] = lamb
     return found
 
 
+_KEPT = 1 << 15
+"""Nodes of which is remembered what was found in them: of a few kernels all."""
+
+
+@lru_cache(_KEPT)
 def loaded_names(node: cst.CSTNode) -> frozenset[str]:
     return frozenset(name.value for name in name_nodes(node))
 
 
+@lru_cache(_KEPT)
 def content_names(node: cst.CSTNode) -> frozenset[str]:
     """Names whose contents matter, so not `x` in `x.shape`."""
     return frozenset(
         name.value for name in name_nodes(node, lambda attribute: attribute.attr.value not in STATIC_ATTRIBUTES)
     )
+
+
+@lru_cache(_KEPT)
+def text_of(expression: cst.BaseExpression) -> str:
+    """As its author wrote it, without parentheses around it."""
+    return cst.Module(()).code_for_node(expression.with_changes(lpar=(), rpar=()))
 
 
 def bound_names(target: cst.CSTNode) -> frozenset[str]:

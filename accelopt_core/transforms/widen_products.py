@@ -63,7 +63,7 @@ def _widened(code: KernelCode, loop: Statement) -> tuple[MergedLoop, str]:
     """The loop with its products merged, and what is moved in them. Raises IllegalSite where none can be."""
     if not any(inner.operation in PRODUCTS for inner in loop.walk()):
         raise NotOfItsKind(f"the loop over {loop.variable} multiplies nothing")
-    merged = MergedLoop(code, loop, partly=True, products=True)
+    merged = MergedLoop.of(code, loop, partly=True, products=True)
     found = []
     for statement in (inner for top in merged.merged for inner in top.walk()):
         moving = code.argument(statement, "moving", 2) if statement.operation in PRODUCTS else None

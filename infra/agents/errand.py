@@ -313,7 +313,7 @@ class _Followed:
 
 def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]) -> Any:
     import config
-    from infra import assembly
+    from infra.assembly.following import Following
     from infra.commands import optimize
     from infra.documents.run_document import run_document
 
@@ -323,7 +323,7 @@ def _run(answers: Answers, settings: config.Settings, origins: Mapping[str, str]
         return _Followed(answers)
 
     invocation = config.Invocation("run", settings, origins=origins)
-    return run_document(optimize.carried_out(invocation, assembly.Following(opened)).summary)
+    return run_document(optimize.carried_out(invocation, Following(opened)).summary)
 
 
 def _start(job: Job, answers: Answers) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from nki_sim.machine import MACHINES, machine
 
 FILE_VERSION = 1
 ALIKE = 1e-9
+
+CalibrationOf = Callable[[str, Installed], "Calibration | None"]
+"""(machine, what is installed there) -> the constants its user measured, if any: `Calibrations.for_device`."""
 
 
 class BadCalibration(JournalError):

@@ -20,11 +20,6 @@ Values = Mapping[str, float]
 """By a constant's name; one that is not there is as shipped."""
 
 
-def profiled_us(program: Program, core: Machine) -> float:
-    """What a profile of one execution says in all: the kernel's latency, and what profiling it adds."""
-    return _observed_us(program, core) + core.profiler_ns / 1e3
-
-
 def _observed_us(program: Program, core: Machine) -> float:
     observed = replace(core, dma_software_issue_ns=core.dma_software_issue_ns + core.profiler_transfer_ns)
     return schedule(program, observed).latency_us

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 from rich.console import Console
 from rich.status import Status
@@ -16,6 +15,7 @@ from infra.calibration.calibrating import Calibrated
 from infra.calibration.constants import CONSTANTS, NOT_MEASURED
 from infra.calibration.file import CalibrationRecord, KernelRecord
 from infra.calibration.rows import Row
+from infra.terminal.report import shown_path
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import duration, one_line, printable
 from nki_sim.calibration import constant_of
@@ -182,9 +182,10 @@ def _conclusion(outcome: Calibrated, host: str) -> Iterator[str]:
             "them as well, and nothing twice."
         )
     if outcome.path is not None:
-        yield f"Kept: {_shown(outcome.path)}"
+        kept = shown_path(outcome.path)
+        yield f"Kept: {kept}"
         yield f"  from now on predictions, bounds and gaps of runs on {host} are of these constants"
-        yield f"  to simulate this machine without it: --machine {record.machine} --calibration {_shown(outcome.path)}"
+        yield f"  to simulate this machine without it: --machine {record.machine} --calibration {kept}"
         yield started_as("  to send the measurements back: orchestrator.py calibrate --export rows.csv")
     elif not truth.kernels:
         yield "Not kept: no kernel was measured that was not fitted, so nobody knows how true it is."
@@ -194,11 +195,6 @@ def _conclusion(outcome: Calibrated, host: str) -> Iterator[str]:
             f"the shipped model by {100 * truth.shipped:.1f} %. The shipped one stays in use."
         )
         yield f"  was {host} shared or throttled? to measure all anew: calibrate {host} --calibrate-again"
-
-
-def _shown(path: Path) -> str:
-    absolute, here = path.absolute(), Path.cwd()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
 def _percent(fraction: float) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import config
-from infra import assembly
+from infra.assembly.targets import host_target
 from infra.journal import JournalError
 from infra.runs.run_folder import RunFolder
 from infra.ssh.remote_agent import leftovers
@@ -50,7 +50,7 @@ def clean_here(checkpoints: Path, *, remove: bool) -> tuple[Found, ...]:
 def clean_host(settings: config.Settings, host: str, *, remove: bool) -> tuple[Found, ...]:
     """Raises TargetError."""
     owed = [job for folder in _runs(settings.run.checkpoints) for job in _owed(folder)]
-    with closing(assembly.host_target(settings, host)) as target:
+    with closing(host_target(settings, host)) as target:
         return tuple(_found(each) for each in target.clean(owed, remove=remove))
 
 

@@ -13,7 +13,9 @@ import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
-from infra import assembly
+from infra.assembly.problem import Problem, problem_of
+from infra.assembly.rounds import limits_of
+from infra.assembly.targets import target_of
 from infra.commands.optimize import KernelFile, Reference, called
 from infra.documents.kernel_document import EvaluationDocument, evaluation_document
 from infra.settings_reader import SettingsError
@@ -26,7 +28,7 @@ FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
 
 def evaluated(
     settings: config.Settings,
-    problem: assembly.Problem,
+    problem: Problem,
     progress: Progress,
     *,
     is_input: bool,
@@ -36,7 +38,7 @@ def evaluated(
     """`is_input`: it is what a run begins with, so that what it gets wrong on changed inputs is left out, and said.
     `original`: the kernel that it was made from; it is then held to what a proposed kernel is, and proved equal to that
     one where it can be. `gates_only`: its latency is wanted, and the full shape is not verified."""
-    limits = assembly.loop_settings(settings, "catalogue").limits
+    limits = limits_of(settings)
     seeds = tuple(secrets.randbelow(1 << 31) for _ in range(settings.verification.extra_seeds))
     candidate = Candidate("input" if original is None else "changed", problem.source)
     if original is not None:
@@ -45,7 +47,7 @@ def evaluated(
         problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input, original=original,
         verify_full_below_us=0.0 if gates_only else None,
     )  # fmt: skip
-    with closing(assembly.target_of(settings, one_kernel=True)) as target:
+    with closing(target_of(settings, one_kernel=True)) as target:
         return target.describe(), target.evaluate(request, progress)
 
 
@@ -56,7 +58,7 @@ def evaluation(
 
     Whatever is wrong with the kernel is in the verdict; raises what `evaluate` raises.
     """
-    problem = assembly.problem_of(settings)
+    problem = problem_of(settings)
     before = Candidate("input", kernel_text(original)) if original is not None else None
     if before is not None and before.content_hash == Candidate("", problem.source).content_hash:
         before = None
@@ -85,7 +87,7 @@ def evaluate(
         if word.replace("-", "_") in FOR_RUNS:
             raise SettingsError(f"{word} is of runs, and evaluate judges one kernel: leave it away")
     invocation, text = called("evaluate", kernel, reference, inputs, settings)
-    problem = assembly.problem_of(invocation.settings, text)
+    problem = problem_of(invocation.settings, text)
 
     def progress(step: Step, detail: str) -> None:
         if on_step is not None:

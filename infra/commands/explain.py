@@ -12,7 +12,8 @@ from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured, Step
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
-from infra import assembly
+from infra.assembly.problem import problem_of, quick_start, resumed_problem
+from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.prediction.explaining import explanation_of
 from infra.runs.run_folder import find_run
@@ -37,8 +38,8 @@ def explain(invocation: config.Invocation) -> ExplainedKernel:
 
 def _kernel(invocation: config.Invocation) -> ExplainedKernel:
     """Compiled, verified and timed as a run's input kernel."""
-    settings = assembly.quick_start(invocation)
-    problem = assembly.problem_of(settings)
+    settings = quick_start(invocation)
+    problem = problem_of(settings)
     task = problem.task
 
     def progress(step: Step, detail: str) -> None:
@@ -58,7 +59,7 @@ def _best_of_run(invocation: config.Invocation) -> ExplainedKernel:
     best, info = folder.winner(), folder.manifest().target
     if best is None:
         raise SettingsError(f"explain: run {folder.run_id} ended before its input kernel was measured")
-    task = assembly.resumed_problem(settings, folder).task
+    task = resumed_problem(settings, folder).task
     title = f"{best.candidate.id} of run {folder.run_id}  {task.full.describe()}  on {info.name}"
     return _explained(title, settings, task, info, best.candidate, best.result, folder.attempts())
 
@@ -72,6 +73,6 @@ def _explained(
     result: Measured,
     history: tuple[Attempt, ...] = (),
 ) -> ExplainedKernel:
-    with closing(assembly.predictor_of(settings, task, info)) as predictor:
+    with closing(predictor_of(settings, task, info)) as predictor:
         explanation = explanation_of(task, candidate, result, predictor, history, LIMIT_S)
     return ExplainedKernel(title, result, explanation)

@@ -114,7 +114,7 @@ def _arguments(
             return tracing.described(named, outputs), "the shapes are yours, and the kernel traces at them"
         if not signature.arrays:
             return None, "the kernel's parameters name no array: what it takes is a TODO"
-        if signature.unknown and not invocation.shapes:
+        if signature.unknown:
             names = ", ".join(each.name for each in signature.unknown)
             return None, f"{names}: no default, so that no shape could be tried: shapes are TODOs"
         for candidate in _candidates(signature.arrays):
@@ -233,7 +233,7 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> 
         lines.append("")
     lines += ["", "def get_inputs():"]
     lines += _inputs(signature, arguments)
-    given = [each.name for each in signature.parameters if each.is_array or each.default is None]
+    given = [each.name for each in signature.given]
     lines += ["", "", f"def forward({', '.join(given)}):"]
     if arguments is not None:
         for each, names in zip(signature.arrays, arguments.names):
@@ -271,8 +271,8 @@ def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:
         if names is not None:
             shape = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
             drawn[each.name] = _drawn(shape, dtype, f"np.{dtype}" if _is_numpy(dtype) else f"ml_dtypes.{dtype}")
-    given = [each.name for each in signature.parameters if each.is_array or each.default is None]
-    return [*lines, "    return [", *(f"        {drawn.get(name, name)}," for name in given), "    ]"]
+    given = (drawn.get(each.name, each.name) for each in signature.given)
+    return [*lines, "    return [", *(f"        {value}," for value in given), "    ]"]
 
 
 def _drawn(shape: str, dtype: str, kind: str) -> str:

@@ -16,7 +16,8 @@ from accelopt_core.ports import Progress
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import TransformError
 from accelopt_core.transforms.registry import TRANSFORMS
-from infra import assembly
+from infra.assembly.problem import problem_of
+from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.documents.kernel_document import ChangedDocument, MenuDocument
 from infra.settings_reader import SettingsError
@@ -30,13 +31,13 @@ def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s:
     The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it
     begins, BaselineRejected among it.
     """
-    problem = assembly.problem_of(settings)
+    problem = problem_of(settings)
     task, candidate = problem.task, Candidate("input", problem.source)
     info, result = evaluated(settings, problem, progress, is_input=True, gates_only=len(task.presets) > 1)
     if not isinstance(result, Measured):
         raise problem.rejected(result)
     context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us)
-    with closing(assembly.predictor_of(settings, task, info)) as predictor:
+    with closing(predictor_of(settings, task, info)) as predictor:
         offers = CatalogueMenu(predictor, limit_s, tie=ties.shipped().within).offers(context)
     return MenuDocument(
         kernel, task.name, task.full.describe(), result.latency_us, result.simulated, result.caveat, result.checks,
@@ -53,7 +54,7 @@ def change(
     with the kernel as `menu` does.
     """
     path = folder.new_file(output, overwrite=overwrite)
-    problem = assembly.problem_of(settings)
+    problem = problem_of(settings)
     try:
         made = carried_out(problem.source, [SiteName(tool, site)], problem.task.around)
     except KeyError:

@@ -15,7 +15,8 @@ import config
 from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import Measured
 from accelopt_core.loop.events import Ending, Event
-from infra import assembly
+from infra.assembly.following import A_PERSON, Following
+from infra.assembly.run import carry_out
 from infra.runs.in_place import write_back
 from infra.settings_reader import SettingsError
 from infra.tasks.plain_reference import Inputs, reference_module
@@ -74,11 +75,11 @@ class RunOutcome:
 
 def carried_out(
     invocation: config.Invocation,
-    following: assembly.Following = assembly.A_PERSON,
+    following: Following = A_PERSON,
     reference: str | None = None,
 ) -> RunOutcome:
-    """As `assembly.carry_out`, and with `in_place` the winner is written over the user's file."""
-    done = assembly.carry_out(invocation, following, reference)
+    """As `carry_out`, and with `in_place` the winner is written over the user's file."""
+    done = carry_out(invocation, following, reference)
     result, problem, written_over = done.result, done.problem, None
     if done.settings.run.in_place and result.best.source != problem.text:
         written_over = write_back(problem.kernel, problem.text, result.best.source)
@@ -118,7 +119,7 @@ def optimize(
     """
     invocation, text = called("optimize", kernel, reference, inputs, settings)
     listener = _Listener(on_event)
-    following = assembly.Following(
+    following = Following(
         lambda kind: listener,
         lambda: listener.failure is not None or (should_stop is not None and should_stop()),
         takes_signals=False,

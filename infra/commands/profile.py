@@ -21,7 +21,8 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra import assembly
+from infra.assembly.problem import problem_of
+from infra.assembly.targets import calibrations_of
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import kernel_arguments
 from infra.settings_reader import SettingsError
@@ -43,7 +44,7 @@ def profile(
     """
     source, around, arguments = _what(settings, shapes, constants)
     machine = settings.target.machine
-    calibration = assembly.calibrations_of(settings).for_simulator(machine)
+    calibration = calibrations_of(settings).for_simulator(machine)
     with closing(SimulatorToolchain(machine, calibration=calibration)) as simulator:
         try:
             program = simulator.compile(source, arguments, settings.target.compile_timeout_s, around)
@@ -77,7 +78,7 @@ def _what(
         return text, surroundings_of(kernel, text, settings.run.function), [*given, *map(ConstantArgument, constants)]
     if constants:
         raise SettingsError("profile: constants go with shapes; without those the reference says what they are")
-    problem = assembly.problem_of(settings)
+    problem = problem_of(settings)
     return problem.source, problem.task.around, kernel_arguments(problem.task)[-1]
 
 

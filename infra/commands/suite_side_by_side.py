@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 import config
 from accelopt_core.judging.orphans import end_with_parent
+from infra.assembly.following import ending_signals
+from infra.engines.processes import last_line
 from infra.judging.shipment import TREE
 
 LOOPS_PER_CPU = 2
 """A loop waits for evaluations more than half of its time."""
-_OF_THE_SUITE = ("run.suite", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
+_OF_THE_SUITE = ("run.suite", "run.tasks_at_once", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
 _LOOK_S = 0.1
 
 
@@ -37,13 +38,19 @@ class Ended:
     """The last line of its stderr."""
 
 
-def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterator[Ended]:
-    """Carries out the runs of these tasks, and says of each how it ended, as they end.
+def at_once_of(settings: config.Settings) -> int:
+    """How many of a suite's tasks run side by side."""
+    if settings.run.tasks_at_once is not None:
+        return settings.run.tasks_at_once
+    return 1 if settings.target.engine == "local" else LOOPS_PER_CPU * (os.cpu_count() or 1)
+
+
+def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]], at_once: int) -> Iterator[Ended]:
+    """Carries out the runs of these tasks, at most so many at once, and says of each how it ended, as they end.
 
     The first Ctrl-C lets each finish its step and begins no other; the second stops them.
     """
     waiting, running = list(given), dict[str, "_Run"]()
-    most = min(len(waiting), LOOPS_PER_CPU * (os.cpu_count() or 1))
 
     def pass_on(number: int) -> None:
         for run in list(running.values()):
@@ -51,7 +58,7 @@ def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]]) -> Iterato
 
     with _interruptible(pass_on) as interrupted:
         while running or (waiting and not interrupted()):
-            while waiting and len(running) < most and not interrupted():
+            while waiting and len(running) < at_once and not interrupted():
                 task, invocation = waiting.pop(0)
                 running[task] = _Run(invocation)
             for task, run in list(running.items()):
@@ -93,24 +100,20 @@ class _Run:
 
     def last_words(self) -> str:
         self._errors.seek(0)
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        said = last_line(self._errors.read())
         self._errors.close()
         self._settings.close()
-        return said[-1] if said else ""
+        return said
 
 
 @contextlib.contextmanager
 def _interruptible(passed_on: Callable[[int], object]) -> Iterator[Callable[[], bool]]:
     asked = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(number: int) -> None:
         nonlocal asked
         asked = True
         passed_on(signal.SIGINT)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with ending_signals(ask):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

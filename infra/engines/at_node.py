@@ -43,6 +43,11 @@ _VERSIONS: dict[str, str] = {}
 """What is installed here, once it was looked at."""
 
 
+def is_last(said: dict[str, Any]) -> bool:
+    """Of what is said of one message, here or by the driver: nothing follows it."""
+    return any(word in said for word in ("end", "answer", "failed", "refused", "overdue", "lost"))
+
+
 class Refused(Exception):
     """This node cannot do it. One line: why, and what to do about it."""
 

@@ -49,6 +49,6 @@ def _examined(engine: RayEngine, node: Node, machine: str) -> ExaminedNode:
     except TargetError as error:
         return ExaminedNode(node, "", None, str(error))
     try:
-        return ExaminedNode(node, came.versions, doctor.from_json((came.result or "").strip().splitlines()[-1]))
-    except (IndexError, ValueError):
+        return ExaminedNode(node, came.versions, doctor.from_printed(came.result or ""))
+    except ValueError:
         return ExaminedNode(node, came.versions, None, f"its doctor gives no report: {came.last_words}")

@@ -24,7 +24,7 @@ from accelopt_core.judging.orphans import end_with_parent
 from infra.engines.engine import PARENT, SESSION, WORK, Came, Errand
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 
-_LAST_WORDS = 300
+LAST_WORDS = 300
 """Characters of a process's last line."""
 
 
@@ -280,5 +280,10 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 def _last_words(errors: IO[bytes]) -> str:
     errors.seek(0)
-    said = errors.read().decode("utf-8", "replace").strip().splitlines()
-    return said[-1][:_LAST_WORDS] if said else ""
+    return last_line(errors.read())[:LAST_WORDS]
+
+
+def last_line(said: bytes) -> str:
+    """Of what a process wrote to stderr; empty where that was nothing."""
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -33,10 +33,7 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError, RayTa
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from infra.engines import at_node
-from infra.engines.at_node import GRACE_S, work
-
-LAST = ("end", "answer", "failed", "refused", "overdue", "lost", "nodes")
-"""Of a line, what says that it is the last."""
+from infra.engines.at_node import GRACE_S, is_last, work
 
 _CONNECT_S = 10.0
 _LOOK_S = 2.0
@@ -161,7 +158,7 @@ class Driver:
                 return {"lost": "it ended and said nothing"}
             if "started" in said:
                 began = loop.time()
-            if any(word in said for word in LAST):
+            if is_last(said):
                 return said
             say({"id": request["id"], **said})
 

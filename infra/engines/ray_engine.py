@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
+from infra.engines.at_node import is_last
 from infra.engines.bundle import Bundle, bundle
 from infra.engines.engine import ANYWHERE, NOTE, ON, TRIES, Asker, Came, Errand, Node, Told, Wanted
+from infra.engines.processes import LAST_WORDS, last_line
 from infra.isolation.sandbox import kill_group, scrubbed_environment
 from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
@@ -35,7 +37,6 @@ _READY_S = 90.0
 """For the driver to find a cluster, or to say that there is none."""
 _QUESTION_LIMIT_S = 3600.0
 """A process that stays has limits of its own; this one is for a node that hangs."""
-_LAST = ("end", "answer", "failed", "refused", "overdue", "lost", "nodes")
 
 
 def ray_is_installed() -> bool:
@@ -322,7 +323,7 @@ class _Driver:
                         return
                     continue
                 started = started or "started" in said
-                ended = "gone" in said or any(word in said for word in _LAST)
+                ended = "gone" in said or "nodes" in said or is_last(said)
                 yield said
                 if ended:
                     return
@@ -371,10 +372,8 @@ class _Driver:
 
     def _last_words(self) -> str:
         """Of the log that Ray writes: a line that says what happened, if there is one."""
-        said = (
-            self._errors_path.read_text("utf-8", "replace").strip().splitlines() if self._errors_path.exists() else []
-        )
-        return said[-1].strip()[:300] if said else f"its driver ended with status {self._process.returncode}"
+        said = last_line(self._errors_path.read_bytes()) if self._errors_path.exists() else ""
+        return said.strip()[:LAST_WORDS] or f"its driver ended with status {self._process.returncode}"
 
     def end(self) -> None:
         kill_group(self._process.pid)

@@ -28,7 +28,7 @@ try:
     from infra.isolation.deadline import within
     from infra.judging import wire
     from infra.judging.limits import SPARE_S, core_wait_s, judge_limit_s, judge_memory_bytes, limited_memory
-    from infra.judging.toolchains import open_toolchain
+    from infra.judging.toolchains import account_of, open_toolchain
     from nki_sim import calibration
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         options.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def progress(step: Step, detail: str) -> None:
-        print(json.dumps({"step": step.value, "detail": detail}), flush=True)
+        print(wire.encode_progress(step, detail), flush=True)
 
     sandbox.adopt_descendants()
     try:
@@ -130,18 +130,9 @@ def describe(toolchain_name: str, machine: str, calibrated: str | None = None) -
         measured = calibration.from_json(None if calibrated is None else json.loads(calibrated))
         toolchain = open_toolchain(toolchain_name, machine=machine, calibration=measured)
     except ToolchainMissing as error:
-        return json.dumps({"target_error": {"kind": "misconfigured", "message": str(error)}})
+        return json.dumps({"target_error": wire.describe_fault(TargetMisconfigured(str(error)))})
     try:
-        return json.dumps(
-            {
-                "name": toolchain.name,
-                "fingerprint": toolchain.fingerprint,
-                "simulated": toolchain.simulated,
-                "machine": toolchain.machine.name,
-                "caveat": toolchain.caveat,
-                "installed": asdict(toolchain.installed),
-            }
-        )
+        return wire.encode_account(account_of(toolchain))
     finally:
         toolchain.close()
 

@@ -65,7 +65,7 @@ from nki_sim.proofs.execution import Input
 from nki_sim.proofs.kept import from_arrays, to_arrays
 from nki_sim.proofs.proof import NotProvable
 from nki_sim.run import iterate
-from nki_sim.schedule import resource_bound
+from nki_sim.schedule import Timeline, resource_bound
 from nki_sim.unroll import unrolled
 from nki_sim.unwritten import may_read_unwritten
 
@@ -149,8 +149,15 @@ class Simulated:
     @cached_property
     def measurement(self) -> profile.Measurement:
         """Raises RunError for a program that cannot be timed."""
+        return self._asked(lambda: profile.measure(self.program, self._machine, passes=self.passes))
+
+    def timelines(self) -> tuple[Timeline, ...]:
+        """Of each core it runs on. Raises as `measurement`."""
+        return self._asked(lambda: profile.timelines(self.program, self._machine, passes=self.passes))
+
+    def _asked(self, ask: Callable[[], Known]) -> Known:
         try:
-            return profile.measure(self.program, self._machine, passes=self.passes)
+            return ask()
         except NkiError as error:
             raise RunError(f"it cannot be timed: {error}") from None
         except (ArithmeticError, AssertionError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -439,6 +446,14 @@ class SimulatorToolchain:
             return None
         with within(PRICING_S, lambda: StepTimeout(Step.BENCHMARK, PRICING_S)):
             return artifact.measurement.latency_us
+
+    def timelines(self, artifact: Simulated) -> tuple[Timeline, ...]:
+        """Of each core. Raises CandidateFault where it cannot be timed, also where only an execution tells how often
+        its loops run."""
+        if artifact.counts and artifact.passes is None:
+            raise RunError("how often its loops run is decided by registers, and it was not executed")
+        with within(PRICING_S, lambda: StepTimeout(Step.BENCHMARK, PRICING_S)):
+            return artifact.timelines()
 
     def time(
         self, artifact: Simulated, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from accelopt_core.ports import TargetInfo
 from accelopt_core.toolchain import Toolchain, ToolchainMissing
 from infra.judging.simulator_toolchain import CANDIDATE_BYTES, SimulatorToolchain, traced_on_simulator
 from nki_sim.calibration import Calibration
@@ -32,3 +33,11 @@ def open_toolchain(
 
         return open_neuron_toolchain(traced_on_simulator, calibration=calibration, told=told)
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
+
+
+def account_of(toolchain: Toolchain, calibration: Calibration | None = None) -> TargetInfo:
+    """What is evaluated with it, and on which machine; `calibration`: that it was opened with."""
+    return TargetInfo(
+        toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat,
+        toolchain.installed, calibration,
+    )  # fmt: skip

@@ -24,6 +24,7 @@ from accelopt_core.evaluation import (
     Implausible,
     Incorrect,
     IncumbentTiming,
+    Installed,
     Likely,
     Measured,
     Profile,
@@ -37,15 +38,20 @@ from accelopt_core.ports import (
     EvaluationRequest,
     KnownProgram,
     TargetError,
+    TargetInfo,
     TargetMisconfigured,
     TargetUnreachable,
     TaskFault,
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
+from ka_extensions.plain_text import one_line
 from nki_sim import calibration
 from nki_sim.calibration import Calibration
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
+
+LONGEST_DETAIL = 500
+"""Characters of one line of progress, or of complaint: a candidate may have a word in it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ def decode_job(text: str) -> Job:
         is_input=data["is_input"],
         cores=data["cores"],
         known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
+        by_tool=data["by_tool"],
     )
     measured = calibration.from_json(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
@@ -113,6 +120,40 @@ def _task(data: dict[str, Any]) -> Task:
 def decode_surroundings(data: dict[str, Any]) -> Surroundings:
     """Raises KeyError, TypeError or ValueError for what are none."""
     return Surroundings(data["function"], data["module"], tuple((path, text) for path, text in data["neighbours"]))
+
+
+def encode_account(info: TargetInfo) -> str:
+    """What a judge says of its machine and its tools; a calibration is for whoever asked to find."""
+    said = asdict(info)
+    del said["calibration"]
+    return json.dumps(said)
+
+
+def decode_account(printed: str) -> TargetInfo:
+    """The last line of it. Raises TargetMisconfigured with what is wrong there, and ValueError for no account."""
+    try:
+        said = json.loads(printed.strip().splitlines()[-1])
+        if "target_error" in said:
+            raise TargetMisconfigured(str(said["target_error"]["message"]))
+        return TargetInfo(
+            str(said["name"]), str(said["fingerprint"]), bool(said["simulated"]), str(said["machine"]),
+            str(said["caveat"]), Installed(**said["installed"]),
+        )  # fmt: skip
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"not a judge's account of itself: {error!r}") from None
+
+
+def encode_progress(step: Step, detail: str) -> str:
+    return json.dumps({"step": step.value, "detail": detail})
+
+
+def decode_progress(line: str) -> tuple[Step, str] | None:
+    """None for whatever else is printed."""
+    try:
+        said = json.loads(line)
+        return Step(said["step"]), one_line(str(said["detail"]), LONGEST_DETAIL)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def encode_evaluation(evaluation: Evaluation, *, nonce: str) -> str:

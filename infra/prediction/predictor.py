@@ -30,6 +30,7 @@ from infra.engines.local import LocalEngine
 from infra.isolation.sandbox import scrubbed_environment
 from infra.judging import wire
 from infra.judging.shipment import TREE
+from infra.prediction.timelines import EngineTimeline, NoTimeline, from_line
 from infra.scratch_folder import ScratchFolder
 from nki_sim.calibration import Calibration
 
@@ -123,6 +124,12 @@ class Predictor:
                         parted[number, digest].append(key)
             alike = [some for some in parted.values() if len(some) > 1]
         return {source: found[key] for source, key in keys.items()}
+
+    def timeline(self, source: str) -> EngineTimeline:
+        """At the task's full shape. Raises NoTimeline, and what a prediction raises."""
+        self._raw()
+        with self._at_work() as worker:
+            return worker.timeline(source)
 
     def _priced(self, sources: Sequence[str], limit_s: float, at_once: int) -> dict[str, Predicted | None]:
         self._raw()
@@ -245,6 +252,12 @@ class _Worker:
     def compile(self, source: str, shape: int) -> str:
         """The digest of its program at that shape; empty where it does not compile."""
         return str(self._asker.ask({"source": source, "shape": shape})["digest"])
+
+    def timeline(self, source: str) -> EngineTimeline:
+        said = self._asker.ask({"source": source})
+        if "refused" in said:
+            raise NoTimeline(str(said["refused"]))
+        return from_line(said)
 
     def close(self) -> None:
         self._asker.close()

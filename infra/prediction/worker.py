@@ -2,7 +2,7 @@
 
 A line names kernels that are rewrites of one; they are traced in one process, one after the other, and where that does
 not end well each in one of its own. Where it names one kernel and a shape, what is asked for is the program there, and
-no price.
+no price; and where it names one kernel alone, its timeline.
 
 The first line says the machine, its calibration, the time limit, the arguments at each shape and the files around the
 kernel as well.
@@ -22,6 +22,7 @@ from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError
 from infra.isolation.sandbox import adopt_descendants
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.judging.wire import decode_surroundings
+from infra.prediction import timelines
 from infra.prediction.predictor import decode_arguments
 from nki_sim.calibration import from_json
 
@@ -43,6 +44,8 @@ def main() -> int:
             prices = Prices(toolchain, presets, timeout_s, around)
             if "shape" in job:
                 said: dict[str, object] = {"digest": prices.digest(job["source"], job["shape"])}
+            elif "source" in job:
+                said = prices.timeline(job["source"])
             else:
                 found, rows = prices.of(job["sources"])
                 said = {"prices": [each and (each.latency_us, each.bound_by) for each in found], "rows": rows}
@@ -96,6 +99,14 @@ class Prices:
         except CandidateFault:
             return ""
         return self._toolchain.program_digest(program)
+
+    def timeline(self, source: str) -> dict[str, object]:
+        """At the last shape; or why there is none."""
+        try:
+            program = self._toolchain.compile(source, self._presets[-1], self._timeout_s, self._around)
+            return timelines.to_line(timelines.engine_timeline(self._toolchain.timelines(program), source))
+        except CandidateFault as fault:
+            return {"refused": str(fault)}
 
 
 if __name__ == "__main__":

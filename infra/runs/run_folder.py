@@ -20,6 +20,7 @@
     time_used            seconds at work so far, all sessions together
     menu_prices.json     what the planner's menu was priced at
     explanation.json     why the gaps of the best kernel are still there, as it was known at the end
+    report.html          the page, and timelines/ its trace files, once `show --html` was asked for them
     remote/              evaluations under way on hosts, to be collected after a restart; links that were mended
     run.lock             held by the process that works on it
 

@@ -64,8 +64,9 @@ class Spending:
         return max(0.0, 3600 * self._limits.hours - self._reserved_s - (self._clock() - self._began))
 
     def reserve(self, seconds: float) -> None:
-        """At most a quarter of the hours."""
-        self._reserved_s = min(seconds, MOST_RESERVED * 3600 * (self._limits.hours or 0.0))
+        """The most that was asked for, and at most a quarter of the hours."""
+        most = MOST_RESERVED * 3600 * (self._limits.hours or 0.0)
+        self._reserved_s = max(self._reserved_s, min(seconds, most))
 
     def note_time(self) -> float:
         """The seconds used so far, noted down."""

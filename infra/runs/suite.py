@@ -120,6 +120,11 @@ def run_of(checkpoints: Path, suite_id: str, task: str) -> RunFolder:
     return RunFolder(checkpoints / f"{suite_id}.{task}")
 
 
+def is_suite(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> bool:
+    """Some run of it has begun."""
+    return any(has_begun(run_of(checkpoints, suite_id, task)) for task in tasks)
+
+
 def latest_suite(checkpoints: Path, tasks: Sequence[str]) -> str:
     """Raises RunNotFound."""
     for run_id in reversed(run_ids(checkpoints)):

@@ -136,7 +136,7 @@ def _lookup(alias: str, settings: SshSettings) -> paramiko.SSHConfigDict:
         return paramiko.SSHConfig.from_text(text).lookup(alias)
     except (paramiko.SSHException, ImportError, ValueError) as error:
         raise TargetUnreachable(
-            f"{settings.config_file} cannot be read for host {alias}: {_one_line(error)}; "
+            f"{settings.config_file} cannot be read for host {alias}: {reason_of(error)}; "
             f"correct it, or give user@host:port of another Host"
         ) from error
 
@@ -170,5 +170,6 @@ def _port(text: str, destination: str) -> int:
     return int(text)
 
 
-def _one_line(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """In one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -23,7 +23,7 @@ from paramiko.pkey import PublicBlob
 
 from accelopt_core.ports import TargetUnreachable
 from infra.ssh import host_keys
-from infra.ssh.config import Endpoint, SshSettings, resolve
+from infra.ssh.config import Endpoint, SshSettings, reason_of, resolve
 from infra.ssh.host_keys import Terminal
 
 # Without a handler of its own, paramiko's reports of a broken link reach stderr as tracebacks.
@@ -84,7 +84,7 @@ class Keyring:
         try:
             agent = paramiko.Agent()
         except (paramiko.SSHException, OSError) as error:
-            remarks.append(f"the ssh agent does not answer ({_one_line(error)})")
+            remarks.append(f"the ssh agent does not answer ({reason_of(error)})")
             return
         try:
             wanted = {blob for path in endpoint.identity_files if (blob := _public_blob(path)) is not None}
@@ -168,8 +168,8 @@ class Connection:
             except (paramiko.SFTPError, paramiko.SSHException, EOFError) as error:
                 channel.close()
                 if not self.alive:
-                    raise EOFError(_one_line(error)) from error
-                raise NoSftp(_one_line(error)) from error
+                    raise EOFError(reason_of(error)) from error
+                raise NoSftp(reason_of(error)) from error
         with client:
             yield client
 
@@ -205,7 +205,7 @@ class Connection:
 
     def dropped(self, error: BaseException) -> LinkDropped:
         return LinkDropped(
-            f"the connection to {self._endpoint.where} dropped ({_one_line(error)}); check the network and the host"
+            f"the connection to {self._endpoint.where} dropped ({reason_of(error)}); check the network and the host"
         )
 
 
@@ -264,7 +264,7 @@ def _connect(
         transport = paramiko.Transport(route.sock)
     except (paramiko.SSHException, OSError) as error:
         route.close()
-        raise LinkNotUp(f"no connection to {endpoint.where}: {_one_line(error)}; check the host") from error
+        raise LinkNotUp(f"no connection to {endpoint.where}: {reason_of(error)}; check the host") from error
     connection = Connection(transport, endpoint, settings, route)
     try:
         _greet(transport, endpoint, settings)
@@ -336,7 +336,7 @@ def _greet(transport: paramiko.Transport, endpoint: Endpoint, settings: SshSetti
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise LinkNotUp(
             f"{endpoint.where} accepts connections but does not complete an SSH greeting "
-            f"({_one_line(error)}); is that the SSH port, and is the host overloaded?"
+            f"({reason_of(error)}); is that the SSH port, and is the host overloaded?"
         ) from error
     finally:
         timer.cancel()
@@ -363,7 +363,7 @@ def _log_in(transport: paramiko.Transport, endpoint: Endpoint, keyring: Keyring)
             ) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise LinkNotUp(
-                f"{endpoint.where} broke off the log-in ({_one_line(error)}) after: {', '.join(tried)}"
+                f"{endpoint.where} broke off the log-in ({reason_of(error)}) after: {', '.join(tried)}"
             ) from error
         if not also_wanted:
             return
@@ -389,7 +389,3 @@ def _public_blob(identity: Path) -> bytes | None:
         return PublicBlob.from_file(str(public)).key_blob
     except (OSError, ValueError):
         return None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import replace
 
-from accelopt_core.evaluation import Crashed, Evaluation, Installed, Step, TimedOut
+from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
 from accelopt_core.toolchain import ToolchainMissing
+from infra.calibration.file import CalibrationOf
 from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Engine, Errand, Wanted
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
-from infra.judging.toolchains import open_toolchain
+from infra.judging.toolchains import account_of, open_toolchain
 from infra.neuron.cores import PATIENCE_S, WAIT_VARIABLE
 from infra.targets.metered import WorkClock
 from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
 
-_DETAIL_LIMIT = 500
-"""Characters of one line of progress: a candidate may have a word in it."""
 _DESCRIBE_LIMIT_S = 300.0
-
-CalibrationOf = Callable[[str, Installed], "Calibration | None"]
-"""(machine, what is installed there) -> the constants its user measured, if any."""
 
 
 class EngineTarget:
@@ -94,10 +89,7 @@ class EngineTarget:
         except ToolchainMissing as error:
             raise TargetMisconfigured(str(error)) from error
         try:
-            return TargetInfo(
-                toolchain.name, toolchain.fingerprint, toolchain.simulated, toolchain.machine.name, toolchain.caveat,
-                toolchain.installed, self._calibration,
-            )  # fmt: skip
+            return account_of(toolchain, self._calibration)
         finally:
             toolchain.close()
 
@@ -108,19 +100,15 @@ class EngineTarget:
             Errand(argv, _DESCRIBE_LIMIT_S), lambda line: None, Wanted(node, self._wanted.neuron_cores)
         )
         try:
-            said = json.loads((came.result or "").strip().splitlines()[-1])
-        except (IndexError, ValueError):
+            said = wire.decode_account(came.result or "")
+        except TargetMisconfigured as error:
+            raise TargetMisconfigured(f"{came.where}: {error}") from None
+        except ValueError:
             raise TargetMisconfigured(
                 f"the judge on {came.where} gives no account of itself: {came.last_words}"
             ) from None
-        if "target_error" in said:
-            raise TargetMisconfigured(f"{came.where}: {said['target_error']['message']}")
-        self._fingerprints[came.node] = str(said["fingerprint"])
-        machine, installed = str(said["machine"]), Installed(**said["installed"])
-        return TargetInfo(
-            str(said["name"]), str(said["fingerprint"]), bool(said["simulated"]), machine,
-            str(said["caveat"]), installed, self._calibration_of(machine, installed),
-        )  # fmt: skip
+        self._fingerprints[came.node] = said.fingerprint
+        return replace(said, calibration=self._calibration_of(said.machine, said.installed))
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         self._check_open()
@@ -147,9 +135,11 @@ class EngineTarget:
         def hear(line: str) -> None:
             nonlocal where
             if not line.startswith(NOTE):
-                relay(line, told)
+                known = wire.decode_progress(line)
+                if known is not None:
+                    told(*known)
                 return
-            said = one_line(line.removeprefix(NOTE), _DETAIL_LIMIT)
+            said = one_line(line.removeprefix(NOTE), wire.LONGEST_DETAIL)
             where = said.removeprefix(ON) if said.startswith(ON) else ""
             progress(Step.UPLOAD, said)
 
@@ -195,13 +185,3 @@ class EngineTarget:
                     f"latencies of {where} and of {self._info.name} cannot be compared (machine, tools or versions "
                     "differ): make the nodes alike, or take one of them out of the cluster"
                 )
-
-
-def relay(line: str, progress: Progress) -> None:
-    """One line of a judge's stdout; what is not progress is ignored."""
-    try:
-        said = json.loads(line)
-        step, detail = Step(said["step"]), str(said["detail"])
-    except (ValueError, KeyError, TypeError):
-        return
-    progress(step, one_line(detail, _DETAIL_LIMIT))

@@ -13,11 +13,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.evaluation import Crashed, Evaluation, Installed, Step, TimedOut
+from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
@@ -27,6 +27,7 @@ from accelopt_core.ports import (
     TargetUnreachable,
 )
 from infra import doctor
+from infra.calibration.file import CalibrationOf
 from infra.journal import utc_now
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
@@ -39,7 +40,6 @@ from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.sessions import Sessions
 from infra.ssh.stream import JobRefused
-from ka_extensions.plain_text import one_line
 from nki_sim.calibration import Calibration
 
 NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
@@ -47,14 +47,10 @@ NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
 NEURON_TOOLS = "/opt/aws/neuron/bin"
 """neuron-ls, neuron-profile, neuron-explorer; log-ins without a terminal often lack it in PATH."""
 
-CalibrationOf = Callable[[str, Installed], "Calibration | None"]
-"""(machine, what is installed there) -> the constants its user measured, if any."""
-
 KEEP_DAYS = 7.0
 _COLLECTED = ("result.json",)
 _RESULT_LIMIT_BYTES = 64 << 20
 _STOP_PATIENCE_S = 15.0
-_DETAIL_LIMIT = 500
 _DOCTOR_LIMIT_S = 900.0
 _DOCTOR_CORE_WAIT_S = 60.0
 
@@ -163,8 +159,8 @@ class SshTarget:
         )
         received = time.time()
         try:
-            report = doctor.from_json(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-        except (IndexError, ValueError) as error:
+            report = doctor.from_printed(answer.stdout.decode("utf-8", "replace"))
+        except ValueError as error:
             raise TargetMisconfigured(
                 f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
                 f"{_last_line(answer.stderr_tail)}); run setup_trn2.sh there"
@@ -279,25 +275,17 @@ class SshTarget:
             path_first=self._path(station),
         )
         try:
-            said = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-            if "target_error" in said:
-                raise self._misconfigured(str(said["target_error"]["message"]))
-            machine, installed = str(said["machine"]), Installed(**said["installed"])
-            return TargetInfo(
-                f"{self._runner.where}, {said['name']}",
-                str(said["fingerprint"]),
-                bool(said["simulated"]),
-                machine,
-                str(said["caveat"]),
-                installed,
-                self._calibration if simulator else self._calibration_of(machine, installed),
-            )
-        except (IndexError, ValueError, KeyError, TypeError) as error:
+            said = wire.decode_account(answer.stdout.decode("utf-8", "replace"))
+        except TargetMisconfigured as error:
+            raise self._misconfigured(str(error)) from None
+        except ValueError as error:
             raise TargetMisconfigured(
                 f"the judge on {self._runner.where} gives no account of itself (status "
                 f"{answer.status}: {_last_line(answer.stderr_tail)}); run "
                 f"`orchestrator.py doctor`"
             ) from error
+        calibration = self._calibration if simulator else self._calibration_of(said.machine, said.installed)
+        return replace(said, name=f"{self._runner.where}, {said.name}", calibration=calibration)
 
     def _misconfigured(self, message: str) -> TargetMisconfigured:
         hint = (
@@ -471,15 +459,12 @@ class _Relay:
         self.step: Step | None = None
 
     def __call__(self, line: str) -> None:
-        try:
-            said: Any = json.loads(line)
-            step, detail = Step(said["step"]), str(said["detail"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return
-        self.step = step
-        self.progress(step, one_line(detail, _DETAIL_LIMIT))
+        known = wire.decode_progress(line)
+        if known is not None:
+            self.step = known[0]
+            self.progress(*known)
 
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].strip()[:_DETAIL_LIMIT] if lines else "no message"
+    return lines[-1].strip()[: wire.LONGEST_DETAIL] if lines else "no message"

@@ -74,7 +74,7 @@ def _serves(stored: Stored, request: EvaluationRequest, simulated: bool) -> bool
     """A fault always does; a duplicate, where what it is one of is known; a latency, where it was timed against the
     same incumbent or time is exact.
 
-    One whose full shape was not verified serves only where that would not be verified now either.
+    One whose full shape was not executed serves only where it would not be now either.
     """
     result = stored.evaluation
     if isinstance(result, Duplicate):
@@ -89,4 +89,5 @@ def _serves(stored: Stored, request: EvaluationRequest, simulated: bool) -> bool
     ):
         return False
     limit = request.verify_full_below_us
-    return result.verified_full or (limit is not None and result.latency_us >= limit)
+    waits = request.by_tool and result.is_proved_equal
+    return result.verified_full or waits or (limit is not None and result.latency_us >= limit)

@@ -38,6 +38,11 @@ class Signature:
         return tuple(each for each in self.parameters if each.is_array)
 
     @property
+    def given(self) -> tuple[Parameter, ...]:
+        """What whoever calls the kernel gives it: arrays, and what has no default."""
+        return tuple(each for each in self.parameters if each.is_array or each.default is None)
+
+    @property
     def unknown(self) -> tuple[Parameter, ...]:
         """What the kernel must be given and is no array."""
         return tuple(each for each in self.parameters if not each.is_array and each.default is None)

@@ -82,11 +82,6 @@ class Adopted:
     """For people: `beside the kernel`."""
 
 
-def find_task(kernel_path: Path, folder: Path = SEEDS) -> Task:
-    """The task a kernel file is for, as `find_reference` finds it."""
-    return find_reference(kernel_path, folder).task
-
-
 def find_reference(kernel_path: Path, folder: Path = SEEDS) -> Adopted:
     """What a kernel file is held against: a reference next to it, else that of the seed it is or is named after.
 

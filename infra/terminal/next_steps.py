@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from infra.llm.contenders import CATALOGUE
 from infra.runs.default_folders import default_folders
 from infra.runs.run_folder import Manifest
 from infra.terminal.started_as import TREE, started_as
 
 PROGRAM = "python3 orchestrator.py"
-CATALOGUE = "catalogue"
 
 
 @dataclass(frozen=True)

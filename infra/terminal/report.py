@@ -29,6 +29,7 @@ from infra.runs.run_folder import Manifest, MeasuredKernel, RunFolder, run_ids
 from infra.terminal import comparing, wording
 from infra.terminal.family_tree import tree_lines
 from infra.terminal.gap_table import print_what_is_left
+from infra.terminal.latency_chart import chart_lines
 from infra.terminal.next_steps import Ended, next_steps, print_next
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
@@ -153,6 +154,7 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if summary.attempts:
         console.print()
         print_rounds(console, summary.attempts)
+        _print_chart(console, summary)
         lineage = summary.lineage
         if lineage is not None and len(lineage.tree()) > 1:
             console.print()
@@ -169,6 +171,19 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     if steps:
         console.print()
         print_next(console, steps)
+
+
+def _print_chart(console: Console, summary: RunSummary) -> None:
+    if summary.baseline is None:
+        return
+    baseline = summary.baseline.result
+    width, ascii_only = min(console.width, 100), console.options.ascii_only
+    lines = chart_lines(baseline.latency_us, summary.attempts, width, ascii_only=ascii_only)
+    if lines:
+        console.print()
+        console.print(Text(f"{baseline.label}latency over rounds, and the best so far", style="dim"), soft_wrap=True)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _ended(summary: RunSummary) -> Ended:

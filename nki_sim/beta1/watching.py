@@ -254,9 +254,3 @@ def _common(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
             break
         length += 1
     return one[:length]
-
-
-def fact_of(watcher: Watcher, node: int) -> TileFact | None:
-    """The tile that an expression gave, if it always gave the same."""
-    fact = watcher.seen[node].only() if node in watcher.seen else None
-    return fact if isinstance(fact, TileFact) else None

@@ -7,14 +7,14 @@ bf16 relatives leave out as many as half of SBUF can hold. Loads are issued in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
+from nki_sim import compiled
 from nki_sim.machine import Machine
 from nki_sim.memory import MemoryRegion
+from nki_sim.ordering import in_turn
 from nki_sim.program import Program
-from nki_sim.regions import find_regions, numbered
+from nki_sim.regions import Regions, find_regions, numbered
 
 
 def _plain_loads(program: Program) -> np.ndarray:
@@ -128,9 +128,8 @@ def order_of_need(program: Program) -> np.ndarray:
     first = np.full(len(program), len(program), np.int64)
     first[loads[whole]] = _next_touch(program, operands[whole])
     if not whole.all():
-        for row, needed in _needed(program, loads[~whole], tiles[~whole]):
-            first[row] = needed
-    return np.argsort(np.where(first < len(program), first - 0.5, rows), kind="stable")
+        _needed(program, loads[~whole], tiles[~whole], first)
+    return in_turn(np.where(first < len(program), 2 * first, 2 * rows + 1), 2 * len(program))
 
 
 def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
@@ -139,7 +138,7 @@ def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
     wanted = np.zeros(len(program.allocations), np.bool_)
     wanted[buffers[operands]] = True
     touches = np.flatnonzero(wanted[buffers])
-    touches = touches[np.argsort(buffers[touches], kind="stable")]
+    touches = touches[in_turn(buffers[touches], len(program.allocations))]
     place = np.zeros(len(buffers), np.int64)
     place[touches] = np.arange(len(touches))
     after = place[operands] + 1
@@ -149,17 +148,37 @@ def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
     return np.where(same, program.operand_rows[touches[after]], len(program))
 
 
-def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray) -> Iterator[tuple[int, int]]:
-    """(row of a load of a part of a tile, first row that touches the same bytes)."""
+def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray, first: np.ndarray) -> None:
+    """Sets `first` for loads of a part of a tile: the first row that touches the same bytes."""
     partly = np.zeros(len(program.allocations), np.bool_)
     partly[tiles] = True
-    loading = set(loads.tolist())
     touching = np.unique(program.operand_rows[partly[program.operand_data[:, 0]]])
     regions = find_regions(program.with_rows(touching))
-    touched = [len(program)] * len(regions)
-    overlaps = regions.overlaps
-    for row, read, written in zip(touching[::-1].tolist(), reversed(regions.read), reversed(regions.written)):
-        if row in loading:
-            yield row, min(touched[near] for region in written for near in (region, *(overlaps[region] or ())))
-        for region in (*read, *written):
+    loading = np.zeros(len(program), np.bool_)
+    loading[loads] = True
+    rows_after = np.append(touching, len(program))
+    first[touching[loading[touching]]] = rows_after[_first_touches(regions, loading[touching])][loading[touching]]
+
+
+def _first_touches(regions: Regions, loading: np.ndarray) -> np.ndarray:
+    """int64 by row: of a load (bool by row), the next row that touches the bytes it brings, the number of rows if none
+    does; else 0."""
+    core = compiled.functions()
+    if core is not None:
+        reads, writes, overlaps = regions.reads, regions.writes, regions.overlapping
+        made: np.ndarray = core.first_touches(
+            loading, reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values
+        )
+        return made
+    found = np.zeros(len(loading), np.int64)
+    touched = [len(loading)] * len(regions)
+    overlaps_of = regions.overlaps
+    for row in range(len(loading) - 1, -1, -1):
+        if loading[row]:
+            found[row] = min(
+                (touched[near] for region in regions.written[row] for near in (region, *(overlaps_of[region] or ()))),
+                default=len(loading),
+            )
+        for region in (*regions.read[row], *regions.written[row]):
             touched[region] = row
+    return found

@@ -13,9 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from nki_sim import compiled
 from nki_sim.compiler.spills import weight
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import MemoryRegion
+from nki_sim.ordering import in_turn
 from nki_sim.program import Engine, Program
 from nki_sim.regions import Regions
 
@@ -49,7 +51,7 @@ def by_memory(program: Program, machine: Machine) -> list[tuple[MemoryRegion, in
     if not len(program):
         return []
     first_use, last_use = program.first_use, program.last_use
-    in_order = np.argsort(first_use, kind="stable")
+    in_order = in_turn(first_use, len(program) + 1)
     in_order = in_order[last_use[in_order] >= 0]
     capacities = {
         MemoryRegion.sbuf: machine.sbuf_partition_bytes,
@@ -117,10 +119,15 @@ class Rotation:
         sites = program.sites.of_buffer
         weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
         places = np.zeros(len(program.sites.examples), np.int64)
-        live = _live_together(first[members], last[members], sites[members])
-        places[: len(live)] = self.depth * live
         deaths = np.sort(members)
-        deaths = deaths[np.argsort(last[deaths], kind="stable")]
+        deaths = deaths[in_turn(last[deaths], len(program))]
+        core = compiled.functions()
+        live = (
+            _live_together(first[members], last[members], sites[members])
+            if core is None
+            else core.live_together(members, first, last, sites, deaths)
+        )
+        places[: len(live)] = self.depth * live
         dead_before = np.zeros(len(program) + 1, np.int64)  # by row: how many died in an earlier one
         np.cumsum(np.bincount(last[deaths], minlength=len(program)), out=dead_before[1:])
         return Turns(first, last, sites, weights, places, deaths, dead_before[first[members]])
@@ -230,7 +237,7 @@ def products_of(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     others = np.zeros(count, np.bool_)
     others[buffers[~program.writes & ~product]] = True
     reading = np.flatnonzero(~program.writes & product & ~others[buffers])
-    reading = reading[np.argsort(buffers[reading], kind="stable")]
+    reading = reading[in_turn(buffers[reading], count)]
     read, rows = buffers[reading], operand_rows[reading]
     pairs = np.sort(read * count + buffers[program.operand_starts[rows]])
     once = np.ones(len(pairs), np.bool_)

@@ -38,9 +38,6 @@ class Layout:
         """The same for a view that has these of the old dimensions left."""
         return replace(self, order=tuple(kept.index(k) for k in self.order if k in kept))
 
-    def new_shape(self, old: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(old[k] for k in self.order)
-
 
 def layout_of(watcher: Watcher, site: int, fact: TileFact, spilled: frozenset[int] = frozenset()) -> Layout:
     """For the allocation at expression `site`, whose tile is `fact`. `spilled`: sites that have to be in HBM."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import config
+from infra import command_line
 from infra.calibration.calibrating import Calibrated, truth_of
 from infra.calibration.constants import NOT_MEASURED
 from infra.calibration.file import CalibrationRecord, ConstantRecord, KernelRecord
@@ -93,7 +93,7 @@ def test_each_kernel_is_a_line_as_it_comes() -> None:
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:
-        config.read(["calibrate", "--help"], {}, tmp_path)
+        command_line.read(["calibrate", "--help"], {}, tmp_path)
     text = capsys.readouterr().out
     assert left.value.code == 0
     for word in ("refits", "goes on where it was", "--calibrate-minutes", "--export", "examples:", "exit codes"):
@@ -107,5 +107,5 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     [("calibrate u@h", ("u@h",)), ("calibrate --export rows.csv", ()), ("calibrate a b", ("a", "b"))],
 )
 def test_the_command_line(words: str, hosts: tuple[str, ...], tmp_path: Path) -> None:
-    read = config.read(words.split(), {}, tmp_path)
+    read = command_line.read(words.split(), {}, tmp_path)
     assert (read.command, read.settings.target.host) == ("calibrate", hosts)

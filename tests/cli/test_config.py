@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import config
-from config import Invocation, Settings, read
+from config import Invocation, Settings
+from infra.command_line import CONFIG_FILE, read
 from infra.settings_reader import SettingsError, specs
 from infra.toml_files import read_toml
 
@@ -19,7 +20,7 @@ EVERY_SPEC = [(group, spec) for group, kind in config.GROUPS.items() for spec in
 
 def given(folder: Path, flags: str = "", toml: str | None = None, **environment: str) -> Invocation:
     if toml is not None:
-        (folder / config.CONFIG_FILE).write_text(toml)
+        (folder / CONFIG_FILE).write_text(toml)
     return read(flags.split(), environment, folder)
 
 
@@ -290,10 +291,10 @@ def test_every_setting_has_help_a_legal_default_and_a_name_of_its_own(group: str
 def test_what_config_prints_is_a_file_that_says_the_same(tmp_path: Path) -> None:
     flags = 'ubuntu@h --rounds 3 --seeds 1,2 --max-cost 0.5 --kernel a"b\\c.py --in-place --temperature 0'
     invocation = given(tmp_path, flags)
-    (tmp_path / config.CONFIG_FILE).write_text(config.to_toml(invocation))
+    (tmp_path / CONFIG_FILE).write_text(config.to_toml(invocation))
     assert given(tmp_path).settings == invocation.settings
     assert "(from --max-cost)" in config.to_toml(invocation)
-    assert read_toml(tmp_path / config.CONFIG_FILE)["run"]["rounds"] == 3
+    assert read_toml(tmp_path / CONFIG_FILE)["run"]["rounds"] == 3
 
 
 def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
@@ -309,10 +310,8 @@ def test_the_settings_of_a_run_are_stored_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("group", "spec"), EVERY_SPEC, ids=[spec.name for _, spec in EVERY_SPEC])
 def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
-    program = "".join(
-        (config.PROJECT / name).read_text()
-        for name in ("orchestrator.py", "infra/assembly.py", "infra/commands/optimize.py")
-    )
+    where = ("orchestrator.py", "infra/assembly/*.py", "infra/commands/*.py")
+    program = "".join(path.read_text() for pattern in where for path in config.PROJECT.glob(pattern))
     assert re.search(rf"\.{spec.field}\b", program)
 
 

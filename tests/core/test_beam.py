@@ -93,6 +93,14 @@ def test_a_plan_that_a_tool_carries_out_is_written_once() -> None:
     script.ideas["k"] = ["a"]
     result = script.go(replace(BEAM, samples=5))
     assert told(result.attempts) == [("r001at1", "input", "improved")] and result.attempts[0].lanes == 1
+    assert [request.by_tool for request in script.requests] == [True]
+
+
+def test_what_a_model_writes_is_no_change_of_the_catalogue() -> None:
+    script = BeamScript({"k": 100, "k + a": 90})
+    script.ideas["k"] = ["a"]
+    script.go(BEAM)
+    assert [request.by_tool for request in script.requests] == [False]
 
 
 def two_ways() -> BeamScript:

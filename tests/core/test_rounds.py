@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NoReturn
 
 import pytest
@@ -20,16 +22,20 @@ from accelopt_core.evaluation import (
     CompileFailed,
     Duplicate,
     Evaluation,
+    Finding,
     Implausible,
     Incorrect,
     IncumbentTiming,
     Measured,
     Profile,
+    Proof,
+    Property,
     Step,
 )
+from accelopt_core.judging.correctness import draws_at_a_gate
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
 from accelopt_core.loop.known_programs import known_programs
-from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult
+from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult, more_at_the_gates
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import (
     BudgetExhausted,
@@ -86,6 +92,8 @@ class Script:
     filed: list[Attempt] = field(default_factory=list)
     bests: list[str] = field(default_factory=list)
     reserved: list[float] = field(default_factory=list)
+    seconds: float = math.inf
+    """That are left, from the second round on."""
     memory: OptimizationMemory = field(default_factory=OptimizationMemory)
     contexts: list[RoundContext] = field(default_factory=list)
     written_for: list[RoundContext] = field(default_factory=list)
@@ -176,7 +184,7 @@ class Script:
         return "all tokens are used" if spent else None
 
     def seconds_left(self) -> float:
-        return math.inf
+        return self.seconds if len(self.requests) > 1 else math.inf
 
     def reserve(self, seconds: float) -> None:
         self.reserved.append(seconds)
@@ -328,6 +336,14 @@ def test_a_kernel_that_was_too_slow_to_be_verified_is_not_known_to_be_right() ->
     assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1", "r002t1"]
     without_the_best = [each.candidate_id for each in known_programs(measured(100.0), script.filed, below_us=100.0)]
     assert without_the_best == ["r001t1"]
+
+
+def test_a_kernel_that_was_proved_equal_is_known_to_be_right_before_it_was_executed_at_full_shape() -> None:
+    proofs = tuple(Proof(each, Finding.HELD, "") for each in (Property.COVERAGE, Property.EQUIVALENCE))
+    proved = replace(measured(50.0), verified_full=False, proofs=proofs, programs=("s1", "f1"))
+    script = Script([measured(100.0), proved, measured(70.0)])
+    script.run(rounds=2)
+    assert [each.candidate_id for each in script.requests[-1].known] == ["r001t1"]
 
 
 def test_an_implausible_latency_is_not_repaired_and_never_best() -> None:
@@ -781,3 +797,30 @@ def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
     silent = FollowingScript(measured(100), replies=[ModelUnreachable("no answer")])
     silent.run()
     assert silent.credited == [], "a model that cannot answer says nothing of an idea"
+
+
+def test_the_last_check_draws_so_many_times_what_a_round_draws_at_a_gate() -> None:
+    secret = 2
+    task = replace(TASK, seeds=(0, 1, 2, 3, 4))
+    in_a_round = EvaluationRequest(task, Candidate("c", "kernel = 1"), extra_seeds=tuple(range(90, 90 + secret)))
+    last = replace(in_a_round, final=True)
+    expected = len(draws_at_a_gate(last)) / len(draws_at_a_gate(in_a_round))
+    assert more_at_the_gates(task, secret) == pytest.approx(expected) and expected > 2
+
+
+def test_what_the_gates_alone_took_is_reserved_as_often_as_the_last_check_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+    script = Script([measured(100.0), replace(measured(50.0), verified_full=False)])
+    script.run(rounds=1)
+    whole, at_the_gates = script.reserved[:2]
+    assert at_the_gates == pytest.approx(whole * more_at_the_gates(TASK, 2))
+
+
+def test_no_round_is_begun_that_cannot_end_in_time() -> None:
+    script = Script([measured(100.0), measured(90.0), measured(80.0)], seconds=1e-9)
+    outcome = script.run(rounds=5)
+    assert (outcome.ending, outcome.best.id) == (Ending.BUDGET, "r001t1")
+    assert re.fullmatch(r"0 s are left, and no round took less than \d+ s", outcome.reason)

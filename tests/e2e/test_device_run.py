@@ -14,10 +14,13 @@ from rich.console import Console
 import config
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.loop import events
+from accelopt_core.loop.lane import MOST_AT_ONCE
 from accelopt_core.loop.screening import BEST_BY_SIMULATION, Guide, may_be_best
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
 from accelopt_core.task import ShapePreset, Task
-from infra import assembly
+from infra import command_line
+from infra.assembly import rounds, run
+from infra.assembly.targets import residuals_of
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
@@ -58,16 +61,16 @@ class OneCore(PretendDevice):
         return min(choices, key=lambda each: each.predicted.latency_us).kernel if choices else None  # type: ignore[union-attr]
 
 
-def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> assembly.FinishedRun:
+def carried_out(folder: Path, patch: pytest.MonkeyPatch, *flags: str) -> run.FinishedRun:
     patch.setenv(FOLDER_VARIABLE, str(folder / "leases"))
     device = OneCore(folder / "sdk", folder / "runs")
-    patch.setattr(assembly, "target_of", lambda settings: device)
+    patch.setattr(run, "target_of", lambda settings: device)
     words = (
         "--provider", "catalogue", "--task", "rope_single_freq_apply", "--preset", "small", "--rounds", "1",
         "--checkpoints", str(folder / "runs"), "--memory", str(folder / "memory.json"), "--view", "quiet",
         "--iterations", "1", "--remeasure", "0", *flags,
     )  # fmt: skip
-    return assembly.carry_out(config.read(words, {}, folder))
+    return run.carry_out(command_line.read(words, {}, folder))
 
 
 @pytest.mark.slow
@@ -75,7 +78,7 @@ def test_the_best_by_simulation_go_to_the_device_and_it_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = carried_out(tmp_path, monkeypatch)
-    assert done.settings.run.width == assembly.CHOSEN_FROM == 6
+    assert done.settings.run.width == rounds.CHOSEN_FROM == 6
     tried = {attempt.lane: attempt for attempt in done.result.attempts}
     assert sorted(tried) == list("abcdef") and len({attempt.content_hash for attempt in tried.values()}) == 6
     predicted = {lane: attempt.predicted.latency_us for lane, attempt in tried.items() if attempt.predicted}
@@ -93,7 +96,7 @@ def test_the_best_by_simulation_go_to_the_device_and_it_decides(
     told = io.StringIO()
     report.print_report(Console(file=told, width=160), report.summary_of(done.folder))
     assert f"over {len(sent)} kernels, its first choice is" in told.getvalue()
-    seen = assembly.residuals_of(done.settings, done.folder.manifest().target)
+    seen = residuals_of(done.settings, done.folder.manifest().target)
     assert len(seen.of_other_runs("the next one")) == len(sent) and seen.of_other_runs(done.folder.run_id) == ()
 
 
@@ -106,14 +109,14 @@ def test_who_wants_one_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("wanted", "provider", "simulated", "at_once", "width"),
     [
-        (None, "catalogue", False, 1, assembly.CHOSEN_FROM),
+        (None, "catalogue", False, 1, rounds.CHOSEN_FROM),
         (1, "catalogue", False, 1, 1),
         (2, "catalogue", True, 1, 2),
         (None, "catalogue", True, 1, 1),
         (None, "openai", False, 1, 1),
         (None, "openai", False, 4, 4),
         (1, "openai", False, 4, 1),
-        (None, "catalogue", False, 1000, assembly.MOST_AT_ONCE),
+        (None, "catalogue", False, 1000, MOST_AT_ONCE),
     ],
 )
 def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
@@ -121,7 +124,7 @@ def test_a_round_is_as_wide_as_its_user_wants_or_its_target_deserves(
 ) -> None:
     settings = config.from_keywords({} if wanted is None else {"width": wanted}).settings
     target = types.SimpleNamespace(width=at_once)
-    assert assembly._width(settings, target, simulated, provider) == width
+    assert rounds.width_of(settings, target, simulated, provider) == width
 
 
 class Heard:
@@ -138,7 +141,7 @@ def guide_for(simulated: bool, lanes: int, at_once: int, reference: str = REFERE
     info, heard = TargetInfo("there", "there-1", simulated, "trn2"), Heard()
     predictor = Predictor(task, "trn2")
     try:
-        return assembly._guide(predictor, info, lanes, at_once, Observers(heard)), heard
+        return rounds.guide_of(predictor, info, lanes, at_once, Observers(heard)), heard
     finally:
         predictor.close()
 

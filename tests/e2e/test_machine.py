@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import config
 from accelopt_core.evaluation import Measured, microseconds
 from accelopt_core.judging.bounds import bounds
 from accelopt_core.task import PrecisionPolicy
-from infra import assembly
+from infra import command_line
+from infra.assembly import run
 from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
@@ -118,14 +118,14 @@ def test_a_host_that_reports_trn1_is_read_of_as_trn1(tmp_path: Path, monkeypatch
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "leases"))
     monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
     target = PretendDevice(open_neuron_toolchain(traced_on_simulator, installation=sdk.installation))
-    monkeypatch.setattr(assembly, "target_of", lambda settings: target)
+    monkeypatch.setattr(run, "target_of", lambda settings: target)
     flags = (
         *ROUND, "--checkpoints", str(tmp_path / "runs"), "--memory", str(tmp_path / "memory.json"), "--view", "quiet",
         "--menu-seconds", "60", "--iterations", "1", "--remeasure", "0",
     )  # fmt: skip
     with WireServer(REPLIES) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        done = assembly.carry_out(config.read(flags, {}, tmp_path))
+        done = run.carry_out(command_line.read(flags, {}, tmp_path))
         reads_of(server.requests, "trn1")
     assert done.settings.target.machine == "trn2", "what would be simulated is another matter"
     assert done.folder.manifest().target.machine == "trn1"

@@ -32,9 +32,29 @@ def test_a_suite_goes_on_with_the_task_it_was_at(tmp_path: Path) -> None:
     assert "over 14 tasks: " in ran.output and "simulated" in ran.output
 
 
+@pytest.mark.slow
+def test_two_tasks_side_by_side_end_as_one_after_the_other(tmp_path: Path) -> None:
+    for name, at_once in (("alone", "1"), ("beside", "2")):
+        for task in TASKS:
+            if task not in ("silu", "rmsnorm_matmul"):
+                a_run(tmp_path / name / "checkpoints", task, 40.0, 20.0)
+        ran = orchestrate(
+            "--suite", "nkibench", "--resume", "s1", "--preset", "small", "--rounds", "2", "--provider", "catalogue",
+            "--tasks-at-once", at_once, folder=tmp_path / name,
+        )  # fmt: skip
+        assert ran.status == 0, ran.errors
+        assert "over 14 tasks: " in ran.output
+    for task in ("silu", "rmsnorm_matmul"):
+        alone, beside = (
+            tmp_path / name / "checkpoints" / f"s1.{task}" / "best_kernel.py" for name in ("alone", "beside")
+        )
+        assert alone.read_bytes() == beside.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (["--tasks-at-once", "2"], "give --suite NAME too"),
         (["--suite", "mybench"], "nkibench"),
         (["--suite", "nkibench", "--task", "silu"], "leave --task away"),
         (["--suite", "nkibench", "--kernel", "k.py"], "leave --kernel"),

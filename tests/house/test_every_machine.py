@@ -14,12 +14,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-import config
 import nki_sim
 from accelopt_core.judging.bounds import bounds, bounds_for, gaps_for
 from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import PROMPTS, Dialect, render
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from infra import command_line
 from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.judging.toolchains import open_toolchain
 from infra.neuron.cores import CORES_VARIABLE, RUNTIME_VARIABLE, share_of_this_host
@@ -126,7 +126,7 @@ def test_each_is_found_by_its_own_name() -> None:
 
 @EVERY
 def test_the_command_line_offers_it(core: Machine, tmp_path: Path) -> None:
-    assert config.read(["--machine", core.name], {}, tmp_path).settings.target.machine == core.name
+    assert command_line.read(["--machine", core.name], {}, tmp_path).settings.target.machine == core.name
 
 
 def check_what_models_read(core: Machine) -> None:

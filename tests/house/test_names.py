@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import config
+from infra import command_line
 from tests.house.structure import PACKAGES, ROOT, modules
 
 RETIRED = {
@@ -70,7 +70,7 @@ def test_no_name_uses_a_retired_word(module: str) -> None:
 
 
 def test_no_setting_uses_a_retired_word() -> None:
-    flags = re.findall(r"--[a-z-]+", config.parser().format_help())
+    flags = re.findall(r"--[a-z-]+", command_line.parser().format_help())
     assert len(flags) > 50 and not [flag for flag in flags if retired_in(flag)]
 
 

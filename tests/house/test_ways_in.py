@@ -44,7 +44,8 @@ def test_each_names_its_line_and_its_test(what: str) -> None:
     assert test.is_file()
     registered = REGISTERED.search(WAYS[what]["line"])
     if registered is None:  # a target is registered nowhere: it is made
-        assert "`infra/assembly.py`" in WAYS[what]["line"] and '"assembly.py"' in test.read_text(encoding="utf-8")
+        made = "infra/assembly/targets.py"
+        assert f"`{made}`" in WAYS[what]["line"] and f'"{made}"' in test.read_text(encoding="utf-8")
         return
     module = importlib.import_module(registered["file"].removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     assert hasattr(module, registered["name"])

@@ -17,11 +17,14 @@ from accelopt_core.evaluation import (
     Crashed,
     Duplicate,
     Evaluation,
+    Finding,
     Implausible,
     Incorrect,
     IncumbentTiming,
     Measured,
     Profile,
+    Proof,
+    Property,
     Step,
     TimedOut,
 )
@@ -208,6 +211,14 @@ def test_an_unverified_latency_serves_only_where_it_would_stay_unverified(rememb
     target, remembering = remember(result=slow)
     for below_us, times in ((90.0, 1), (80.0, 1), (110.0, 2), (None, 3)):
         evaluate(remembering, replace(REQUEST, verify_full_below_us=below_us))
+        assert target.evaluated == times
+
+
+def test_what_was_proved_equal_serves_a_change_of_the_catalogue_only(remember: Remember) -> None:
+    proofs = tuple(Proof(each, Finding.HELD, "") for each in (Property.COVERAGE, Property.EQUIVALENCE))
+    target, remembering = remember(result=replace(MEASURED, verified_full=False, proofs=proofs))
+    for by_tool, times in ((True, 1), (True, 1), (False, 2)):
+        evaluate(remembering, replace(REQUEST, by_tool=by_tool))
         assert target.evaluated == times
 
 

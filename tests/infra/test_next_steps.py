@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import config
+from infra import command_line
 from infra.terminal.next_steps import PROGRAM, Ended, NextStep, after_suite, next_steps, print_next
 from tests.infra.samples import TARGET, manifest
 
@@ -32,7 +33,7 @@ def check(step: NextStep) -> None:
     """The program reads it, once a person has put in what is theirs."""
     words = shlex.split(step.command.replace(" N", " 5").replace("USER@HOST", "me@host.example"))
     flags = words[words.index("orchestrator.py") + 1 :]
-    config.read(flags, {}, Path("/"))
+    command_line.read(flags, {}, Path("/"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
+import json
 import os
 import re
 import signal
@@ -25,6 +27,7 @@ from accelopt_core.toolchain import TensorArgument
 from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import ROWS_AT_ONCE, Predictor
 from infra.prediction.progress import PlanningWatch
+from infra.prediction.timelines import SLICES, NoTimeline
 from infra.prediction.worker import Prices
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
@@ -81,6 +84,35 @@ def test_a_prediction_says_what_binds_the_kernel(predict: Predictor) -> None:
     found = predict.predicted([SOURCE, broken])
     assert found == {SOURCE: Predicted(judged.latency_us, bound_by(judged.profile.fields)), broken: None}
     assert predict([SOURCE]) == {SOURCE: judged.latency_us}
+
+
+def test_a_timeline_says_when_engines_are_busy_and_its_trace_names_lines_of_the_source(predict: Predictor) -> None:
+    line = predict.timeline(SOURCE)
+    assert line.latency_us == predict([SOURCE])[SOURCE] and line.exact and line.cores == 1
+    assert {len(shares) for shares in line.busy.values()} == {SLICES} and "scalar" in line.busy
+    assert all(0 <= share <= 1 for shares in line.busy.values() for share in shares)
+    busy_us = line.shown_us * sum(line.busy["scalar"]) / SLICES
+    judged = LocalTarget("simulator", "trn2").evaluate(
+        EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None
+    )
+    assert isinstance(judged, Measured)
+    active_us = judged.profile.fields["scalar_engine_active_time"] * 1e6
+    assert busy_us == pytest.approx(active_us, abs=0.5e-3 * line.shown_us + 0.01), "rounded to a thousandth of a slice"
+    events = json.loads(gzip.decompress(line.trace))["traceEvents"]
+    assert any("nisa.activation" in event["name"] for event in events if event["ph"] == "X")
+
+
+def test_what_does_not_compile_has_no_timeline_and_says_why(predict: Predictor) -> None:
+    with pytest.raises(NoTimeline, match="nothing"):
+        predict.timeline(SOURCE.replace("nl.silu", "nl.nothing"))
+    assert predict([SOURCE])[SOURCE], "the process is there for the next question"
+
+
+def test_a_kernel_that_names_another_file_as_its_own_has_no_timeline(predict: Predictor) -> None:
+    """A program says of which file it is, and it is the candidate that says so: no line of that file gets anywhere."""
+    elsewhere = f"exec(compile({SOURCE!r}, '/etc/passwd', 'exec'))\n" + "x = 0\n" * len(SOURCE.splitlines())
+    with pytest.raises(NoTimeline, match="another file"):
+        predict.timeline(elsewhere)
 
 
 def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predictor) -> None:

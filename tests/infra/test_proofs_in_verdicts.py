@@ -102,17 +102,23 @@ def test_what_depends_on_memory_that_nothing_wrote_is_wrong_although_it_passes_i
     assert "on memory that nothing wrote: line" in explain(result)
 
 
+WAITS = "proved equal at "
 FULL_DRAWS = {
-    # a kernel, whether it is the last check, and what is drawn at the full shape
-    "proved": (BY_HAND, False, "1 seeds, 2 input distributions"),
-    "not the formula": (SLIGHTLY_MORE, False, "2 seeds, 2 input distributions"),
-    "proved, the last check": (BY_HAND, True, "2 seeds, 2 input distributions"),
-    "not the formula, the last check": (SLIGHTLY_MORE, True, "3 seeds, 2 input distributions"),
+    # a kernel, whether our catalogue made it, whether it is the last check, and what is drawn at the full shape
+    "proved": (BY_HAND, False, False, "1 seeds, 2 input distributions"),
+    "not the formula": (SLIGHTLY_MORE, False, False, "2 seeds, 2 input distributions"),
+    "proved, the last check": (BY_HAND, False, True, "2 seeds, 2 input distributions"),
+    "not the formula, the last check": (SLIGHTLY_MORE, False, True, "3 seeds, 2 input distributions"),
+    "proved, of the catalogue": (BY_HAND, True, False, WAITS),
+    "not the formula, of the catalogue": (SLIGHTLY_MORE, True, False, "2 seeds, 2 input distributions"),
+    "proved, of the catalogue, the last check": (BY_HAND, True, True, "2 seeds, 2 input distributions"),
 }
 
 
-@pytest.mark.parametrize(("activation", "final", "drawn"), FULL_DRAWS.values(), ids=FULL_DRAWS.keys())
-def test_a_proof_saves_seeds_at_the_full_shape(target: LocalTarget, activation: str, final: bool, drawn: str) -> None:
+@pytest.mark.parametrize(("activation", "by_tool", "final", "drawn"), FULL_DRAWS.values(), ids=FULL_DRAWS.keys())
+def test_a_proof_saves_seeds_at_the_full_shape(
+    target: LocalTarget, activation: str, by_tool: bool, final: bool, drawn: str
+) -> None:
     task = load_seed("silu").task()
     gate = task.presets[0]
     twice = ShapePreset("full", tuple((n, 2 * v if n == "M" else v) for n, v in gate.values))
@@ -122,12 +128,35 @@ def test_a_proof_saves_seeds_at_the_full_shape(target: LocalTarget, activation: 
         extra_seeds=(77,),
         final=final,
         original=Candidate("input", SILU),
+        by_tool=by_tool,
     )
-    said: list[str] = []
-    result = target.evaluate(request, lambda step, detail: said.append(detail))
+    result = target.evaluate(request, lambda step, detail: None)
 
     assert isinstance(result, Measured), explain(result)
     assert result.checks[-1].startswith(f"{twice.name} ({twice.describe()}): {drawn}"), result.checks
+    assert result.verified_full == (drawn != WAITS)
+
+
+def test_a_proof_at_the_first_shape_hides_nothing_from_the_last_check(target: LocalTarget) -> None:
+    """A kernel that is another one at the full shape: right where it is proved, wrong where it counts."""
+    task = load_seed("silu").task()
+    gate = task.presets[0]
+    twice = ShapePreset("full", tuple((n, 2 * v if n == "M" else v) for n, v in gate.values))
+    rows = dict(gate.values)["M"]
+    forked = f"nisa.activation(dst=out, op=nl.silu, data=tile, scale=1.0 if x.shape[0] <= {rows} else 1.001)"
+    request = EvaluationRequest(
+        replace(task, presets=(gate, twice), seeds=(0, 1)),
+        Candidate("c", SILU.replace(ACTIVATION, forked), "input"),
+        original=Candidate("input", SILU),
+        by_tool=True,
+    )
+    in_a_round = target.evaluate(request, lambda step, detail: None)
+    assert isinstance(in_a_round, Measured) and in_a_round.is_proved_equal and not in_a_round.verified_full
+
+    last = target.evaluate(replace(request, final=True), lambda step, detail: None)
+    assert isinstance(last, Incorrect) and "shape full" in explain(last), explain(last)
+    by_a_model = target.evaluate(replace(request, by_tool=False), lambda step, detail: None)
+    assert isinstance(by_a_model, Incorrect), explain(by_a_model)
 
 
 def references_of(target: LocalTarget) -> list[Path]:

@@ -14,6 +14,7 @@ import pytest
 
 import config
 from accelopt_core.ports import Message, ModelError, ModelReply, ModelRequest, Role, Usage
+from infra import command_line
 from infra.llm.prices import load_prices
 from infra.llm.provider import SHIPPED_DEFAULTS, Provider, ProviderSettings
 from infra.llm.recording import Exchange, exchange_to_json
@@ -70,7 +71,7 @@ def suitable(spec: Spec, folder: Path) -> str:
 def all_it_needs(provider: Provider, folder: Path) -> ProviderSettings:
     """As the command line and an environment with a key make it; no model is named."""
     flags = [word for need in provider.needs for word in (SETTINGS[need].flag, suitable(SETTINGS[need], folder))]
-    chosen = config.read(["--provider", provider.name, *flags], {}, folder).settings.model
+    chosen = command_line.read(["--provider", provider.name, *flags], {}, folder).settings.model
     told = ProviderSettings(**{need: getattr(chosen, need) for need in provider.needs})
     return settings_from_environment(provider.name, told, {f"{prefix(provider)}_API_KEY": "a-key-0123456789"})
 
@@ -125,7 +126,7 @@ def test_without_what_it_needs_the_command_line_is_refused(provider: Provider, f
         flags = [f"{SETTINGS[need].flag}={suitable(SETTINGS[need], folder)}"
                  for need in provider.needs if need != missing]  # fmt: skip
         with pytest.raises(SettingsError, match=f"^--provider: {provider.name} needs {SETTINGS[missing].flag} as well"):
-            config.read(["--provider", provider.name, *flags], {}, folder)
+            command_line.read(["--provider", provider.name, *flags], {}, folder)
 
 
 # --- built ----------------------------------------------------------------------------------------------

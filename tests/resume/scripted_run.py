@@ -35,7 +35,7 @@ from accelopt_core.evaluation import (
     Step,
 )
 from accelopt_core.ports import EvaluationRequest, Progress, Target, TargetInfo
-from infra import assembly
+from infra.assembly import run as assembled_run
 from infra.runs.run_folder import RunFolder
 from tests.e2e.kernels import REFERENCE, SLOW, WRONG
 
@@ -187,7 +187,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (("ANTHROPIC_API_KEY", "test-key"), ("ANTHROPIC_BASE_URL", self.url)):
                 patch.setenv(name, value)
-            patch.setattr(assembly, "target_of", lambda settings: CheapTarget(self.folder / "tally"))
+            patch.setattr(assembled_run, "target_of", lambda settings: CheapTarget(self.folder / "tally"))
             assert orchestrator.main(self._arguments()) == 0
 
     def _arguments(self) -> list[str]:
@@ -222,7 +222,7 @@ class World:
         os.dup2(output.fileno(), 2)
         sys.stdout = sys.stderr = output
         make = target or (lambda: CheapTarget(self.folder / "tally", self.device))
-        assembly.target_of = lambda settings: make()
+        assembled_run.target_of = lambda settings: make()
         (kill or Kill(step=0, after=True)).arm()
         status = orchestrator.main(arguments)
         output.flush()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -23,7 +24,8 @@ from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
-from infra import assembly
+from infra.assembly.rounds import loop_settings
+from infra.command_line import parser, read
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
@@ -51,8 +53,9 @@ def said(earlier: Path, *words: str) -> str:
 @pytest.mark.parametrize("run_id", RUNS)
 @pytest.mark.parametrize("command", ["show", "diff"])
 def test_a_run_is_shown_as_it_was(earlier: Path, command: str, run_id: str) -> None:
-    """But for what the program of today says next, and that it tells a model's faults in whole lines."""
+    """But for what the program of today says next, that it tells a model's faults in whole lines, and its picture."""
     shown, next_steps, _ = said(earlier, command, run_id).partition("\nnext     ")
+    shown = re.sub(r"\n[a-z ]*latency over rounds, and the best so far\n(?: .*\n)+", "", shown)
     lines = [line for line in shown.splitlines(keepends=True) if not line.startswith("model failed: ")]
     assert "".join(lines) == (earlier / f"expected/{run_id}.{command}.txt").read_text()
     assert bool(next_steps) is (command == "show")
@@ -119,7 +122,7 @@ def test_a_resumed_run_comes_to_where_it_stood(earlier: Path, run_id: str) -> No
     assert [key for key, _ in folder.exchanges()] == expected["exchange_keys"]
 
     settings = config.from_document(folder.config(), run_id)
-    guard = assembly.loop_settings(settings, settings.model.provider).guard
+    guard = loop_settings(settings, settings.model.provider).guard
     quiet = Quiet()
     rounds = LoopSettings(rounds=expected["next_round"] - 1, patience=99, guard=guard, model_failures=99)
     loop = Loop(None, folder.input_kernel.read_text(), quiet, None, quiet, quiet, quiet, rounds, lambda: False,
@@ -169,7 +172,7 @@ def test_memory_is_read_whole(earlier: Path) -> None:
 @pytest.mark.parametrize("name", ["nki-optimizer", "config-output"])
 def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -> None:
     file = earlier / f"settings/{name}.toml"
-    given = config.read(["config", "--config", str(file)], {}, Path("/home/user/project")).settings
+    given = read(["config", "--config", str(file)], {}, Path("/home/user/project")).settings
     expected = json.loads((earlier / f"expected/settings.{name}.json").read_text())
     expected["guard"]["max-exploration"] = expected["guard"].pop("max-detour")
     now = config.to_document(given)
@@ -181,6 +184,6 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
 
 
 def test_a_flag_and_a_variable_of_then_are_still_understood(tmp_path: Path) -> None:
-    assert config.read(["--max-detour", "2"], {}, tmp_path).settings.guard.max_exploration == 2
-    assert config.read([], {"NKI_OPT_MAX_DETOUR": "4"}, tmp_path).settings.guard.max_exploration == 4
-    assert "detour" not in config.parser().format_help()
+    assert read(["--max-detour", "2"], {}, tmp_path).settings.guard.max_exploration == 2
+    assert read([], {"NKI_OPT_MAX_DETOUR": "4"}, tmp_path).settings.guard.max_exploration == 4
+    assert "detour" not in parser().format_help()

@@ -15,7 +15,6 @@ from infra.tasks.seed_index import (
     SEEDS,
     TaskNotFound,
     find_reference,
-    find_task,
     load_seed,
     seed_index,
     task_from_files,
@@ -114,7 +113,7 @@ def test_declared_work_is_what_inputs_and_outputs_weigh(name):
 
 
 def test_a_seed_kernel_finds_its_own_task():
-    assert find_task(SEEDS / "silu" / "kernel.py") == load_seed("silu").task()
+    assert find_reference(SEEDS / "silu" / "kernel.py").task == load_seed("silu").task()
 
 
 @pytest.mark.parametrize("name", ["x_reference.py", "x_ref.py", "reference.py", "ref.py", "x_numpy_1.py"])
@@ -122,7 +121,7 @@ def test_a_reference_next_to_the_kernel_is_found_by_its_name(tmp_path, name):
     (tmp_path / "x.py").write_text("def kernel(): pass\n")
     (tmp_path / name).write_text(REFERENCE)
 
-    task = find_task(tmp_path / "x.py")
+    task = find_reference(tmp_path / "x.py").task
 
     assert (task.name, [p.name for p in task.presets]) == ("x", ["full"])
     assert dict(task.full.values) == {"M": 4, "N": 8}
@@ -133,7 +132,7 @@ def test_the_kernels_own_reference_goes_before_a_general_one(tmp_path):
     (tmp_path / "reference.py").write_text(REFERENCE.replace("M = 4", "M = 5"))
     (tmp_path / "x_ref.py").write_text(REFERENCE)
 
-    assert dict(find_task(tmp_path / "x.py").full.values)["M"] == 4
+    assert dict(find_reference(tmp_path / "x.py").task.full.values)["M"] == 4
 
 
 def test_a_kernel_of_nkibench_itself_has_its_own_reference(tmp_path):
@@ -143,14 +142,14 @@ def test_a_kernel_of_nkibench_itself_has_its_own_reference(tmp_path):
     kernel.write_text("def kernel(): pass\n")
     (tmp_path / "reference" / "silu_M4096_N7168_numpy_1.py").write_text(REFERENCE)
 
-    assert dict(find_task(kernel).full.values)["M"] == 4
+    assert dict(find_reference(kernel).task.full.values)["M"] == 4
 
 
 def test_a_copy_of_a_seed_kernel_is_recognised_by_its_code(tmp_path):
     copy = tmp_path / "mine.py"
     copy.write_text("# my copy\n" + load_seed("matmul").kernel_source)
 
-    assert find_task(copy).name == "matmul"
+    assert find_reference(copy).task.name == "matmul"
     adopted = find_reference(copy)
     assert adopted.reference == load_seed("matmul").reference_path and "has that seed's code" in adopted.why
 
@@ -158,7 +157,7 @@ def test_a_copy_of_a_seed_kernel_is_recognised_by_its_code(tmp_path):
 def test_a_changed_seed_kernel_is_recognised_by_its_name(tmp_path):
     (tmp_path / "add_rmsnorm_matmul_v2.py").write_text("def kernel(): pass\n")
 
-    assert find_task(tmp_path / "add_rmsnorm_matmul_v2.py").name == "add_rmsnorm_matmul"
+    assert find_reference(tmp_path / "add_rmsnorm_matmul_v2.py").task.name == "add_rmsnorm_matmul"
     assert "name alone" in find_reference(tmp_path / "add_rmsnorm_matmul_v2.py").why
 
 
@@ -166,7 +165,7 @@ def test_when_nothing_is_found_then_every_place_is_named(tmp_path):
     (tmp_path / "x.py").write_text("def kernel(): pass\n")
 
     with pytest.raises(TaskNotFound) as failure:
-        find_task(tmp_path / "x.py")
+        find_reference(tmp_path / "x.py")
 
     for place in ("x_reference.py", "x_ref.py", "reference.py", "ref.py", "x_numpy*.py", *NAMES, "--problem"):
         assert place in str(failure.value)
@@ -174,7 +173,7 @@ def test_when_nothing_is_found_then_every_place_is_named(tmp_path):
 
 def test_a_missing_kernel_and_an_unknown_seed_are_named(tmp_path):
     with pytest.raises(TaskNotFound, match="no such file"):
-        find_task(tmp_path / "none.py")
+        find_reference(tmp_path / "none.py")
     with pytest.raises(TaskNotFound, match="there are: matmul"):
         load_seed("none").task()
 

@@ -9,7 +9,7 @@ import pytest
 from libcst.metadata import MetadataWrapper, QualifiedNameProvider, QualifiedNameSource
 
 from accelopt_core.transforms.scopes import Scopes
-from accelopt_core.transforms.syntax import children, copy_of, descendants, name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import children, descendants, name_nodes, replace_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [*sorted((ROOT / "nkibench_seeds").glob("*/kernel.py")), ROOT / "accelopt_core/transforms/block_tiles.py"]
@@ -20,18 +20,16 @@ def module(request: pytest.FixtureRequest) -> cst.Module:
     return cst.parse_module(request.param.read_text(encoding="utf-8"))
 
 
-def test_every_node_is_found_once(module: cst.Module) -> None:
+SPACE = (cst.BaseParenthesizableWhitespace, cst.Comment, cst.EmptyLine, cst.Newline, cst.TrailingWhitespace)
+
+
+def test_every_node_that_is_no_white_space_is_found_once(module: cst.Module) -> None:
     def of_libcst(node: cst.CSTNode) -> list[cst.CSTNode]:
-        return [node, *(each for child in node.children for each in of_libcst(child))]
+        inner = [child for child in node.children if not isinstance(child, SPACE)]
+        return [node, *(each for child in inner for each in of_libcst(child))]
 
     found = list(descendants(module))
     assert len(found) == len(set(found)) and set(found) == set(of_libcst(module))
-
-
-def test_a_copy_is_the_same_text_in_nodes_of_its_own(module: cst.Module) -> None:
-    copy = copy_of(module)
-    assert copy.code == module.code and copy.deep_equals(module)
-    assert not set(descendants(copy)) & set(descendants(module))
 
 
 def test_what_is_replaced_is_replaced_and_nothing_else(module: cst.Module) -> None:

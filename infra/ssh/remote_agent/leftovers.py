@@ -29,7 +29,7 @@ OWNER = ".owner"
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 _JUST_MADE_S = 60.0
-"""A younger folder may be one whose owner is about to lock it."""
+"""An owner of an earlier release locked its folder after that had its name: a younger one may not be locked yet."""
 
 
 class LeftOver:

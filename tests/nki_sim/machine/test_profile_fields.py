@@ -252,6 +252,22 @@ def test_the_perfetto_file_holds_every_instruction_on_its_track(tmp_path: Path) 
     assert scalar[0]["args"]["waited for"] == 0
 
 
+def test_lines_may_be_given_in_place_of_the_file_that_a_program_names() -> None:
+    program = stream(512, 4)
+    (line,) = {template.line for template in program.templates if template.opcode == "activation"}
+    events = list(perfetto.events(schedule(program, TRN2), lines={line: "a line of ours"}))
+    names = {event["cat"]: event["name"] for event in events if event["ph"] == "X"}
+    assert names["activation"] == "a line of ours" and "dma_copy (line" in names["dma_copy"]
+
+
+def test_activity_is_the_busy_share_of_each_slice() -> None:
+    timeline = schedule(stream(512, 4), TRN2)
+    shares = gantt.activity(timeline, 50)
+    assert all(len(each) == 50 and each.min() >= 0 and each.max() <= 1 for each in shares.values())
+    busy_us = shares["scalar"].sum() / 50 * gantt.shown_us(timeline)
+    assert busy_us == pytest.approx(1e6 * profile.profile(timeline)["scalar_engine_active_time"], rel=1e-9)
+
+
 def test_a_long_trace_file_says_what_it_leaves_out() -> None:
     events = list(perfetto.events(schedule(stream(512, 4), TRN2), most_events=5))
     assert sum(e["ph"] == "X" for e in events) == 5

@@ -1,0 +1,159 @@
+"""What a run optimizes: a kernel and what it is held against, as settings name them or as a run's folder kept them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import config
+from accelopt_core.evaluation import Evaluation
+from accelopt_core.loop.rounds import BaselineRejected
+from accelopt_core.task import PrecisionPolicy, Task
+from infra import migrating
+from infra.runs.run_folder import Loaded, RunFolder
+from infra.settings_reader import SettingsError
+from infra.tasks.kernel_file import kernel_text, surroundings_of
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files, task_from_text
+from infra.terminal import report
+from infra.terminal.rejected import rejected
+
+
+@dataclass(frozen=True)
+class Problem:
+    task: Task
+    kernel: Path
+    reference: Path | None
+    """None where it is a function of the caller's."""
+    source: str
+    """What the run begins with."""
+    text: str
+    """The user's file: another where that was migrated."""
+    notes: tuple[str, ...] = ()
+    """For the user, at the beginning of a run."""
+
+    @property
+    def loaded(self) -> Loaded:
+        return Loaded(self.task.around, tuple(preset.name for preset in self.task.presets), self.text)
+
+    def rejected(self, evaluation: Evaluation) -> BaselineRejected:
+        """Of the input kernel, in words of the user's files."""
+        alone, rewritten = not self.task.around.neighbours, self.source != self.text
+        kernel = report.shown_path(self.kernel)
+        reference = report.shown_path(self.reference) if self.reference is not None else ""
+        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten)
+        return BaselineRejected(evaluation, said)
+
+
+QUICK_START = "medium"
+"""The preset of a first try with no arguments: real, and over in a minute."""
+
+
+def quick_start(invocation: config.Invocation) -> config.Settings:
+    settings = invocation.settings
+    if {"run.kernel", "run.task", "run.preset"} & set(invocation.origins):
+        return settings
+    return replace(settings, run=replace(settings.run, preset=QUICK_START))
+
+
+def problem_of(settings: config.Settings, reference: str | None = None) -> Problem:
+    """`reference`: its text, in place of the file that the settings name or that is found.
+
+    Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line.
+    """
+    found = _task_and_kernel(settings, reference=reference)
+    kernel, text = found.kernel, kernel_text(found.kernel)
+    around = surroundings_of(kernel, text, settings.run.function)
+    problem = Problem(replace(found.task, around=around), kernel, found.reference, text, text, found.notes)
+    if settings.run.migrate:
+        return _migrated(problem, settings.run.view != "quiet")
+    return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
+
+
+def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
+    """The kernel that the run began with, and its neighbours, even where the user's files have changed since."""
+    if not folder.input_kernel.exists():
+        return problem_of(settings)
+    loaded = folder.loaded()
+    if folder.own_reference.exists():  # also where the run's folder was moved since
+        settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
+    found = _task_and_kernel(settings, gone=loaded is not None)
+    source = folder.input_kernel.read_text(encoding="utf-8")
+    if loaded is None:
+        return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
+    presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
+    task = replace(found.task, presets=presets, around=loaded.around)
+    return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes)
+
+
+def _of_its_dialect(problem: Problem, simulated: bool) -> Problem:
+    """The problem, with a word on what is not read everywhere. Raises TaskInvalid where nothing here reads it."""
+    old = migrating.outdated(problem.text)
+    if old is None:
+        return problem
+    said = f"{problem.kernel} is written in NKI {old.dialect}"
+    if old.only_in_old_sdks and simulated:
+        raise TaskInvalid(
+            f"{said}, which only SDKs up to 2.26 run: --migrate rewrites it for NKI 0.7 and goes on with that (`python "
+            f"-m nki_sim migrate {problem.kernel} --problem REF.py -o NEW.py` shows what that comes to)"
+        )
+    old_words = f"{said}, and NKI 0.7 does not read all of it; --migrate rewrites it first"
+    return replace(problem, notes=(*problem.notes, old_words))
+
+
+def _migrated(problem: Problem, aloud: bool) -> Problem:
+    task, kernel = problem.task, problem.kernel
+    if aloud:
+        print(f"migrating {kernel.name} to NKI 0.7, on the inputs of its reference", file=sys.stderr)
+    made = migrating.rewrite(kernel, problem.text, task)
+    said = f"{kernel.name} {'was migrated to' if made.source != problem.text else 'needs no rewriting for'} NKI 0.7"
+    presets = tuple(preset for preset in task.presets if preset.name in made.shapes)
+    notes = (*problem.notes, f"{said}; {made.proof}" if made.proof else said, *made.left_out)
+    return replace(problem, task=replace(task, presets=presets), source=made.source, notes=notes)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the settings name: a kernel's file, and what it is held against."""
+
+    task: Task
+    kernel: Path
+    reference: Path | None
+    """None where it is a function of the caller's."""
+    notes: tuple[str, ...] = ()
+
+
+def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: str | None = None) -> _Found:
+    """`gone`: the kernel's file may be, where its reference is named."""
+    if settings.run.kernel is None:
+        seed = load_seed(settings.run.task)
+        return _Found(_adjusted(seed.task(), settings), seed.kernel_path, seed.reference_path)
+    kernel = settings.run.kernel
+    problem = settings.run.problem
+    if not kernel.is_file() and not (gone and problem is not None):
+        raise TaskNotFound(f"{kernel}: no such kernel file")
+    if reference is not None:
+        task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
+        return _Found(_adjusted(task, settings), kernel, None)
+    if problem is not None:
+        return _Found(_adjusted(task_from_files(problem, name=kernel.stem), settings), kernel, problem)
+    adopted = find_reference(kernel)
+    said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
+    return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
+
+
+def _adjusted(task: Task, settings: config.Settings) -> Task:
+    wanted = settings.verification
+    presets = {preset.name: preset for preset in task.presets}
+    chosen = settings.run.preset or task.full.name
+    if chosen not in presets:
+        raise SettingsError(f"preset: {task.name} has no {chosen!r}, only {', '.join(presets)}")
+    last = list(presets).index(chosen)
+    return replace(
+        task,
+        presets=task.presets[: last + 1],
+        seeds=wanted.seeds or task.seeds,
+        tolerance=wanted.tolerance or task.tolerance,
+        precision=PrecisionPolicy(wanted.precision) if wanted.precision else task.precision,
+    )

@@ -1,0 +1,244 @@
+"""Who proposes a run's changes: the catalogue, a language model, or several that take turns."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import config
+from accelopt_core.catalogue import sweep
+from accelopt_core.catalogue.menu import CatalogueMenu
+from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.loop import events
+from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
+from accelopt_core.loop.rounds import RunResult
+from accelopt_core.machine_facts import machine_facts
+from accelopt_core.model.prompting import Dialect, PromptSettings
+from accelopt_core.model.proposer import proposer_from_model
+from accelopt_core.ports import LanguageModel, Role, TargetInfo, Usage
+from accelopt_core.proposer import Proposer
+from infra.assembly.rounds import most_swept
+from infra.llm.contenders import CATALOGUE, Named
+from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
+from infra.llm.prices import SHIPPED_PRICES, load_prices
+from infra.llm.provider import ProviderSettings
+from infra.llm.recording import Exchange, exchange_to_json
+from infra.llm.registry import provider_from_environment, settings_from_environment
+from infra.llm.retry import Patience
+from infra.llm.roles import models_for_roles
+from infra.llm.stopping import Stopping
+from infra.neuron.routes import SDK_OF_NKI
+from infra.prediction.predictor import Predictor
+from infra.prediction.price_book import PriceBookFile
+from infra.runs.event_log import Observers
+from infra.runs.proposer_memory import ProposerMemory
+from infra.runs.run_folder import RunFolder
+from infra.runs.spending import Spending
+from infra.settings_reader import SettingsError
+from infra.tracing.spans import RunSpans
+from ka_extensions.bandit import CostAware, Spent
+from nki_sim import ties
+from nki_sim.calibration import calibrated_machine
+from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
+from nki_sim.reference import api_reference, instruction_list, nki_text
+
+SEVERAL = "several"
+"""In place of a provider, where proposers take turns."""
+
+TYPICAL_ROUND = Usage(60_000, 20_000)
+"""Of the four calls that a round takes when nothing is repaired: what a model is taken to cost before it was asked."""
+TYPICAL_ROUND_S = 180.0
+CATALOGUE_ROUND = Spent(0.0, 60.0)
+
+
+def provider_of(settings: config.Settings) -> str:
+    if settings.model.proposers:
+        return SEVERAL
+    if settings.model.provider != "auto":
+        return settings.model.provider
+    return provider_from_environment() or CATALOGUE
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """What the proposer of one run is made from."""
+
+    settings: config.Settings
+    provider: str
+    """As `provider_of` has it."""
+    source: str
+    """What the run begins with."""
+    info: TargetInfo
+    folder: RunFolder
+    spending: Spending
+    observer: Observers
+    predictor: Predictor
+    stopping: Stopping
+    spans: RunSpans | None
+
+    def proposer(self) -> Proposer:
+        """Raises a ModelError where a model cannot be built, and SettingsError where its cost cannot be kept."""
+        made, most = self._proposer(), most_swept(self.settings, self.provider)
+        if most < 2:
+            return made
+        swept = sweep.SweepingExecutor(made.executor, self.predictor, most, self._note)
+        return replace(made, executor=swept)
+
+    def remember(self, result: RunResult) -> None:
+        """What those that took turns came to, for later runs."""
+        if self.provider == SEVERAL:
+            self._memory().record(pulls_of(result.attempts, result.baseline))
+
+    def _proposer(self) -> Proposer:
+        if self.provider == CATALOGUE:
+            return self._catalogue()
+        ledger, menu = self._ledger(), self._menu()
+        if self.provider == SEVERAL:
+            return self._taking_turns(ledger, menu)
+        wanted = self.settings.model
+        role_models = {
+            Role.PLANNER: wanted.planner_model,
+            Role.EXECUTOR: wanted.executor_model,
+            Role.SUMMARIZER: wanted.summarizer_model,
+            Role.REFLEXION: wanted.reflexion_model,
+        }
+        named = Named(self.provider, self.provider)
+        models = self._models(named, replace(self._told(), model=wanted.model), ledger, role_models=role_models)
+        return self._of_models(models, menu)
+
+    def _taking_turns(self, ledger: Ledger, menu: CatalogueMenu | None) -> Proposer:
+        wanted = self.settings.model
+        contenders = []
+        for each in wanted.take_turns:
+            if not each.is_model:
+                predicted_us = menu.best_gain_us if menu is not None else None
+                contenders.append(Contender(self._catalogue(), CATALOGUE_ROUND, predicted_us))
+                continue
+            told = each.settings(self._told())
+            if each.provider != wanted.provider:  # a base URL is of the one provider that is named beside it
+                told = replace(told, base_url=None)
+            models = self._models(each, told, ledger, proposer=each.name)
+            made = self._of_models(models, menu)
+            usd = ledger.price_usd(models[Role.EXECUTOR], TYPICAL_ROUND)
+            if usd is None:
+                usd = 0.0
+                self._note(f"{each.name}: its price is unknown, so it counts as free but for its time")
+            contender = replace(made, name=each.name, spent_usd=ledger.cost_usd)
+            contenders.append(Contender(contender, Spent(usd, TYPICAL_ROUND_S)))
+        before = self._memory()
+        turns = TakingTurns(
+            contenders, CostAware(wanted.usd_per_hour), self.folder, self.folder.run_id, before.tracks, before.record,
+            self._warn, self.settings.run.patience,
+        )  # fmt: skip
+        return turns.together()
+
+    def _catalogue(self) -> Proposer:
+        within = ties.shipped().within
+        return catalogue_proposer(self.predictor, datetime.date.today, tie=within, arguments=self.predictor.arguments)
+
+    def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
+        machine, versions = self.info.machine, nki_versions(self.info, self.source)
+        return proposer_from_model(
+            models,
+            lambda source, also: api_reference(source, machine, versions, also),
+            instruction_list(machine),
+            self._prompt_settings(versions),
+            datetime.date.today,
+            menu,
+        )
+
+    def _prompt_settings(self, versions: tuple[str, ...]) -> PromptSettings:
+        longest, temperature = self.settings.model.max_reply_tokens, self.settings.model.temperature
+        core = calibrated_machine(self.info.machine, self.info.calibration)
+        traced = VERSIONS.index(versions[0]) > VERSIONS.index(LAST_PARSED)
+        told = PromptSettings(
+            machine_facts(core), Dialect(nki_text(versions), traced), temperature=temperature,
+            sweeps=most_swept(self.settings, self.provider) >= 2,
+        )  # fmt: skip
+        return told if longest is None else replace(told, max_tokens={role: longest for role in Role})
+
+    def _models(
+        self,
+        named: Named,
+        told: ProviderSettings,
+        ledger: Ledger,
+        *,
+        role_models: Mapping[Role, str | None] | None = None,
+        proposer: str = "",
+    ) -> dict[Role, LanguageModel]:
+        """`proposer`: for whom they are asked, where several take turns."""
+        model_settings = settings_from_environment(named.provider, told)
+        secrets = [model_settings.api_key] if model_settings.api_key else []
+
+        def keep(exchange: Exchange) -> None:
+            self.folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange, secrets))
+            if self.spans is not None:
+                self.spans.called(exchange, named.provider)
+
+        models = models_for_roles(
+            named.provider,
+            model_settings,
+            ledger,
+            keep,
+            role_models={role: name for role, name in (role_models or {}).items() if name},
+            recorded=self.folder.exchanges(),
+            proposer=proposer,
+        )
+        unpriced = ledger.unpriced(models.values())
+        if unpriced:
+            raise SettingsError(
+                f"max-cost: no price is known of {', '.join(unpriced)}, so no cost can be kept: add a "
+                '[models."NAME"] to a price file and name it with --prices, or limit --max-tokens instead'
+            )
+        return models
+
+    def _told(self) -> ProviderSettings:
+        """What every model is told, whosever it is."""
+        wanted = self.settings.model
+        return ProviderSettings(
+            base_url=wanted.base_url,
+            timeout_s=wanted.reply_timeout_s,
+            patience=Patience(sleep=self.stopping.sleep, on_wait=self._note, stopping=self.stopping),
+            model_command=wanted.model_command,
+            mailbox=wanted.mailbox,
+            replies=wanted.replies,
+        )
+
+    def _ledger(self) -> Ledger:
+        def spent(entry: LedgerEntry) -> None:
+            self.folder.spend(entry)
+            self.spending.model_called(entry)
+
+        ledger = Ledger(
+            load_prices(self.settings.model.prices or SHIPPED_PRICES),
+            ModelBudget(self.settings.budget.max_cost_usd, self.settings.budget.max_tokens),
+            entries=self.folder.model_calls(),
+            on_entry=spent,
+        )
+        self.spending.attach(ledger)
+        return ledger
+
+    def _menu(self) -> CatalogueMenu | None:
+        wanted = self.settings.model
+        if wanted.menu_s <= 0:
+            return None
+        folders = [self.folder.path]  # where prices of it may be recorded; new ones go to the first
+        if wanted.replies is not None and self.provider == "replay":
+            folders += [wanted.replies, wanted.replies.parent]
+        return CatalogueMenu(self.predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
+
+    def _memory(self) -> ProposerMemory:
+        return ProposerMemory(self.settings.run.memory, self.folder.run_id, self._warn)
+
+    def _note(self, line: str) -> None:
+        self.observer.tell(events.Notice(line))
+
+    def _warn(self, line: str) -> None:
+        self.observer.tell(events.Notice(line, "warning"))
+
+
+def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:
+    """What candidates are to be valid in: the device's NKI, or else every one that the user's kernel is valid in."""
+    there = next((f"{a}.{b}" for (a, b), sdk in SDK_OF_NKI.items() if sdk == info.installed.sdk), "")
+    return (there,) if there in VERSIONS else valid_in(source)

@@ -1,0 +1,106 @@
+"""Where candidates are evaluated, and priced: this machine, hosts or a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import config
+from accelopt_core.ports import Target, TargetError, TargetInfo, TargetMisconfigured
+from accelopt_core.task import Task
+from infra.calibration.file import Calibrations
+from infra.engines.engine_names import address_of
+from infra.engines.ray_engine import RayEngine
+from infra.judging.simulator_toolchain import simulator_fingerprint
+from infra.prediction.predictor import WORKERS, Predictor
+from infra.runs.residual_file import ResidualFile
+from infra.targets.local import LocalTarget
+from infra.targets.on_engine import EngineTarget
+from infra.targets.pool import TargetPool
+
+if TYPE_CHECKING:
+    from infra.targets.over_ssh import SshTarget
+
+
+def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
+    """`one_kernel`: all that it will be asked for is one evaluation."""
+    wanted = settings.target
+    address = address_of(wanted.engine)
+    if address is not None:
+        return _cluster_target(settings, RayEngine(address))
+    if not wanted.host:
+        calibration = calibrations_of(settings).for_simulator(wanted.machine)
+        return LocalTarget("simulator", wanted.machine, calibration, one_kernel=one_kernel)
+    return TargetPool([host_target(settings, host) for host in wanted.host])
+
+
+def _cluster_target(settings: config.Settings, engine: RayEngine) -> EngineTarget:
+    wanted, calibrations = settings.target, calibrations_of(settings)
+    if not wanted.neuron_cores:
+        return EngineTarget(engine, "simulator", wanted.machine, calibrations.for_simulator(wanted.machine))
+    try:
+        there = engine.neuron_cores
+        if there < wanted.neuron_cores:
+            raise TargetMisconfigured(
+                f"{engine.name} has {there} neuron_cores, and --neuron-cores {wanted.neuron_cores} asks for more: "
+                "start its nodes on Trainium instances, where Ray finds them by itself"
+            )
+    except TargetError:
+        engine.close()
+        raise
+    return EngineTarget(
+        engine, "auto", wanted.machine, calibration_of=calibrations.for_device, neuron_cores=wanted.neuron_cores,
+        groups=there // wanted.neuron_cores, core_wait_s=wanted.core_wait_s,
+    )  # fmt: skip
+
+
+def host_target(settings: config.Settings, host: str) -> SshTarget:
+    wanted = settings.target
+    from infra.ssh.config import SshSettings  # with paramiko, which a run without hosts need not wait for
+    from infra.targets.over_ssh import SshTarget
+
+    ssh = SshSettings(
+        config_file=wanted.ssh_config,
+        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
+        identity_files=(wanted.identity,) if wanted.identity else (),
+        accept_new_host_key=wanted.accept_new_host_key,
+        connect_timeout_s=wanted.connect_timeout_s,
+        reconnect_for_s=wanted.reconnect_s,
+    )
+    calibrations = calibrations_of(settings)
+    destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
+    return SshTarget(
+        destination,
+        machine=wanted.machine,
+        remote_simulator=wanted.remote_simulator,
+        remote_python=wanted.remote_python,
+        settings=ssh,
+        root=wanted.remote_dir,
+        cores=wanted.cores,
+        core_wait_s=wanted.core_wait_s,
+        calibration=calibrations.for_simulator(wanted.machine) if wanted.remote_simulator else None,
+        calibration_of=calibrations.for_device,
+    )
+
+
+def calibrations_of(settings: config.Settings) -> Calibrations:
+    wanted = settings.calibration
+    return Calibrations(wanted.calibrations, wanted.calibration, wanted.shipped_model)
+
+
+MOST_PRICED_ON_A_CLUSTER = 64
+"""Kernels at a time; a planner has seldom more to price, and each worker's first takes it a second longer."""
+
+
+def predictor_of(settings: config.Settings, task: Task, info: TargetInfo, target: Target | None = None) -> Predictor:
+    """target: kernels are priced on its engine, where it has one; else on this machine."""
+    engine = target.engine if isinstance(target, EngineTarget) else None
+    on_cluster = address_of(settings.target.engine) is not None
+    return Predictor(
+        task, info.machine, settings.target.compile_timeout_s, MOST_PRICED_ON_A_CLUSTER if on_cluster else WORKERS,
+        info.calibration, engine,
+    )  # fmt: skip
+
+
+def residuals_of(settings: config.Settings, info: TargetInfo) -> ResidualFile:
+    """What that device took for what is predicted here."""
+    return ResidualFile(settings.run.memory, info.fingerprint, simulator_fingerprint(info.machine, info.calibration))
