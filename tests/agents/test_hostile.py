@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import config
 import orchestrator
 from infra.agents import server
 from infra.agents.terms import terms_of
+from infra.command_line import read
 from tests.agents.client import SMALL, Agent, folder_of_a_kernel, listing, with_agent
 from tests.agents.wire import Wire, descendants, served
 from tests.e2e.kernels import SLOW
@@ -338,8 +338,8 @@ def test_an_errand_s_folder_of_runs_may_not_be_a_link_that_leads_out(work: Path)
 def test_settings_in_the_folder_are_not_the_server_s(tmp_path: Path) -> None:
     """An agent may write the folder's nki-optimizer.toml; a server reads none that its user did not name."""
     (tmp_path / "nki-optimizer.toml").write_text('[model]\nprovider = "command"\nmodel-command = "touch pwned"\n')
-    assert config.read(["config"], {}, tmp_path).settings.model.provider == "command"
-    terms = terms_of(config.read(["mcp"], {}, tmp_path), {}, tmp_path)
+    assert read(["config"], {}, tmp_path).settings.model.provider == "command"
+    terms = terms_of(read(["mcp"], {}, tmp_path), {}, tmp_path)
     assert terms.settings.model.provider == "catalogue" and terms.settings.model.model_command is None
     assert not terms.asks_models and terms.settings.run.checkpoints == tmp_path / "checkpoints"
 
@@ -354,9 +354,9 @@ def test_a_server_does_not_start_where_every_file_is_below_it(
 
 def test_keys_alone_make_no_server_ask_a_model(tmp_path: Path) -> None:
     variables = {"ANTHROPIC_API_KEY": SECRET, "PATH": "/bin"}
-    silent = terms_of(config.read(["mcp"], variables, tmp_path), variables, tmp_path)
+    silent = terms_of(read(["mcp"], variables, tmp_path), variables, tmp_path)
     assert not silent.asks_models and silent.settings.model.provider == "catalogue" and silent.secrets == (SECRET,)
-    asking = terms_of(config.read(["mcp", "--provider", "anthropic"], variables, tmp_path), variables, tmp_path)
+    asking = terms_of(read(["mcp", "--provider", "anthropic"], variables, tmp_path), variables, tmp_path)
     assert asking.asks_models and asking.settings.model.provider == "anthropic"
     assert asking.hidden({SECRET: [f"x{SECRET}y", 1, None]}) == {"[hidden]": ["x[hidden]y", 1, None]}
 

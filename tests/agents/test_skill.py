@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import config
 import orchestrator
 from infra.agents.errand import CARRIED_OUT
 from infra.agents.requests import StopRun
 from infra.agents.tools import INSTRUCTIONS, TOOLS
+from infra.command_line import read
 from infra.documents.kernel_document import EvaluationDocument, MenuDocument
 from infra.documents.run_document import KernelDocument, RunDocument
 from infra.documents.writing import KINDS, schema_file
@@ -52,7 +52,7 @@ def test_every_command_of_the_skill_is_understood(line: str, tmp_path: Path) -> 
         nki_sim_command.parser(program).parse_args(words)
         return
     assert program == "nki-optimizer"
-    invocation = config.read(words, {}, tmp_path)
+    invocation = read(words, {}, tmp_path)
     assert invocation.command in orchestrator.COMMANDS and invocation.json
     command = words[0] if not words[0].startswith("-") else "run"
     assert invocation.command == command
