@@ -135,8 +135,12 @@ PAGE = "<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>x
     ("fault", "said"),
     [
         (HttpFault(401, "authentication_error", "invalid x-api-key"), "refuses the key (HTTP 401"),
-        (HttpFault(404, "not_found_error", "model: none"), "has no such model or path (HTTP 404"),
-        (HttpFault(200, body=PAGE), "answers with a web page (Welcome to nginx)"),
+        pytest.param(
+            HttpFault(404, "not_found_error", "model: none"),
+            "has no such model or path (HTTP 404",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(HttpFault(200, body=PAGE), "answers with a web page (Welcome to nginx)", marks=pytest.mark.slow),
     ],
     ids=["401", "404", "a web page"],
 )

@@ -63,6 +63,7 @@ def test_the_loop_runs_on_the_host_and_leaves_nothing_running_there(sshd: Sshd, 
     assert far and all(SECRET.encode() not in path.read_bytes() for path in far), "no key ever travels"
 
 
+@pytest.mark.slow
 def test_a_chatty_host_and_a_link_that_was_mended_are_said(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     sshd.stop()

@@ -114,6 +114,7 @@ def test_what_cannot_take_turns_is_said_in_one_line(tmp_path: Path, flags: tuple
     assert ran.status == 2 and said in ran.errors and len(ran.errors.strip().splitlines()) == 1, ran.errors
 
 
+@pytest.mark.slow
 def test_programs_may_take_turns_each_under_its_own_command(tmp_path: Path) -> None:
     script = tmp_path / "player.py"
     script.write_text(

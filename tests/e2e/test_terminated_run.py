@@ -69,6 +69,7 @@ def test_a_server_that_asks_to_wait(tmp_path: Path) -> None:
         assert len(server.requests) == 1, "it is not asked once more"
 
 
+@pytest.mark.slow
 def test_kernels_that_are_written_side_by_side(tmp_path: Path) -> None:
     """Two plans are made, and then two lanes wait in threads of their own."""
     plans = [PLAN, PLAN.replace("wider", "longer").replace("2048", "1024")]
@@ -85,6 +86,7 @@ def test_a_mailbox_that_nobody_empties(tmp_path: Path) -> None:
     assert re.search(r"round 1/10 plan: still at it, for \d+ s\n", output), "planning that lasts is no silent screen"
 
 
+@pytest.mark.slow
 def test_a_program_that_thinks_for_ever_is_ended_with_it(tmp_path: Path) -> None:
     program = tmp_path / "thinker.py"
     says_its_number = "import os, pathlib, time\npathlib.Path(__file__).with_name('pid').write_text(str(os.getpid()))\n"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.e2e.kernels import REFERENCE, SLOW
@@ -42,6 +43,7 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
         server.server_close()
 
 
+@pytest.mark.slow
 def test_the_whole_run_reaches_the_collector_without_its_texts(tmp_path: Path) -> None:
     (tmp_path / "add.py").write_text(SLOW, encoding="utf-8")
     (tmp_path / "add_reference.py").write_text(REFERENCE, encoding="utf-8")
