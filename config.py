@@ -467,13 +467,13 @@ class Invocation:
 
     def over(self, stored: Settings) -> Settings:
         """Those of an interrupted run, with what this command line or call itself says on top: for --resume."""
-        settings = stored
+        said: dict[str, dict[str, Any]] = {}
         for origin, where in self.origins.items():
             group, name = origin.split(".")
             if where.startswith(("--", ARGUMENT)):
-                value = getattr(getattr(self.settings, group), name)
-                settings = replace(settings, **{group: replace(getattr(settings, group), **{name: value})})
-        return settings
+                said.setdefault(group, {})[name] = getattr(getattr(self.settings, group), name)
+        # A group's at once: what one of them needs of another holds before and after, and not in between.
+        return replace(stored, **{group: replace(getattr(stored, group), **values) for group, values in said.items()})
 
 
 def from_keywords(values: Mapping[str, Any], folder: Path | None = None) -> Invocation:

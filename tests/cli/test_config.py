@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -318,3 +319,12 @@ def test_every_setting_is_used_by_the_program(group: str, spec) -> None:
 def test_a_setting_built_by_hand_is_checked_like_one_that_is_read() -> None:
     with pytest.raises(SettingsError, match="rounds: 0 must be at least 1"):
         config.RunSettings(rounds=0)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_settings_that_need_each_other_are_taken_together_when_a_run_is_resumed(tmp_path: Path, order: int) -> None:
+    words = [["--provider", "command"], ["--model-command", "cat"]][::order]
+    said = read(["--resume", *words[0], *words[1]], {}, tmp_path)
+    said = replace(said, origins=dict(list(said.origins.items())[::order]))
+    model = said.over(config.Settings()).model
+    assert (model.provider, model.model_command) == ("command", "cat")

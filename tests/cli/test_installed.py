@@ -24,7 +24,7 @@ from tests.house.structure import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
-LEFT_OUT = ("tests/", "benchmarks/", "docs/", "checkpoints/", "optimization_memory/")
+LEFT_OUT = ("tests/", "benchmarks/", "docs/", "checkpoints/", "optimization_memory/", "skills/")
 """Of the repository; with what is for a clone only, at its top."""
 
 
