@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents.client import folder_of_a_kernel
-from tests.e2e.kernels import WRONG
+from tests.e2e.kernels import SLOW
 from tests.e2e.run import orchestrate
 from tests.infra.test_documents import checked
 
@@ -57,7 +57,7 @@ def test_what_a_command_lacks_is_said_in_one_line(
 @pytest.mark.slow
 def test_every_document_of_one_kernel_keeps_to_its_schema(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
-    (work / "wrong.py").write_text(WRONG)
+    (work / "wrong.py").write_text(SLOW.replace("op=nl.add", "op=nl.subtract"))
     wrong = orchestrate("evaluate", "wrong.py", "--problem", "mine_reference.py", "--json", folder=work)
     verdict = checked(wrong.output)
     assert wrong.status == 3 and verdict["verdict"] == "incorrect" and not verdict["right"]
