@@ -18,7 +18,10 @@ from infra.ssh.remote_agent.files import remove_tree
 from infra.ssh.remote_agent.frames import Wire
 from infra.ssh.remote_agent.jobs import kill_strays, supervisor_of
 
-PREFIXES = ("nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-probe-", "nki-optimizer-model-", "nki-ray-")
+PREFIXES = (
+    "nki-judge-", "nki-sim-", "nki-trn-", "nki-arguments-", "nki-migrate-", "nki-probe-", "nki-optimizer-model-",
+    "nki-ray-",
+)  # fmt: skip
 """Of our folders in the system's temporary one."""
 _NAME = re.compile(rf"(?:{'|'.join(PREFIXES)})[a-z0-9_]{{8}}")
 """As Python's tempfile names them: a folder of the user's own called much the same is none of ours."""
