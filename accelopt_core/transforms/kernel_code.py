@@ -6,10 +6,11 @@ read and write every buffer it mentions, and that no transform moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -47,6 +48,9 @@ class Kind(str, Enum):
     CHECK = "check"
     """An assertion or a docstring: no effect."""
     OPAQUE = "not understood"
+
+
+Found = TypeVar("Found")
 
 
 @dataclass(eq=False)
@@ -142,6 +146,12 @@ class KernelCode:
         self.roots = self._roots()
         self.kept: dict[object, object] = {}
         """What others have found out about it, by a key of theirs: it is looked at many times."""
+
+    def found_once(self, find: Callable[[KernelCode], Found]) -> Found:
+        """What `find` makes of it, asked the first time only. Raises what that raises."""
+        if find not in self.kept:
+            self.kept[find] = find(self)
+        return cast(Found, self.kept[find])
 
     # --- looking around ---------------------------------------------------------------------------
 

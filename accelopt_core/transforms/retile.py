@@ -99,11 +99,7 @@ class Retile:
 
 def _read(module: KernelModule) -> tuple[cst.Module, list[_Tunable | _Fixed]]:
     """The declared tunables, each usable or with the rule that forbids changing it. Raises NotAKernel."""
-    code = read_kernel(module)
-    if _read not in code.kept:
-        code.kept[_read] = _read_anew(code)
-    found: tuple[cst.Module, list[_Tunable | _Fixed]] = code.kept[_read]  # type: ignore[assignment]
-    return found
+    return read_kernel(module).found_once(_read_anew)
 
 
 def _read_anew(code: KernelCode) -> tuple[cst.Module, list[_Tunable | _Fixed]]:

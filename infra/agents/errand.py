@@ -111,7 +111,7 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         document = CARRIED_OUT[kind](job, answers)
     except (MemoryError, RecursionError) as error:
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
-    except Exception as error:
+    except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
             return 2, {"error": _one_line(str(error))}
         traceback.print_exc()

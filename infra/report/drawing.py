@@ -5,6 +5,7 @@ The only file that imports matplotlib, which the extra `report` brings.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 import warnings
@@ -47,10 +48,8 @@ class Picture:
 
 def available() -> None:
     """Raises NoPlots."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise NoPlots(f"a report is drawn with matplotlib, and {error.name} is missing: {HOW_TO_INSTALL}") from None
+    if importlib.util.find_spec("matplotlib") is None:
+        raise NoPlots(f"a report is drawn with matplotlib, which is missing: {HOW_TO_INSTALL}")
 
 
 def picture(name: str, words: str, height_in: float, draw: Callable[[Any, bool], None], taller: float = 1.0) -> Picture:

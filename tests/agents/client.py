@@ -13,6 +13,7 @@ import anyio
 import jsonschema
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult, TextContent
 
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
@@ -39,6 +40,13 @@ def environment(path: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), **more}
 
 
+def text_of(result: CallToolResult) -> str:
+    """Of an answer, its one text."""
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
 class Agent:
     """Knows the list of tools, and nothing else."""
 
@@ -60,16 +68,16 @@ class Agent:
             self.said.append(message or "")
 
         result = await self.client.call_tool(name, arguments, progress_callback=heard)
-        assert not result.is_error, result.content[0].text  # type: ignore[union-attr]
+        assert not result.is_error, text_of(result)
         document: dict[str, Any] = result.structured_content
         jsonschema.Draft202012Validator(self.schemas[name]).validate(document)
-        assert json.loads(result.content[0].text) == document  # type: ignore[union-attr]
+        assert json.loads(text_of(result)) == document
         return document
 
     async def refused(self, name: str, arguments: dict[str, Any]) -> str:
         """The one line of an error; an answer fails."""
         result = await self.client.call_tool(name, arguments)
-        said = result.content[0].text  # type: ignore[union-attr]
+        said = text_of(result)
         assert result.is_error, said
         assert result.structured_content is None and "\n" not in said and "Traceback" not in said
         return str(said)
