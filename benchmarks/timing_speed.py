@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = ("adamw", "hoisted", "fully blocked", "loads inside", "row resident", "spilling")
 """The programs; the median is of the first five, which nothing is spilled in."""
 WANTED_PER_S = 1_000_000
-KEPT_BY_PROGRAM = ("sites", "operand_rows", "writes", "last_use", "first_use")
+KEPT_BY_PROGRAM = ("sites", "operand_rows", "writes", "uses", "last_use", "first_use")
 
 
 def made(name: str) -> Any:

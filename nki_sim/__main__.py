@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import inspect
+import linecache
+import math
 import os
 import sys
 import time
@@ -33,7 +36,7 @@ from nki_sim.problem import BadProblem, beside_the_reference, drawn_inputs, load
 from nki_sim.profile import measure, summarise
 from nki_sim.program import Program
 from nki_sim.schedule import schedule
-from nki_sim.session import TensorSpec, where
+from nki_sim.session import TensorSpec, target_machine, where
 from nki_sim.unroll import unrolled
 
 PROTOCOL = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
@@ -68,7 +71,11 @@ def _carried_out(options: argparse.Namespace, document: TextIO | None) -> int:
         return _complain(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}", 1, document)
     except Exception as error:  # whatever the kernel's own Python raises is reported at its line
         line, file = where(error)
-        return _complain(f"{file}:{line}: {type(error).__name__}: {error}", 1, document)
+        place = f"{file}:{line}: " if line is not None else ""
+        said = str(error)
+        if isinstance(error, AssertionError) and not said and file is not None and line is not None:
+            said = linecache.getline(file, line).strip()
+        return _complain(f"{place}{type(error).__name__}: {said}", 1, document)
 
 
 def _complain(problem: str, status: int, document: TextIO | None) -> int:
@@ -187,10 +194,42 @@ def _specs(options: argparse.Namespace) -> list[TensorSpec]:
         sizes, _, dtype = text.partition(":")
         try:
             shape = tuple(int(n) for n in sizes.split("x"))
+            specs.append(TensorSpec(shape, as_dtype(dtype or "float32")))
         except ValueError:
             raise UsageError(f"--shape {text}: write it as 128x512:float32") from None
-        specs.append(TensorSpec(shape, as_dtype(dtype or "float32")))
+        except NkiError as error:
+            raise UsageError(f"--shape {text}: {error}") from None
+    on = machine(options.machine or target_machine())
+    held = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
+    if held > on.device_hbm_bytes:
+        raise UsageError(
+            f"--shape: the arrays have {held / 2**30:,.0f} GiB, and a device of {on.name} has "
+            f"{on.device_hbm_bytes / 2**30:,.0f} GiB of HBM"
+        )
     return specs
+
+
+def _call(kernel: Any, arrays: Sequence[Any], constants: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arrays in the order of the parameters that --set does not name. Raises UsageError where that is no call of it."""
+    try:
+        function = getattr(kernel, "__wrapped__", kernel)
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable without a Python signature
+        return list(arrays), constants
+    left, keywords, positional = list(arrays), dict(constants), []
+    for name, parameter in signature.parameters.items():
+        if not left or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            break
+        positional.append(keywords.pop(name) if name in keywords else left.pop(0))
+    positional += left
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        named = f"{getattr(function, '__name__', 'the kernel')}{signature}"
+        raise UsageError(
+            f"{named}: {error}: give arrays by --shape or --inputs, in their order, and all else by --set NAME=VALUE"
+        ) from None
+    return positional, keywords
 
 
 def _arrays(options: argparse.Namespace) -> list[np.ndarray]:
@@ -231,8 +270,9 @@ def _run(options: argparse.Namespace) -> int:
         module = load_problem(options.problem, *PROTOCOL)
         inputs = drawn_inputs(module, options.seed)
     arrays = _arrays(options) if module is None else list(module.transform_to_nki_inputs(inputs))
+    arguments, keywords = _call(kernel, arrays, _constants(options))
     start = time.perf_counter()
-    result = nki_sim.simulate(kernel, options.machine)(*arrays, **_constants(options))
+    result = nki_sim.simulate(kernel, options.machine)(*arguments, **keywords)
     seconds = time.perf_counter() - start
     outputs = result if isinstance(result, tuple) else () if result is None else (result,)
     for number, output in enumerate(outputs):
@@ -272,9 +312,11 @@ def _check(options: argparse.Namespace, document: TextIO | None = None) -> int:
 def _traced(options: argparse.Namespace) -> Program:
     kernel = _load(options)
     if getattr(options, "problem", None) is not None:
-        return nki_sim.trace(kernel, *_problem_specs(options.problem), machine=options.machine, **_constants(options))
-    tensors: list[Any] = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
-    return nki_sim.trace(kernel, *tensors, machine=options.machine, **_constants(options))
+        tensors = _problem_specs(options.problem)
+    else:
+        tensors = [*_specs(options)] or [TensorSpec(a.shape, as_dtype(a.dtype)) for a in _arrays(options)]
+    arguments, keywords = _call(kernel, tensors, _constants(options))
+    return nki_sim.trace(kernel, *arguments, machine=options.machine, **keywords)
 
 
 def _trace(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from nki_sim.errors import NkiValidationError
 from nki_sim.isa.rules import start_partitions
 from nki_sim.machine import ISA
+from nki_sim.memory import Allocation
 from nki_sim.program import Operand, Program, Template
 
 
@@ -22,15 +23,37 @@ def check_array_tiles(program: Program) -> None:
     tiling mode: `tile_position` names the first row and column.
     """
     tiled = np.array([_tiled(template) for template in program.templates], np.bool_)
-    if not tiled.any():
+    if not tiled.any() or _all_fit(program, tiled):
         return
+    # the first that does not, by name
     places: dict[int, tuple[int, ...]] = {}
     for number, at, buffer in _uses(program, tiled):
         template = program.templates[number]
-        left = _fitting(places.get(buffer) or _possible(program, buffer), template, template.operands[at])
+        left = _fitting(places.get(buffer) or _possible(program.allocations[buffer]), template, template.operands[at])
         if not left:
             raise _misplaced(program, buffer, template, template.operands[at])
         places[buffer] = left
+
+
+def _all_fit(program: Program, tiled: np.ndarray) -> bool:
+    """Is there a place for every buffer that the templates in `tiled` touch? Each use leaves it an interval of them."""
+    within = [
+        (first - operand.partition_start, end - operand.partition_start - operand.partitions) if is_tiled else (0, 0)
+        for template, is_tiled in zip(program.templates, tiled.tolist())
+        for operand in template.operands
+        for first, end in [_span(template, operand) if is_tiled else (0, 0)]
+    ]
+    bases = np.cumsum([0, *[len(template.operands) for template in program.templates]])[:-1]
+    at = np.flatnonzero(tiled[program.template_ids[program.operand_rows]])
+    rows, buffers = program.operand_rows[at], program.operand_data[at, 0]
+    lows, highs = np.array(within, np.int64)[bases[program.template_ids[rows]] + at - program.operand_starts[rows]].T
+    count = len(program.allocations)
+    lowest, highest = np.full(count, np.iinfo(np.int64).min), np.full(count, np.iinfo(np.int64).max)
+    np.maximum.at(lowest, buffers, lows)
+    np.minimum.at(highest, buffers, highs)
+    touched = np.flatnonzero(np.bincount(buffers, minlength=count))
+    left = set(zip(*(each[touched].tolist() for each in (program.allocations.kind_of, lowest, highest))))
+    return all(any(low <= p <= high for p in _possible(program.allocations.kinds[kind])) for kind, low, high in left)
 
 
 def _uses(program: Program, tiled: np.ndarray) -> list[list[int]]:
@@ -48,9 +71,8 @@ def _tiled(template: Template) -> bool:
     return len(size) == 2 and size != (ISA.tensor_rows, ISA.tensor_columns)
 
 
-def _possible(program: Program, buffer: int) -> tuple[int, ...]:
+def _possible(allocation: Allocation) -> tuple[int, ...]:
     """First partitions that a buffer can have."""
-    allocation = program.allocations[buffer]
     return start_partitions(allocation.partitions) if allocation.address is None else (allocation.address[0],)
 
 

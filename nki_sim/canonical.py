@@ -28,17 +28,17 @@ def digest(program: Program) -> str:
     used, numbers = _in_order_of_use(program)
     templates, template_numbers = _first_come(program.template_ids, len(program.templates))
     lines = _Lines()
+    templates_json = [
+        template_to_json(replace(template, line=lines.number(template.line)))
+        for template in map(program.templates.__getitem__, templates.tolist())
+    ]
+    kinds, kind_of = _kinds(program, used, lines)
     header = {
         "machine": program.machine,
         "returns_tuple": program.returns_tuple,
-        "templates": [
-            template_to_json(replace(template, line=lines.number(template.line)))
-            for template in map(program.templates.__getitem__, templates.tolist())
-        ],
-        "buffers": [
-            [a.region.name, a.shape, str(a.dtype), lines.number(a.line), a.address]
-            for a in map(program.allocations.__getitem__, used.tolist())
-        ],
+        "templates": templates_json,
+        "buffers": kinds,
+        "lengths": [len(program.template_ids), len(program.operand_data), len(used)],
         "shared": _shared(program, numbers) if program.peers else [],
         "inputs": [_place(ref, numbers) for ref in program.inputs],
         "outputs": [_place(ref, numbers) for ref in program.outputs],
@@ -61,6 +61,7 @@ def digest(program: Program) -> str:
         template_numbers[program.template_ids],
         program.operand_starts,
         operands,
+        kind_of,
         *(numbers[order] for order in _places_taken_over(program, used)),
     ):
         found.update(np.ascontiguousarray(array, "<i8").tobytes())
@@ -114,13 +115,23 @@ def _places_taken_over(program: Program, used: np.ndarray) -> tuple[np.ndarray, 
     return first, last
 
 
+def _kinds(program: Program, used: np.ndarray, lines: _Lines) -> tuple[list[list[object]], np.ndarray]:
+    """(what the buffers `used` are, each once, in the order of the first; int64 [used], which of these each is)."""
+    kinds = program.allocations.kinds
+    met, _ = _first_come(program.allocations.kind_of[used], len(kinds))
+    numbers = np.zeros(len(kinds), np.int64)
+    different: dict[str, tuple[int, list[object]]] = {}
+    for at in met.tolist():
+        kind = kinds[at]
+        address = None if kind.address is None else [int(n) for n in kind.address]
+        said = [kind.region.name, kind.shape, str(kind.dtype), lines.number(kind.line), address]
+        numbers[at], _ = different.setdefault(repr(said), (len(different), said))  # of two names, one kind
+    return [said for _, said in different.values()], numbers[program.allocations.kind_of[used]]
+
+
 def _shared(program: Program, numbers: np.ndarray) -> list[list[object]]:
     """In the order by which two cores know them: the nth of each is the same memory."""
-    return [
-        [int(numbers[a.id]), a.shape, str(a.dtype)]
-        for a in program.allocations
-        if a.region is MemoryRegion.shared_hbm
-    ]  # fmt: skip
+    return [[int(numbers[a.id]), a.shape, str(a.dtype)] for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
 
 
 def _number(buffer: int, numbers: np.ndarray) -> int:

@@ -117,6 +117,9 @@ def _check_tiles(program: Program) -> None:
     most = max((len(template.operands) for template in program.templates), default=0)
     if min(weights.sum(), most * weights.max(initial=0)) <= ISA.quadrants * limit:
         return
+    held = weights[program.operand_data[:, 0]]
+    if np.bincount(program.operand_rows, held).max() <= ISA.quadrants * limit:
+        return  # also with what an instruction names twice counted twice
     once = np.unique(program.operand_rows * len(weights) + program.operand_data[:, 0])
     rows, buffers = np.divmod(once, len(weights))
     together = np.bincount(rows, weights[buffers], minlength=len(program))

@@ -1,10 +1,11 @@
 """Whether parts of the timing run as machine code, and what loads it: Numba, where it is installed (`.[fast]`).
 
-Numba compiles `nki_sim.compiled_walk` and `compiled_waits` once and keeps the result in a folder of its own (beside
-those files, or in the user's cache folder). Loading it takes as long as Python takes for tens of thousands of
-instructions, and compiling it as long as for millions, so a process goes on with Python until it has timed that many.
-Without Numba, or without a folder to keep anything in, it goes on with Python for good. The timelines are the same
-bits in any case.
+Numba compiles `nki_sim.compiled_walk`, `compiled_waits`, `compiled_regions` and `compiled_spills` once and keeps the
+result in a folder of its own (beside those files, or in the user's cache folder). Loading it takes as long as Python
+takes for tens of thousands of instructions, and compiling it as long as for millions, so a process goes on with Python
+until it has timed that many. Without Numba, or without a folder to keep anything in, it goes on with Python for good.
+The timelines are
+the same bits in any case.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nki_sim import compiled_waits, compiled_walk
+import numpy as np
 
+from nki_sim import compiled_regions, compiled_spills, compiled_waits, compiled_walk
+
+TEXTS = (compiled_regions, compiled_spills, compiled_waits, compiled_walk)
+"""Whose FUNCTIONS there are."""
 LOAD_AFTER_ROWS = 60_000
 """Instructions that a process times with Python before it loads what is compiled: about what loading costs."""
 COMPILE_AFTER_ROWS = 1_500_000
 """The same where nothing is compiled yet."""
+
+_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy"}
+"""Nothing is divided by zero here; where Numba has to be ready for it, it counts references at every call."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,16 +100,22 @@ def _decorated() -> Any:
             if getattr(config, "DISABLE_JIT", False):
                 raise RuntimeError("NUMBA_DISABLE_JIT is set")
             found: dict[str, Any] = {}
-            for text in (compiled_waits, compiled_walk):
+            for text in TEXTS:
                 namespace = dict(vars(text))
                 for name in text.FUNCTIONS:
-                    found[name] = namespace[name] = njit(cache=True)(_rebound(namespace[name], namespace))
+                    found[name] = namespace[name] = njit(**_OPTIONS)(_rebound(namespace[name], namespace))
         except (ImportError, RuntimeError, OSError) as why:  # not there, or not for this NumPy; no folder to write
             _log.debug("programs are timed by Python: %s", why)
             _State.core = False
             return None
         _State.decorated = SimpleNamespace(**found)
     return _State.decorated
+
+
+def flat(values: np.ndarray) -> np.ndarray:
+    """int64, in one piece and its own, or a copy that is: Numba compiles anew for any other kind of array."""
+    found = np.ascontiguousarray(values, np.int64)
+    return found if found.flags.writeable else found.copy()
 
 
 def _rebound(function: Any, namespace: dict[str, Any]) -> Any:

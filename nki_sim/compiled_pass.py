@@ -39,7 +39,7 @@ def _timed(
     closed, groups, ends, members = waits.closed, waits.groups, waits.ends, waits.members
     ids = program.template_ids.astype(np.int64)  # a copy: Numba compiles anew for what cannot be written to
     prices = _Prices(program, machine, costs)
-    held_ns = np.zeros(rows)
+    held_ns = np.zeros(rows if held else 0)
     for row, ns in held.items():
         held_ns[row] = ns
     fetched = core.fetched_transfers(
@@ -48,16 +48,20 @@ def _timed(
     )  # fmt: skip
     tensor_waits = machine.tensor_wait_ns * fetched
 
+    start, issued, end, ready, cause = (*(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64))
+    times, who = np.empty((len(regions), 3)), np.empty((len(regions), 2), np.int64)
+    booked = [np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, machine.dma_engines))]
+
     def walk(is_cold: np.ndarray) -> Pass:
-        start, issued, end, ready, cause = (*(np.zeros(rows) for _ in range(4)), np.zeros(rows, np.int64))
-        latency_ns, table_loads, throttled_ns = core.one_pass(
+        nonlocal booked
+        latency_ns, table_loads, throttled_ns, *booked = core.one_pass(
             ids, *prices.arrays, prices.beside.starts, prices.beside.values,
             reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values,
             closed.starts, closed.values, groups.starts, groups.values, members.starts, members.values,
             ends.starts, ends.values, held_ns,
             tensor_waits, is_cold, np.array(least_busy_ns(costs)), float(machine.activation_table_load_ns),
-            float(machine.throttle_factor), machine.psum_banks, machine.dma_engines,
-            float(dma_slice_ns(costs, bound_ns)), start, issued, end, ready, cause,
+            float(machine.throttle_factor), machine.psum_banks, float(dma_slice_ns(costs, bound_ns)),
+            start, issued, end, ready, cause, times, who, *booked,
         )  # fmt: skip
         return Pass(latency_ns, start, issued, end, ready, cause, table_loads, throttled_ns)
 
@@ -92,7 +96,7 @@ def _waits(core: Any, program: Program, machine: Machine, regions: Regions, over
         turns = rotation.turns(free)
         found.append(
             core.rotated(
-                free, turns.first, turns.last, turns.sites, turns.needs, turns.places, turns.dying, turns.deaths_by,
+                free, turns.first, turns.last, turns.sites, turns.needs, turns.places, turns.dying,
                 capacity, rotation.keeps_to_site,
             )
         )  # fmt: skip

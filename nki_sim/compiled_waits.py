@@ -33,6 +33,8 @@ def pushed(values: Array, count: int, value: int) -> Array:
 def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, Array]:
     """(starts, values) by row of the first `count` pairs, in their order."""
     starts = np.zeros(total + 1, np.int64)
+    if count == 0:
+        return starts, np.empty(0, np.int64)
     for k in range(count):
         starts[rows[k] + 1] += 1
     for row in range(total):
@@ -53,7 +55,6 @@ def rotated(
     needs: Array,
     places: Array,
     dying: Array,
-    deaths_by: Array,
     fresh: int,
     keeps_to_site: bool,
 ) -> tuple[Array, Array, Array, Array]:
@@ -66,12 +67,13 @@ def rotated(
     dead = np.empty(len(dying), np.int64)
     died, oldest_dead = 0, 0
     waiting, sliced = np.empty(len(members), np.int64), np.zeros(len(members), np.bool_)
-    starts, olds = np.zeros(len(members) + 1, np.int64), np.empty(64, np.int64)
+    starts = np.zeros(len(members) + 1, np.int64)
+    olds = np.empty(2 * len(members), np.int64)  # every buffer that waits takes all that is left of all but one
     events, total = 0, 0
     for k in range(len(members)):
         buffer = members[k]
         at, site, need = first[buffer], sites[buffer], needs[buffer]
-        while died < deaths_by[k]:
+        while died < len(dying) and last[dying[died]] < at:
             dead[died] = dying[died]
             left[dying[died]] = needs[dying[died]]
             died += 1
@@ -112,7 +114,7 @@ def rotated(
                 tail[site] = before[own]
             length[site] -= 1
             left[own] = 0
-            olds = pushed(olds, total, own)
+            olds[total] = own
             total += 1
         else:
             need -= fresh
@@ -120,7 +122,7 @@ def rotated(
             while need > 0 and oldest_dead < died:
                 gone = dead[oldest_dead]
                 if left[gone] != 0:
-                    olds = pushed(olds, total, gone)
+                    olds[total] = gone
                     total += 1
                     taken = min(need, left[gone])
                     need -= taken
@@ -162,12 +164,24 @@ def waits_of(
     for row in range(rows - 1, -1, -1):
         for k in range(written_starts[row], written_starts[row + 1]):
             first_writer[written[k]] = row
-    closed_rows, closed, closes = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    group_rows, groups, groupings = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    end_rows, ends, endings = np.empty(64, np.int64), np.empty(64, np.int64), 0
-    member_starts, members, begun = np.zeros(64, np.int64), np.empty(64, np.int64), 0
+    # as many as there can be of each
+    most_closed, most_waiting, most_slices, most_members = 0, 0, 0, 0
+    for event in range(len(waiting)):
+        slices = region_starts[waiting[event] + 1] - region_starts[waiting[event]]
+        most_waiting += slices + 1
+        most_slices = max(most_slices, slices)
+        for k in range(starts[event], starts[event + 1]):
+            low, high = region_starts[olds[k]], region_starts[olds[k] + 1]
+            most_members += high - low
+            most_closed += high - low
+            if sliced[event]:
+                most_closed += overlap_starts[high] - overlap_starts[low]
+    closed_rows, closed, closes = np.empty(most_closed, np.int64), np.empty(most_closed, np.int64), 0
+    group_rows, groups, groupings = np.empty(most_waiting, np.int64), np.empty(most_waiting, np.int64), 0
+    end_rows, ends, endings = np.empty(most_waiting, np.int64), np.empty(most_waiting, np.int64), 0
+    member_starts, members, begun = np.zeros(len(waiting) + 1, np.int64), np.empty(most_members, np.int64), 0
     in_group = np.full(rows, -1, np.int64)
-    slice_rows, slice_regions = np.empty(64, np.int64), np.empty(64, np.int64)
+    slice_rows, slice_regions = np.empty(most_slices, np.int64), np.empty(most_slices, np.int64)
     for event in range(len(waiting)):
         buffer = waiting[event]
         at = first[buffer]
@@ -187,17 +201,15 @@ def waits_of(
                 if other >= other_high or shapes[other] != shapes[region] or offsets[other] != offsets[region]:
                     fits = False
                     break
-                slice_rows = pushed(slice_rows, slices, first_writer[region])
-                slice_regions = pushed(slice_regions, slices, other)
+                slice_rows[slices], slice_regions[slices] = first_writer[region], other
                 slices += 1
             if fits and product_ends[old] <= product_starts[old]:
                 for k in range(slices):
                     same = slice_regions[k]
-                    closed_rows, closed = pushed(closed_rows, closes, slice_rows[k]), pushed(closed, closes, same)
+                    closed_rows[closes], closed[closes] = slice_rows[k], same
                     closes += 1
                     for j in range(overlap_starts[same], overlap_starts[same + 1]):
-                        closed_rows = pushed(closed_rows, closes, slice_rows[k])
-                        closed = pushed(closed, closes, overlaps[j])
+                        closed_rows[closes], closed[closes] = slice_rows[k], overlaps[j]
                         closes += 1
                 continue
             if fits:
@@ -212,8 +224,7 @@ def waits_of(
                 for k in range(slices):
                     done = 1.0 - together * (1.0 - (k + 1) / slices)
                     which = min(readers - 1, int(done * readers))
-                    end_rows = pushed(end_rows, endings, slice_rows[k])
-                    ends = pushed(ends, endings, product_rows[product_starts[old] + which])
+                    end_rows[endings], ends[endings] = slice_rows[k], product_rows[product_starts[old] + which]
                     endings += 1
                 continue
         some = False
@@ -229,25 +240,25 @@ def waits_of(
         if alone:
             for k in range(starts[event], starts[event + 1]):
                 for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
-                    closed_rows, closed = pushed(closed_rows, closes, at), pushed(closed, closes, region)
+                    closed_rows[closes], closed[closes] = at, region
                     closes += 1
             continue
         in_group[at] = begun
-        group_rows, groups = pushed(group_rows, groupings, at), pushed(groups, groupings, begun)
+        group_rows[groupings], groups[groupings] = at, begun
         groupings += 1
         for region in range(low, high):
             row = first_writer[region]
             if row >= 0 and in_group[row] != begun:
                 in_group[row] = begun
-                group_rows, groups = pushed(group_rows, groupings, row), pushed(groups, groupings, begun)
+                group_rows[groupings], groups[groupings] = row, begun
                 groupings += 1
         count = member_starts[begun]
         for k in range(starts[event], starts[event + 1]):
             for region in range(region_starts[olds[k]], region_starts[olds[k] + 1]):
-                members = pushed(members, count, region)
+                members[count] = region
                 count += 1
         begun += 1
-        member_starts = pushed(member_starts, begun, count)
+        member_starts[begun] = count
     return (
         by_row(closed_rows, closed, closes, rows),
         by_row(group_rows, groups, groupings, rows),

@@ -15,7 +15,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 FUNCTIONS = (
-    "grown", "booked_all", "booked_some", "booked", "written_descriptors", "filled_gap", "same_regions", "one_pass",
+    "booked_all", "booked_some", "written_descriptors", "gap_for", "gap_filled", "same_regions", "walked", "one_pass",
     "fetched_transfers", "cold_products",
 )  # fmt: skip
 """In this order: each after those that it calls."""
@@ -27,45 +27,26 @@ PLAIN, FUNCTION, TRANSFER, MATMUL, ACCUMULATE = range(5)
 RESOURCES, SOFTWARE, TENSOR = 8, 7, 0
 # Columns of `slices`: ns booked on all engines; on the busiest single one; of the former, inward and outward.
 ALL, MOST, INWARD = 0, 1, 2
+# Columns of what is known of regions: `times`, when the last write may be read, when TensorE may read it, when the last
+# reader is done; `rows`, who wrote and who read last.
+VISIBLE, TO_TENSOR, READ_UNTIL = range(3)
+WRITER, READER = range(2)
+# What `walked` leaves for its next call: in `ns`, and in `counts`.
+LATEST, THROTTLED, RING_TAIL, FURTHEST, PUT_OFF_UNTIL = range(5)
+TABLE, TABLE_LOADS, SUM_ROW, SUMS_AT = range(4)
 
 
 # --- DMA engines (nki_sim.dma_pool) ---------------------------------------------------------------
 
 
-def grown(index: int, slices: Array, skips: Array, length: Array) -> tuple[Array, Array]:
-    """Room for slice `index`: (slices, skips), in new memory where the old does not do."""
-    wanted = index + SLICES_AHEAD
-    if wanted > length[0]:
-        length[0] = wanted
-    old = len(slices)
-    if wanted <= old:
-        return slices, skips
-    more = max(wanted, 2 * old)
-    new_slices = np.zeros((more, 4))
-    new_skips = np.empty((more, 2), np.int64)
-    for k in range(old):
-        for column in range(4):
-            new_slices[k, column] = slices[k, column]
-        new_skips[k, 0] = skips[k, 0]
-        new_skips[k, 1] = skips[k, 1]
-    for k in range(old, more):
-        new_skips[k, 0] = k
-        new_skips[k, 1] = k
-    return new_slices, new_skips
-
-
 def booked_all(
-    at: float, duration: float, side: int, share: float, width: float, slices: Array, skips: Array, length: Array
-) -> tuple[float, float, float, Array, Array]:
-    """Of a transfer on all engines: (start, end, ns that the other direction gave way, slices, skips)."""
+    at: float, duration: float, side: int, share: float, width: float, slices: Array, skips: Array
+) -> tuple[float, float, float]:
+    """Of a transfer on all engines: (start, end, ns that the other direction gave way)."""
     mine, other = INWARD + side, INWARD + 1 - side
-    count = length[0]
     index = int(at / width)
     begun, put_off, start, take = -1.0, 0.0, 0.0, 0.0
     while True:
-        if index >= count:
-            slices, skips = grown(index, slices, skips, length)
-            count = length[0]
         ahead = skips[index, side]
         while ahead != index:
             skips[index, side] = skips[ahead, side]
@@ -103,38 +84,19 @@ def booked_all(
                 break
             duration -= take
         if here - taken < FULL_NS and ours >= 0.5 * here - FULL_NS:
-            if index + 1 >= count:
-                slices, skips = grown(index + 1, slices, skips, length)
-                count = length[0]
             skips[index, side] = index + 1
         index += 1
         at = end
-    return begun, start + take, put_off, slices, skips
+    return begun, start + take, put_off
 
 
 def booked_some(
-    at: float,
-    first: int,
-    last: int,
-    duration: float,
-    width: float,
-    slices: Array,
-    skips: Array,
-    length: Array,
-    each: Array,
-) -> tuple[float, float, Array, Array, Array]:
-    """Of a transfer on engines first..last: (start, end, slices, skips, each)."""
+    at: float, first: int, last: int, duration: float, width: float, slices: Array, each: Array
+) -> tuple[float, float]:
+    """Of a transfer on engines first..last: (start, end)."""
     index = int(at / width)
-    begun = -1.0
-    while True:
-        if index >= length[0]:
-            slices, skips = grown(index, slices, skips, length)
-        if index >= len(each):
-            more = np.zeros((len(slices), each.shape[1]))
-            for k in range(len(each)):
-                for engine in range(each.shape[1]):
-                    more[k, engine] = each[k, engine]
-            each = more
+    begun, over = -1.0, -1.0
+    while over < 0.0:
         end = (index + 1) * width
         busiest = each[index, first]
         for engine in range(first + 1, last + 1):
@@ -158,139 +120,120 @@ def booked_some(
             slices[index, MOST] = busiest
             duration -= take
             if duration <= FULL_NS:
-                return begun, start + take, slices, skips, each
+                over = start + take
         index += 1
         if end > at:
             at = end
-
-
-def booked(
-    at: float,
-    first: int,
-    last: int,
-    duration: float,
-    side: int,
-    width: float,
-    slices: Array,
-    skips: Array,
-    length: Array,
-    each: Array,
-    put_off_until: Array,
-) -> tuple[float, float, Array, Array, Array]:
-    """As Backfilling.book: (start, end, slices, skips, each)."""
-    if last - first + 1 != each.shape[1]:
-        return booked_some(at, first, last, duration, width, slices, skips, length, each)
-    begun, end, put_off, slices, skips = booked_all(at, duration, side, 0.5, width, slices, skips, length)
-    if put_off > FULL_NS:
-        _, until, _, slices, skips = booked_all(end, put_off, 1 - side, 0.0, width, slices, skips, length)
-        if until > put_off_until[0]:
-            put_off_until[0] = until
-    return begun, end, slices, skips, each
+    return begun, over
 
 
 def written_descriptors(
-    earliest: float, busy: float, side: int, ends: Array, low: Array, high: Array, count: int, tail: float
-) -> tuple[float, float, int, float]:
-    """As DescriptorWriter.write: (begin, end, gaps, tail); `low` and `high` have room for two more."""
+    earliest: float, busy: float, side: int, ends: Array, low: Array, high: Array, gaps: Array, tail: float
+) -> tuple[float, float, float]:
+    """As DescriptorWriter.write: (begin, end, tail). `low`, `high`: by resource, with room for two more gaps."""
+    count = gaps[SOFTWARE]
     if ends[side] > earliest:
         earliest = ends[side]
     if earliest > tail:
-        low[count] = tail
-        high[count] = earliest
+        low[SOFTWARE, count] = tail
+        high[SOFTWARE, count] = earliest
         count += 1
         if count > 2 * GAPS_KEPT:
             count -= GAPS_KEPT
             for k in range(count):
-                low[k] = low[k + GAPS_KEPT]
-                high[k] = high[k + GAPS_KEPT]
+                low[SOFTWARE, k] = low[SOFTWARE, k + GAPS_KEPT]
+                high[SOFTWARE, k] = high[SOFTWARE, k + GAPS_KEPT]
         tail = earliest
     begin = -1.0
     k, above = 0, count
+    if count > 0 and high[SOFTWARE, count - 1] <= earliest:
+        k = count
     while k < above:
-        middle = (k + above) // 2
-        if earliest < high[middle]:
+        middle = (k + above) >> 1
+        if earliest < high[SOFTWARE, middle]:
             above = middle
         else:
             k = middle + 1
-    while k < count:
-        at = low[k] if low[k] > earliest else earliest
+    end, done = 0.0, False
+    while k < count and not done:
+        at = low[SOFTWARE, k] if low[SOFTWARE, k] > earliest else earliest
         if begin < 0.0:
             begin = at
         end = at + busy
-        if end <= high[k]:
-            if at > low[k]:
+        done = end <= high[SOFTWARE, k]
+        if done:
+            if at > low[SOFTWARE, k]:
                 for j in range(count, k, -1):
-                    low[j] = low[j - 1]
-                    high[j] = high[j - 1]
+                    low[SOFTWARE, j] = low[SOFTWARE, j - 1]
+                    high[SOFTWARE, j] = high[SOFTWARE, j - 1]
                 count += 1
-                high[k] = at
+                high[SOFTWARE, k] = at
                 k += 1
-            if end < high[k]:
-                low[k] = end
+            if end < high[SOFTWARE, k]:
+                low[SOFTWARE, k] = end
             else:
                 count -= 1
                 for j in range(k, count):
-                    low[j] = low[j + 1]
-                    high[j] = high[j + 1]
-            ends[side] = end
-            return begin, end, count, tail
-        busy -= high[k] - at
-        if at > low[k]:
-            high[k] = at
-            k += 1
+                    low[SOFTWARE, j] = low[SOFTWARE, j + 1]
+                    high[SOFTWARE, j] = high[SOFTWARE, j + 1]
         else:
-            count -= 1
-            for j in range(k, count):
-                low[j] = low[j + 1]
-                high[j] = high[j + 1]
-    if begin < 0.0:
-        begin = tail
-    end = tail + busy
+            busy -= high[SOFTWARE, k] - at
+            if at > low[SOFTWARE, k]:
+                high[SOFTWARE, k] = at
+                k += 1
+            else:
+                count -= 1
+                for j in range(k, count):
+                    low[SOFTWARE, j] = low[SOFTWARE, j + 1]
+                    high[SOFTWARE, j] = high[SOFTWARE, j + 1]
+    if not done:
+        if begin < 0.0:
+            begin = tail
+        end = tail = tail + busy
     ends[side] = end
-    return begin, end, count, end
+    gaps[SOFTWARE] = count
+    return begin, end, tail
 
 
 # --- one pass (nki_sim.one_pass) ------------------------------------------------------------------
 
 
-def filled_gap(low: Array, high: Array, count: int, earliest: float, busy: float, smallest: float) -> tuple[float, int]:
-    """As one_pass._fill_gap: (start or -1, gaps); `low` and `high` have room for one more."""
+def gap_for(low: Array, high: Array, resource: int, count: int, earliest: float, busy: float) -> int:
+    """The first of its `count` idle gaps that holds `busy` ns; `count` if none does. `low`, `high`: by resource."""
     wanted = earliest + busy
     k, above = 0, count
     while k < above:
-        middle = (k + above) // 2
-        if high[middle] < wanted:
+        middle = (k + above) >> 1
+        if high[resource, middle] < wanted:
             k = middle + 1
         else:
             above = middle
-    while k < count:
-        begin = low[k]
-        if begin < earliest:
-            begin = earliest
-        end = begin + busy
-        if end > high[k]:
-            k += 1
-            continue
-        before = begin - low[k] >= smallest and smallest > 0
-        after = high[k] - end >= smallest and smallest > 0
-        if before and after:
-            for j in range(count, k, -1):
-                low[j] = low[j - 1]
-                high[j] = high[j - 1]
-            low[k + 1] = end
-            high[k] = begin
-            count += 1
-        elif before:
-            high[k] = begin
-        elif after:
-            low[k] = end
-        else:
-            count -= 1
-            for j in range(k, count):
-                low[j] = low[j + 1]
-                high[j] = high[j + 1]
-        return begin, count
-    return -1.0, count
+    while k < count and max(low[resource, k], earliest) + busy > high[resource, k]:
+        k += 1
+    return k
+
+
+def gap_filled(
+    low: Array, high: Array, resource: int, count: int, k: int, begin: float, end: float, smallest: float
+) -> int:
+    """Takes that time from gap k: how many there are then; there is room for one more."""
+    before = begin - low[resource, k] >= smallest and smallest > 0
+    after = high[resource, k] - end >= smallest and smallest > 0
+    if before and after:
+        for j in range(count, k, -1):
+            low[resource, j] = low[resource, j - 1]
+            high[resource, j] = high[resource, j - 1]
+        count += 1
+    elif not before and not after:
+        count -= 1
+        for j in range(k, count):
+            low[resource, j] = low[resource, j + 1]
+            high[resource, j] = high[resource, j + 1]
+    if before:
+        high[resource, k] = begin
+    if after:
+        low[resource, k + before] = end
+    return count
 
 
 def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
@@ -306,89 +249,91 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
     return bool(k == length)
 
 
-def one_pass(
-    template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
-    Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
-    Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
+def walked(
+    row: int, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
+    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
+    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
     closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
     end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, banks: int, engines: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies:
-    Array, causes: Array,
-) -> tuple[float, int, float]:  # fmt: skip
-    """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled).
+    throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes: Array,
+    times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array, skips: Array, each:
+    Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array, port_until: Array, opened: Array,
+    opened_by: Array, ns: Array, counts: Array,
+) -> int:  # fmt: skip
+    """The rows from `row` on, as far as gaps and slices have room: the first one that it leaves.
 
-    `moves`: by template, start_ns, engine_ns, first engine, last engine, outward. `ports`: by template, its own slots,
-    -1 after the last; the other user's is the one beside it.
+    It never makes an array: where one variable may stand for one array or another, Numba counts references at every
+    turn, which took a third of the time.
     """
-    size = len(overlap_starts) - 1
-    visible, visible_to_tensor, read_until = np.zeros(size), np.zeros(size), np.zeros(size)
-    writer, reader = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    tails = np.zeros(RESOURCES)
-    capacity = 4 * GAPS_KEPT
-    low, high = np.zeros((RESOURCES, capacity)), np.zeros((RESOURCES, capacity))
-    gaps = np.zeros(RESOURCES, np.int64)
-    slices, skips, each = np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, engines))
-    length, put_off_until = np.zeros(1, np.int64), np.zeros(1)
-    ring_ends, ring_tail = np.zeros(2), 0.0
-    sum_row, sums_at = -1, 0
-    before_sums = np.zeros(banks)
-    part_until = np.zeros(len(beside_starts) - 1)
-    port_from, port_until = np.zeros(6), np.zeros(6)
-    opened = np.full(len(members_starts) - 1, -1.0)
-    opened_by = np.full(len(members_starts) - 1, -1, np.int64)
-    table, table_loads, throttled, latest = 0, 0, 0.0, 0.0
-    for i in range(len(template_ids)):
+    latest, throttled, ring_tail, furthest = ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST]
+    table, table_loads, sum_row, sums_at = counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT]
+    some_overlap, some_closed = len(overlaps) > 0, len(closed) > 0
+    some_groups, some_ends, some_held = len(groups) > 0, len(end_rows) > 0, len(held_ns) > 0
+    most_gaps, reaches_ns = low.shape[1] - 2, (len(slices) - SLICES_AHEAD) * slice_ns
+    stop = len(template_ids)
+    for i in range(row, len(template_ids)):
         t = template_ids[i]
         resource, kind, busy = resources[t], kinds[t], busies[t]
+        if gaps[resource] > most_gaps:
+            stop = i
+            break
+        # all after `furthest` is idle: a transfer ends within its own time, and as much again for what gives way
+        if kind == TRANSFER and furthest + busy + moves[t, 0] + 2.0 * moves[t, 1] > reaches_ns:
+            stop = i
+            break
         ready, cause = 0.0, -1
         # what it waits for
         for k in range(read_starts[i], read_starts[i + 1]):
             region = read[k]
-            if visible[region] > ready:
-                ready, cause = visible[region], writer[region]
-            for j in range(overlap_starts[region], overlap_starts[region + 1]):
-                other = overlaps[j]
-                if visible[other] > ready:
-                    ready, cause = visible[other], writer[other]
+            if times[region, VISIBLE] > ready:
+                ready, cause = times[region, VISIBLE], rows[region, WRITER]
+            if some_overlap:
+                for j in range(overlap_starts[region], overlap_starts[region + 1]):
+                    other = overlaps[j]
+                    if times[other, VISIBLE] > ready:
+                        ready, cause = times[other, VISIBLE], rows[other, WRITER]
+        seen_by_me = TO_TENSOR if kind == ACCUMULATE else VISIBLE
         for k in range(written_starts[i], written_starts[i + 1]):
             region = written[k]
-            when = visible_to_tensor[region] if kind == ACCUMULATE else visible[region]
-            if when > ready:
-                ready, cause = when, writer[region]
-            if read_until[region] > ready:
-                ready, cause = read_until[region], reader[region]
-            for j in range(overlap_starts[region], overlap_starts[region + 1]):
-                other = overlaps[j]
-                when = visible_to_tensor[other] if kind == ACCUMULATE else visible[other]
-                if when > ready:
-                    ready, cause = when, writer[other]
-                if read_until[other] > ready:
-                    ready, cause = read_until[other], reader[other]
-        for k in range(closed_starts[i], closed_starts[i + 1]):
-            region = closed[k]
-            if visible[region] > ready:
-                ready, cause = visible[region], writer[region]
-            if read_until[region] > ready:
-                ready, cause = read_until[region], reader[region]
-        if held_ns[i] > ready:
+            if times[region, seen_by_me] > ready:
+                ready, cause = times[region, seen_by_me], rows[region, WRITER]
+            if times[region, READ_UNTIL] > ready:
+                ready, cause = times[region, READ_UNTIL], rows[region, READER]
+            if some_overlap:
+                for j in range(overlap_starts[region], overlap_starts[region + 1]):
+                    other = overlaps[j]
+                    if times[other, seen_by_me] > ready:
+                        ready, cause = times[other, seen_by_me], rows[other, WRITER]
+                    if times[other, READ_UNTIL] > ready:
+                        ready, cause = times[other, READ_UNTIL], rows[other, READER]
+        if some_closed:
+            for k in range(closed_starts[i], closed_starts[i + 1]):
+                region = closed[k]
+                if times[region, VISIBLE] > ready:
+                    ready, cause = times[region, VISIBLE], rows[region, WRITER]
+                if times[region, READ_UNTIL] > ready:
+                    ready, cause = times[region, READ_UNTIL], rows[region, READER]
+        if some_held and held_ns[i] > ready:
             ready, cause = held_ns[i], -1
-        for k in range(group_starts[i], group_starts[i + 1]):
-            group = groups[k]
-            if opened[group] < 0.0:
-                when, who = 0.0, -1
-                for j in range(members_starts[group], members_starts[group + 1]):
-                    region = members[j]
-                    if visible[region] > when:
-                        when, who = visible[region], writer[region]
-                    if read_until[region] > when:
-                        when, who = read_until[region], reader[region]
-                opened[group], opened_by[group] = when, who
-            if opened[group] > ready:
-                ready, cause = opened[group], opened_by[group]
-        for k in range(end_starts[i], end_starts[i + 1]):
-            before = end_rows[k]
-            if ends[before] > ready:
-                ready, cause = ends[before], before
+        if some_groups:
+            for k in range(group_starts[i], group_starts[i + 1]):
+                group = groups[k]
+                if opened[group] < 0.0:
+                    when, who = 0.0, -1
+                    for j in range(members_starts[group], members_starts[group + 1]):
+                        region = members[j]
+                        if times[region, VISIBLE] > when:
+                            when, who = times[region, VISIBLE], rows[region, WRITER]
+                        if times[region, READ_UNTIL] > when:
+                            when, who = times[region, READ_UNTIL], rows[region, READER]
+                    opened[group], opened_by[group] = when, who
+                if opened[group] > ready:
+                    ready, cause = opened[group], opened_by[group]
+        if some_ends:
+            for k in range(end_starts[i], end_starts[i + 1]):
+                before = end_rows[k]
+                if ends[before] > ready:
+                    ready, cause = ends[before], before
 
         # what its engine adds
         tail = tails[resource]
@@ -424,14 +369,9 @@ def one_pass(
 
         # where it fits
         begun = 0.0
-        if gaps[resource] + 2 > capacity:
-            wider, higher = np.zeros((RESOURCES, 2 * capacity)), np.zeros((RESOURCES, 2 * capacity))
-            wider[:, :capacity] = low
-            higher[:, :capacity] = high
-            low, high, capacity = wider, higher, 2 * capacity
         if resource == SOFTWARE:
-            begun, written_by, gaps[SOFTWARE], ring_tail = written_descriptors(
-                earliest, busy, int(moves[t, 4]), ring_ends, low[SOFTWARE], high[SOFTWARE], gaps[SOFTWARE], ring_tail
+            begun, written_by, ring_tail = written_descriptors(
+                earliest, busy, int(moves[t, 4]), ring_ends, low, high, gaps, ring_tail
             )
             start = written_by - busy
             busy = written_by - begun
@@ -455,9 +395,10 @@ def one_pass(
             if may_fill and count > 0 and high[resource, count - 1] >= earliest + busy:
                 if resource == TENSOR and before_sums[sums_at] > earliest:
                     earliest = before_sums[sums_at]
-                start, gaps[resource] = filled_gap(
-                    low[resource], high[resource], count, earliest, busy, smallest[resource]
-                )
+                k = gap_for(low, high, resource, count, earliest, busy)
+                if k < count:
+                    start = max(low[resource, k], earliest)
+                    gaps[resource] = gap_filled(low, high, resource, count, k, start, start + busy, smallest[resource])
             if start < 0.0:
                 start = tail
                 tails[resource] = start + busy
@@ -468,7 +409,9 @@ def one_pass(
             if not same_regions(sum_row, i, written_starts, written):
                 sum_row = i
                 before_sums[sums_at] = tails[resource]
-                sums_at = (sums_at + 1) % banks
+                sums_at += 1
+                if sums_at == len(before_sums):
+                    sums_at = 0
             if part >= 0:
                 done = start + hold
                 if done > part_until[part]:
@@ -476,10 +419,21 @@ def one_pass(
         elif kind == TRANSFER:
             if resource == SOFTWARE:
                 issues[i] = begun
-            start, done, slices, skips, each = booked(
-                start + moves[t, 0], int(moves[t, 2]), int(moves[t, 3]), moves[t, 1], int(moves[t, 4]),
-                slice_ns, slices, skips, length, each, put_off_until,
-            )  # fmt: skip
+            at, lasts, first, last, side = (
+                start + moves[t, 0],
+                moves[t, 1],
+                int(moves[t, 2]),
+                int(moves[t, 3]),
+                int(moves[t, 4]),
+            )
+            if last - first + 1 != each.shape[1]:
+                start, done = booked_some(at, first, last, lasts, slice_ns, slices, each)
+            else:
+                start, done, put_off = booked_all(at, lasts, side, 0.5, slice_ns, slices, skips)
+                if put_off > FULL_NS:
+                    _, until, _ = booked_all(done, put_off, 1 - side, 0.0, slice_ns, slices, skips)
+                    if until > ns[PUT_OFF_UNTIL]:
+                        ns[PUT_OFF_UNTIL] = until
         for k in range(3):
             slot = ports[t, k]
             if slot < 0:
@@ -490,22 +444,95 @@ def one_pass(
         # who waits for it
         for k in range(read_starts[i], read_starts[i + 1]):
             region = read[k]
-            if done > read_until[region]:
-                read_until[region], reader[region] = done, i
+            if done > times[region, READ_UNTIL]:
+                times[region, READ_UNTIL], rows[region, READER] = done, i
         forwarded = done if kind >= MATMUL else seen
         for k in range(written_starts[i], written_starts[i + 1]):
             region = written[k]
-            visible[region], visible_to_tensor[region], writer[region] = seen, forwarded, i
+            times[region, VISIBLE], times[region, TO_TENSOR], rows[region, WRITER] = seen, forwarded, i
         starts[i], ends[i], readies[i], causes[i] = start, done, ready, cause
         if seen > latest:
             latest = seen
-    until = put_off_until[0]
+        furthest = max(furthest, kept, done, seen, ns[PUT_OFF_UNTIL])
+    ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST] = latest, throttled, ring_tail, furthest
+    counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT] = table, table_loads, sum_row, sums_at
+    return stop
+
+
+def one_pass(
+    template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
+    Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
+    Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
+    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
+    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
+    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes:
+    Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
+) -> tuple[float, int, float, Array, Array, Array]:  # fmt: skip
+    """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled, slices, skips, each).
+
+    `moves`: by template, start_ns, engine_ns, first engine, last engine, outward. `ports`: by template, its own slots,
+    -1 after the last; the other user's is the one beside it. `held_ns`: by row, or nothing. The last five are memory to
+    work in, of which slices, skips and each (by slice) come back larger where they do not do: for the next pass.
+    """
+    groupings, engines = len(members_starts) - 1, each.shape[1]
+    times[:] = 0.0
+    rows[:] = -1
+    slices[:] = 0.0
+    each[:] = 0.0
+    for k in range(len(skips)):
+        skips[k, 0] = skips[k, 1] = k
+    low, high = np.zeros((RESOURCES, 4 * GAPS_KEPT)), np.zeros((RESOURCES, 4 * GAPS_KEPT))
+    tails, gaps = np.zeros(RESOURCES), np.zeros(RESOURCES, np.int64)
+    ring_ends, before_sums, part_until = np.zeros(2), np.zeros(banks), np.zeros(len(beside_starts) - 1)
+    port_from, port_until = np.zeros(6), np.zeros(6)
+    opened, opened_by = np.full(groupings, -1.0), np.full(groupings, -1, np.int64)
+    ns, counts = np.zeros(5), np.zeros(4, np.int64)
+    counts[SUM_ROW] = -1
+    longest, some_apart = 0.0, False
+    for t in range(len(kinds)):
+        if kinds[t] == TRANSFER:
+            longest = max(longest, busies[t] + moves[t, 0] + 2.0 * moves[t, 1])
+            some_apart = some_apart or moves[t, 3] - moves[t, 2] + 1 != engines
+    for k in range(len(held_ns)):
+        ns[FURTHEST] = max(ns[FURTHEST], held_ns[k])
+    row = 0
+    while True:
+        row = walked(
+            row, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts,
+            beside, read_starts, read, written_starts, written, overlap_starts, overlaps, closed_starts, closed,
+            group_starts, groups, members_starts, members, end_starts, end_rows, held_ns, tensor_waits, is_cold,
+            smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes, times, rows, tails, low,
+            high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from, port_until, opened,
+            opened_by, ns, counts,
+        )  # fmt: skip
+        if row == len(template_ids):
+            break
+        if gaps.max() + 2 > low.shape[1]:
+            wider, higher = np.zeros((RESOURCES, 2 * low.shape[1])), np.zeros((RESOURCES, 2 * low.shape[1]))
+            wider[:, : low.shape[1]] = low
+            higher[:, : low.shape[1]] = high
+            low, high = wider, higher
+        wanted = int((ns[FURTHEST] + longest) / slice_ns) + 2 * SLICES_AHEAD
+        if wanted > len(slices):
+            old = len(slices)
+            wanted = max(wanted, 2 * old)
+            more, further = np.zeros((wanted, 4)), np.empty((wanted, 2), np.int64)
+            more[:old] = slices
+            further[:old] = skips
+            for k in range(old, wanted):
+                further[k, 0] = further[k, 1] = k
+            slices, skips = more, further
+            if some_apart:
+                apart = np.zeros((wanted, engines))
+                apart[:old] = each
+                each = apart
+    until = ns[PUT_OFF_UNTIL]
     index = int(until / slice_ns)
     if until == index * slice_ns:
         index -= 1
-    if 0 <= index < length[0]:
+    if 0 <= index < len(slices):
         until = max(until, index * slice_ns + slices[index, ALL])
-    return max(latest, until), table_loads, throttled
+    return max(ns[LATEST], until), counts[TABLE_LOADS], ns[THROTTLED], slices, skips, each
 
 
 def fetched_transfers(

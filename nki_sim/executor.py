@@ -216,7 +216,7 @@ def execute_counting(
         raise NkiValidationError(f"{program.kernel_name} takes {len(program.inputs)} tensors, got {len(inputs)}")
     budget = _Budget(program, limit_s)
     cores = [_Core(each, number, budget, unwritten) for number, each in enumerate((program, *program.peers))]
-    shared = [cores[0].new(a) for a in program.allocations if a.region is MemoryRegion.shared_hbm]
+    shared = [cores[0].new(a) for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
     for core in cores:
         core.bind(inputs, shared)
     streams = [core.run() for core in cores]
@@ -301,7 +301,7 @@ class _Core:
     def bind(self, inputs: Sequence[np.ndarray], shared: list[Storage]) -> None:
         program = self.program
         if self.program.peers or self.number:
-            own = [i for i, a in enumerate(program.allocations) if a.region is MemoryRegion.shared_hbm]
+            own = [a.id for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
             for at, storage in zip(own, shared):
                 self.storages[at] = storage
         if self.number:

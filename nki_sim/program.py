@@ -8,18 +8,18 @@ operand). A program can be stored, shipped, executed on arrays and timed without
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from itertools import count
 from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim import compiled
+from nki_sim.allocations import Allocations
 from nki_sim.dtypes import DType
 from nki_sim.memory import Allocation, MemoryRegion
 from nki_sim.patterns import Pattern
@@ -212,11 +212,25 @@ class Sites:
     of_buffer: np.ndarray
     """int64 [allocations]: number of its site."""
     examples: tuple[Allocation, ...]
-    """By site, one of its buffers."""
+    """By site, one of its kinds."""
 
     def each(self, value: Callable[[Allocation], int]) -> np.ndarray:
         """int64 [allocations]: what `value` says of each buffer, asked once for each site."""
         return np.array([value(example) for example in self.examples], np.int64)[self.of_buffer]
+
+
+@dataclass(frozen=True)
+class Uses:
+    """All int64 [allocations]."""
+
+    first: np.ndarray
+    """The first row that touches it; the number of rows if none does."""
+    last: np.ndarray
+    """The last one, loops not regarded; -1 if none does."""
+    touches: np.ndarray
+    """Operands that it is."""
+    writes: np.ndarray
+    """Those of them that are written."""
 
 
 _SITE = itemgetter(*map(Allocation._fields.index, ("region", "shape", "dtype", "line", "address")))
@@ -228,7 +242,7 @@ class Program:
     machine: str
     """What it was traced for, a key of `nki_sim.machine.MACHINES`."""
     templates: tuple[Template, ...]
-    allocations: tuple[Allocation, ...]
+    allocations: Allocations
     template_ids: np.ndarray
     """int32 [instructions]"""
     operand_starts: np.ndarray
@@ -256,16 +270,22 @@ class Program:
         An edge holds between the first copies of its two rows, and goes where one of them does. `operand_data`
         replaces the whole stream's.
         """
-        counts = np.diff(self.operand_starts)[order]
-        starts = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
-        operands = np.repeat(self.operand_starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
-        first_copy = np.full(len(self) + 1, -1, np.int64)
-        first_copy[order[::-1]] = np.arange(len(order))[::-1]
+        data = self.operand_data if operand_data is None else operand_data
+        core = compiled.functions()
+        if core is None:
+            counts = np.diff(self.operand_starts)[order]
+            starts = np.zeros(len(order) + 1, np.int64)
+            np.cumsum(counts, out=starts[1:])
+            data = data[np.repeat(self.operand_starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])]
+        else:
+            starts, data = core.gathered(*map(compiled.flat, (order, self.operand_starts, data)))
+        first_copy = np.full(len(self) + 1 if self.edges else 0, -1, np.int64)
+        if self.edges:
+            first_copy[order[::-1]] = np.arange(len(order))[::-1]
         changed = {
             "template_ids": self.template_ids[order],
             "operand_starts": starts,
-            "operand_data": (self.operand_data if operand_data is None else operand_data)[operands],
+            "operand_data": data,
             "edges": tuple(
                 Edge(int(first_copy[edge.before]), int(first_copy[edge.after]))
                 for edge in self.edges
@@ -273,19 +293,17 @@ class Program:
             ),
             "loops": (),
         }
-        found = Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
-        found.__dict__["sites"] = self.sites  # of the same buffers
-        return found
+        return Program(**{f.name: changed.get(f.name, getattr(self, f.name)) for f in fields(Program)})
 
     @cached_property
     def sites(self) -> Sites:
         """Its buffers by what they have in common."""
-        numbers: defaultdict[tuple[object, ...], int] = defaultdict(count().__next__)
-        total = len(self.allocations)
-        of_buffer = np.fromiter(map(numbers.__getitem__, map(_SITE, self.allocations)), np.int64, total)
-        first = np.zeros(len(numbers), np.int64)
-        first[of_buffer[::-1]] = np.arange(total)[::-1]  # the last assignment to an index stays
-        return Sites(of_buffer, tuple(self.allocations[buffer] for buffer in first.tolist()))
+        examples: dict[tuple[object, ...], Allocation] = {}
+        for kind in self.allocations.kinds:
+            examples.setdefault(_SITE(kind), kind)
+        numbers = {site: number for number, site in enumerate(examples)}
+        of_kind = np.array([numbers[_SITE(kind)] for kind in self.allocations.kinds], np.int64)
+        return Sites(of_kind[self.allocations.kind_of], tuple(examples.values()))
 
     @cached_property
     def operand_rows(self) -> np.ndarray:
@@ -307,13 +325,27 @@ class Program:
         return self.of_operands([[o.access != "r" for o in t.operands] for t in self.templates]).astype(np.bool_)
 
     @cached_property
+    def uses(self) -> Uses:
+        """Who touches its buffers, in the order of the rows."""
+        count = len(self.allocations)
+        core = compiled.functions()
+        if core is not None:
+            bases = np.cumsum([0] + [len(template.operands) for template in self.templates])[:-1]
+            writes = np.array([o.access != "r" for template in self.templates for o in template.operands], np.bool_)
+            stream = (self.template_ids, self.operand_starts, self.operand_data)
+            return Uses(*core.uses_of(*map(compiled.flat, stream), bases, writes, count))
+        rows, buffers = self.operand_rows, self.operand_data[:, 0]
+        first, last = np.full(count, len(self), np.int64), np.full(count, -1, np.int64)
+        last[buffers] = rows  # rows ascend, and the last assignment to an index stays
+        first[buffers[::-1]] = rows[::-1]
+        touches = np.bincount(buffers, minlength=count)
+        return Uses(first, last, touches, np.bincount(buffers[self.writes], minlength=count))
+
+    @cached_property
     def last_use(self) -> np.ndarray:
         """int64 [allocations]: the last row that touches it (a loop's last one, if it was touched before
         the loop as well), -1 if none does."""
-        rows = self.operand_rows
-        buffers = self.operand_data[:, 0]
-        last = np.full(len(self.allocations), -1, np.int64)
-        last[buffers] = rows  # rows ascend, and the last assignment to an index stays
+        last = self.uses.last.copy() if self.loops else self.uses.last
         for loop in reversed(self.loops):
             for bound in (loop.lower, loop.upper):
                 if bound.register is not None:
@@ -325,10 +357,7 @@ class Program:
             last[carried] = loop.end - 1
         return last
 
-    @cached_property
+    @property
     def first_use(self) -> np.ndarray:
         """int64 [allocations]: the first row that touches it; the number of rows if none does."""
-        rows = self.operand_rows
-        first = np.full(len(self.allocations), len(self), np.int64)
-        first[self.operand_data[::-1, 0]] = rows[::-1]
-        return first
+        return self.uses.first

@@ -10,15 +10,15 @@ counted before it is looked at, and every instruction keeps its opcode's contrac
 from __future__ import annotations
 
 import json
-import marshal
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from nki_sim.allocations import Allocations
 from nki_sim.array_tiles import check_array_tiles
 from nki_sim.attributes import decode_attrs, encode_attrs
 from nki_sim.collector import collector_resting
@@ -34,7 +34,7 @@ from nki_sim.passes import LOOPS_DEEP, MOST_ROWS, loops_inside
 from nki_sim.program import Bound, Edge, Engine, Loop, Operand, Program, Template, TensorRef
 from nki_sim.stream import check_first_contents, check_stream, span
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MAGIC = b"NKIPROG\n"
 MOST_HEADER_BYTES = 48_000_000
 """The largest of the shipped seeds needs an eighth; parsed, it may take twenty times as much memory."""
@@ -51,7 +51,13 @@ _ENTRIES = {
 """At most, of each list of the header."""
 _MOST_TEXT = 1_000
 """Characters of a name."""
-_ARRAYS = {"template_ids": "<i4", "operand_starts": "<i8", "operand_data": "<i8"}
+_ARRAYS = {
+    "template_ids": "<i4",
+    "operand_starts": "<i8",
+    "operand_data": "<i8",
+    "allocation_kinds": "<i4",
+    "allocated_at": "<i8",
+}
 _INT_LIMIT = 1 << 48
 _HEADER = {"version", "kernel_name", "machine", "source_file", "returns_tuple", *_ENTRIES}
 
@@ -84,7 +90,17 @@ def dumps(program: Program) -> bytes:
 
 def _dumps(program: Program) -> bytes:
     arrays: list[tuple[str, np.ndarray]] = [
-        (name, np.ascontiguousarray(getattr(program, name), kind)) for name, kind in _ARRAYS.items()
+        (name, np.ascontiguousarray(column, kind))
+        for (name, kind), column in zip(
+            _ARRAYS.items(),
+            (
+                program.template_ids,
+                program.operand_starts,
+                program.operand_data,
+                program.allocations.kind_of,
+                program.allocations.allocated_at,
+            ),
+        )
     ]
     for number in sorted(program.constants):
         contents = np.ascontiguousarray(program.constants[number]).reshape(-1).view(np.uint8)
@@ -98,7 +114,7 @@ def _dumps(program: Program) -> bytes:
         "source_file": program.source_file,
         "returns_tuple": program.returns_tuple,
         "templates": [template_to_json(template) for template in program.templates],
-        "allocations": _allocations_to_json(program.allocations),
+        "allocations": [_kind_to_json(kind) for kind in program.allocations.kinds],
         "inputs": [_ref_to_json(ref) for ref in program.inputs],
         "outputs": [_ref_to_json(ref) for ref in program.outputs],
         "loops": [_loop_to_json(loop) for loop in program.loops],
@@ -140,7 +156,9 @@ def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
     count = len(arrays["template_ids"])
     if count > MOST_ROWS or len(arrays["operand_data"]) > MOST_OPERANDS:
         raise ProgramFormatError(f"{count:,} instructions, more than {MOST_ROWS:,}, or too many operands of them")
-    allocations = _allocations(reader.list("allocations"), hbm_bytes)
+    allocations = _allocations(
+        reader.list("allocations"), arrays["allocation_kinds"], arrays["allocated_at"], hbm_bytes
+    )
     program = Program(
         kernel_name=reader.text("kernel_name"),
         machine=named,
@@ -169,9 +187,9 @@ def _loads(data: bytes, machine: str | None, may_have_peers: bool) -> Program:
         check_in_place(program)
     except NkiError as error:
         raise ProgramFormatError(str(error)) from None
-    shared = [(a.shape, a.dtype) for a in allocations if a.region is MemoryRegion.shared_hbm]
+    shared = [(a.shape, a.dtype) for a in allocations.in_region(MemoryRegion.shared_hbm)]
     for peer in program.peers:
-        if shared != [(a.shape, a.dtype) for a in peer.allocations if a.region is MemoryRegion.shared_hbm]:
+        if shared != [(a.shape, a.dtype) for a in peer.allocations.in_region(MemoryRegion.shared_hbm)]:
             raise ProgramFormatError("the cores' shared_hbm buffers differ")
     return program
 
@@ -217,7 +235,7 @@ def _loop_to_json(loop: Loop) -> list[Any]:
     return [loop.kind, loop.start, loop.end, loop.counter, *bounds, loop.step, loop.next]
 
 
-def _loops(entries: list[Any], rows: int, allocations: tuple[Allocation, ...]) -> tuple[Loop, ...]:
+def _loops(entries: list[Any], rows: int, allocations: Allocations) -> tuple[Loop, ...]:
     loops: list[Loop] = []
     for entry in entries:
         kind, start, end, counter, lower, upper, step, following = _fields(
@@ -311,7 +329,7 @@ def _arrays(reader: _Reader, data: bytes, at: int) -> dict[str, np.ndarray]:
     return found
 
 
-def _constants(arrays: dict[str, np.ndarray], allocations: tuple[Allocation, ...]) -> dict[int, np.ndarray]:
+def _constants(arrays: dict[str, np.ndarray], allocations: Allocations) -> dict[int, np.ndarray]:
     constants: dict[int, np.ndarray] = {}
     for name, contents in arrays.items():
         if not name.startswith("constant "):
@@ -353,55 +371,39 @@ def _member(kind: type[Enum], name: str, what: str) -> Any:
     return kind[name]
 
 
-_AT = Allocation._fields.index("allocated_at")
-"""Where it stands; in the file one place earlier, since the number of a buffer is its place in the list."""
+def _kind_to_json(kind: Allocation) -> list[Any]:
+    address = None if kind.address is None else [int(n) for n in kind.address]
+    return [kind.region.name, list(kind.shape), str(kind.dtype), kind.name, kind.line, address]
 
 
-def _allocations_to_json(allocations: Sequence[Allocation]) -> list[list[Any]]:
-    """Loops make buffers by the hundred thousand that differ in when they are made alone."""
-    alike: dict[tuple[Any, ...], list[Any]] = {}
-    found = []
-    for a in allocations:
-        known = alike.get(key := (*a[1:_AT], a.address))
-        if known is None:
-            address = None if a.address is None else [int(n) for n in a.address]
-            known = alike[key] = [a.region.name, list(a.shape), str(a.dtype), a.name, a.line, 0, address]
-        entry = known.copy()
-        entry[_AT - 1] = a.allocated_at
-        found.append(entry)
-    return found
-
-
-def _allocations(entries: list[Any], hbm_bytes: int) -> tuple[Allocation, ...]:
-    """All of them; what is alike but for when it is made is checked once."""
-    alike: dict[bytes, tuple[tuple[Any, ...], tuple[Any, ...], int]] = {}
-    found: list[Allocation] = []
-    off_chip, place, length = 0, _AT - 1, len(Allocation._fields) - 1
-    for number, entry in enumerate(entries):
-        if type(entry) is not list or len(entry) != length or type(entry[place]) is not int:
-            raise ProgramFormatError(f"buffer {number}: expected {length} fields, of their kinds")
-        at = entry[place]
-        if not -_INT_LIMIT <= at <= _INT_LIMIT:
-            raise ProgramFormatError(f"buffer {number}: unexpected value {at}")
-        entry[place] = 0
-        key = marshal.dumps(entry, 2)  # unlike a comparison, it tells 1 from True
-        known = alike.get(key)
-        if known is None:
-            made = _allocation(number, entry, hbm_bytes)
-            held = 0 if made.region.on_chip else made.nbytes
-            known = alike[key] = made[1:_AT], made[_AT + 1 :], held
-        before, after, held = known
-        off_chip += held
-        found.append(tuple.__new__(Allocation, (number, *before, at, *after)))
+def _allocations(entries: list[Any], kind_of: np.ndarray, at: np.ndarray, hbm_bytes: int) -> Allocations:
+    """All of them. `entries`: their kinds; `kind_of`, `at`: by buffer, its kind and when it is made."""
+    if kind_of.ndim != 1 or at.shape != kind_of.shape or len(kind_of) > _ENTRIES["allocations"]:
+        raise ProgramFormatError(
+            f"buffers of shapes {kind_of.shape} and {at.shape} do not belong together, or too many"
+        )
+    kinds = tuple(_kind(number, entry, hbm_bytes) for number, entry in enumerate(entries))
+    if len(set(kinds)) != len(kinds):
+        raise ProgramFormatError("a kind of buffers is there twice")
+    if len(kind_of) and (kind_of.min() < 0 or kind_of.max() >= len(kinds)):
+        raise ProgramFormatError(f"a buffer is of a kind outside 0..{len(kinds) - 1}")
+    first = np.full(len(kinds), len(kind_of))
+    first[kind_of[::-1]] = np.arange(len(kind_of))[::-1]  # the last assignment to an index stays
+    if (np.diff(first, append=len(kind_of)) <= 0).any():
+        raise ProgramFormatError("kinds of buffers are not in the order of their first buffers")
+    if len(at) and (at.min() < 0 or at.max() > _INT_LIMIT):
+        raise ProgramFormatError("a buffer is made before the program begins, or never")
+    counts = np.bincount(kind_of, minlength=len(kinds)).tolist()
+    off_chip = sum(kind.nbytes * count for kind, count in zip(kinds, counts) if not kind.region.on_chip)
     if off_chip > hbm_bytes:
         raise ProgramFormatError(f"HBM buffers take {off_chip} bytes, more than the device's {hbm_bytes}")
-    return tuple(found)
+    return Allocations(kinds, kind_of, at)
 
 
-def _allocation(number: int, entry: Any, hbm_bytes: int) -> Allocation:
-    what = f"buffer {number}"
-    region_name, shape, dtype_name, name, line, at, address = _fields(
-        entry, (str, list, str, str, int, int, (list, type(None))), what
+def _kind(number: int, entry: Any, hbm_bytes: int) -> Allocation:
+    what = f"kind {number} of buffers"
+    region_name, shape, dtype_name, name, line, address = _fields(
+        entry, (str, list, str, str, int, (list, type(None))), what
     )
     region = _member(MemoryRegion, region_name, what)
     if len(shape) > MOST_DIMENSIONS or any(type(n) is not int or not 0 < n < _INT_LIMIT for n in shape):
@@ -416,14 +418,14 @@ def _allocation(number: int, entry: Any, hbm_bytes: int) -> Allocation:
         layout(region, tuple(shape), dtype)
     except NkiError as error:
         raise ProgramFormatError(f"{what}: {error}") from None
-    return Allocation(number, region, tuple(shape), dtype, name, line, at, None if address is None else tuple(address))
+    return Allocation(0, region, tuple(shape), dtype, name, line, 0, None if address is None else tuple(address))
 
 
 def _ref_to_json(ref: TensorRef) -> list[Any]:
     return [ref.allocation, ref.offset, _pattern_to_json(ref.pattern), str(ref.dtype)]
 
 
-def _input(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
+def _input(entry: Any, allocations: Allocations) -> TensorRef:
     """A whole tensor in HBM, as the caller has it."""
     ref = _ref(entry, allocations)
     allocation = allocations[ref.allocation]
@@ -433,7 +435,7 @@ def _input(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
     return ref
 
 
-def _output(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
+def _output(entry: Any, allocations: Allocations) -> TensorRef:
     """A view of a tensor in HBM, none of whose elements is there twice."""
     ref = _ref(entry, allocations)
     allocation = allocations[ref.allocation]
@@ -444,7 +446,7 @@ def _output(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
     return ref
 
 
-def _ref(entry: Any, allocations: tuple[Allocation, ...]) -> TensorRef:
+def _ref(entry: Any, allocations: Allocations) -> TensorRef:
     number, offset, pattern_json, dtype_name = _fields(entry, (int, int, list, str), "tensor reference")
     if not 0 <= number < len(allocations):
         raise ProgramFormatError(f"tensor reference names buffer {number} of {len(allocations)}")

@@ -36,7 +36,7 @@ class Access:
 
 def shared_buffers(program: Program) -> list[Allocation]:
     """In the order of allocation: the nth of every core is the same memory."""
-    return [a for a in program.allocations if a.region is MemoryRegion.shared_hbm]
+    return program.allocations.in_region(MemoryRegion.shared_hbm)
 
 
 def exchanged(programs: Sequence[Program]) -> set[int]:

@@ -119,57 +119,52 @@ def find_regions(program: Program) -> Regions:
     if not len(counts) or not operands:
         none, nothing = Lists.empty(len(program)), np.zeros(0, np.int64)
         return Regions(none, none, Lists.empty(0), nothing, nothing, nothing)
-    rows = program.operand_rows
-    number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
-    buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
-
-    written = np.zeros(len(program.allocations), np.bool_)
     writes = np.array([operand.access != "r" for operand in operands])
-    written[buffers[writes[number]]] = True
-    on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
-    tracked = (written | on_chip)[buffers]
-
     shapes: dict[tuple[object, ...], int] = {}
     shape_of = np.array([shapes.setdefault(_shape_key(operand), len(shapes)) for operand in operands])
     example: dict[int, Operand] = {}
     for operand, shape in zip(operands, shape_of.tolist()):
         example.setdefault(shape, operand)
+    on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
 
-    fine = numbered(buffers[tracked] * len(shapes) + shape_of[number][tracked], offsets[tracked])
-    first, ids = in_order(fine)
-    region_of = np.full(len(rows), _NO_REGION, np.int64)
-    region_of[tracked] = ids
-
-    region_buffer, region_shape, region_offset = (
-        column[tracked][first] for column in (buffers, shape_of[number], offsets)
-    )
-
-    overlapping = _all_overlaps(
-        program, written, (region_buffer, region_shape, region_offset), lambda shape: example[shape]
-    )
-    reading = ~writes[number] & tracked
-    writing = writes[number] & tracked
-    return Regions(
-        Lists.by_row(rows[reading], region_of[reading], len(program)),
-        Lists.by_row(rows[writing], region_of[writing], len(program)),
-        overlapping,
-        region_buffer,
-        region_shape,
-        region_offset,
-    )
-
-
-def in_order(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(by distinct key, ascending: the first entry that has it; by entry: which of them its key is), int64."""
     core = compiled.functions()
     if core is None:
-        _, first, ids = np.unique(keys, return_index=True, return_inverse=True)
-        return first, ids.reshape(-1)
-    numbers, first = core.numbers_of(keys)
-    order = np.argsort(keys[first])
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[numbers]
+        reads, written_to, of_region, written = _in_order(program, bases, writes, shape_of, on_chip)
+    else:
+        ids, data = compiled.flat(program.template_ids), compiled.flat(program.operand_data)
+        *lists, buffers, shape_numbers, offsets, written = core.regions_of(
+            ids, compiled.flat(starts), data, bases, writes, shape_of, on_chip
+        )
+        reads, written_to, of_region = Lists(*lists[:2]), Lists(*lists[2:]), (buffers, shape_numbers, offsets)
+    overlapping = _all_overlaps(program, written, of_region, lambda shape: example[shape])
+    return Regions(reads, written_to, overlapping, *of_region)
+
+
+def _in_order(
+    program: Program, bases: np.ndarray, writes: np.ndarray, shapes: np.ndarray, on_chip: np.ndarray
+) -> tuple[Lists, Lists, tuple[np.ndarray, ...], np.ndarray]:
+    """(the regions that each row reads, those it writes; buffers, shapes and offsets of all; by buffer, is it written?)
+
+    `bases`: by template, where its operands begin in `writes` and `shapes`; `on_chip`: by buffer.
+    """
+    rows, starts = program.operand_rows, program.operand_starts
+    number = bases[program.template_ids[rows]] + (np.arange(len(rows)) - starts[rows])
+    buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
+    written = np.zeros(len(program.allocations), np.bool_)
+    written[buffers[writes[number]]] = True
+    tracked = (written | on_chip)[buffers]
+    fine = numbered(buffers[tracked] * (int(shapes.max()) + 1) + shapes[number][tracked], offsets[tracked])
+    _, first, ids = np.unique(fine, return_index=True, return_inverse=True)
+    region_of = np.full(len(rows), _NO_REGION, np.int64)
+    region_of[tracked] = ids.reshape(-1)
+    of_region = tuple(column[tracked][first] for column in (buffers, shapes[number], offsets))
+    reading, writing = ~writes[number] & tracked, writes[number] & tracked
+    return (
+        Lists.by_row(rows[reading], region_of[reading], len(program)),
+        Lists.by_row(rows[writing], region_of[writing], len(program)),
+        of_region,
+        written,
+    )
 
 
 def numbered(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
@@ -201,30 +196,22 @@ def _all_overlaps(
 ) -> Lists:
     """By region, those that share bytes with it; nothing where nobody writes. `regions`: buffer, shape, offset."""
     region_buffer, region_shape, region_offset = regions
-    several, begins, lengths = np.unique(region_buffer, return_index=True, return_counts=True)
-    chosen = (lengths > 1) & written[several]
-    partition_bytes, nbytes = (
-        program.sites.each(size)[several[chosen]].tolist() for size in (lambda a: a.partition_bytes, lambda a: a.nbytes)
-    )
-    known: dict[tuple[object, ...], tuple[list[int], Lists]] = {}
-    """By what tells buffers with the same views apart from others: where their regions begin, and who overlaps."""
+    begins = np.flatnonzero(np.diff(region_buffer, prepend=-1))  # of each buffer that has any; they ascend
+    ends = np.append(begins[1:], len(region_buffer))
+    chosen = (ends - begins > 1) & written[region_buffer[begins]]
+    begins, ends = begins[chosen], ends[chosen]
     left = _MOST_OVERLAPS
-    for buffer, begin, length, *sizes in zip(
-        several[chosen].tolist(), begins[chosen].tolist(), lengths[chosen].tolist(), partition_bytes, nbytes
-    ):
-        here = slice(begin, begin + length)
-        key = (*sizes, region_shape[here].tobytes(), region_offset[here].tobytes())
-        if key not in known:
-            views = [
-                (example(shape), region_offset[here][region_shape[here] == shape])
-                for shape in dict.fromkeys(region_shape[here].tolist())  # which ascend
-            ]
-            pairs = _overlapping(program.allocations[buffer], views, left)
-            left -= len(pairs.values)
-            known[key] = [], pairs
-        known[key][0].append(begin)
+    alike: list[tuple[np.ndarray, Lists]] = []
+    """Of buffers with the same views: where their regions begin, and who overlaps."""
+    for members in _with_same_views(program, begins, ends, regions):
+        begin, end = int(begins[members[0]]), int(ends[members[0]])
+        shapes, offsets = region_shape[begin:end], region_offset[begin:end]
+        views = [(example(shape), offsets[shapes == shape]) for shape in dict.fromkeys(shapes.tolist())]
+        pairs = _overlapping(program.allocations[int(region_buffer[begin])], views, left)
+        left -= len(pairs.values)
+        if len(pairs.values):
+            alike.append((begins[members][:, None], pairs))
     starts = np.zeros(len(region_buffer) + 1, np.int64)
-    alike = [(np.array(at)[:, None], others) for at, others in known.values() if len(others.values)]
     for at, others in alike:
         starts[1:][at + np.arange(len(others.starts) - 1)] = np.diff(others.starts)
     np.cumsum(starts, out=starts)
@@ -232,6 +219,27 @@ def _all_overlaps(
     for at, others in alike:
         found[starts[at] + np.arange(len(others.values))] = at + others.values
     return Lists(starts, found)
+
+
+def _with_same_views(
+    program: Program, begins: np.ndarray, ends: np.ndarray, regions: tuple[np.ndarray, ...]
+) -> list[np.ndarray]:
+    """Buffers of one size whose regions have the same shapes and offsets: places in `begins`, ascending, in the order
+    of the first of each. Buffer k has the regions begins[k] up to ends[k]."""
+    buffers, shapes, offsets = regions
+    sizes: dict[tuple[int, int], int] = {}
+    size_of = program.sites.each(lambda a: sizes.setdefault((a.partition_bytes, a.nbytes), len(sizes)))
+    kinds = size_of[buffers[begins]]
+    core = compiled.functions()
+    if core is None:
+        known: dict[tuple[object, ...], int] = {}
+        bounds = zip(kinds.tolist(), begins.tolist(), ends.tolist())
+        keys = [(kind, shapes[low:high].tobytes(), offsets[low:high].tobytes()) for kind, low, high in bounds]
+        numbers = np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+        count = len(known)
+    else:
+        numbers, count = core.alike_lists(begins, ends, kinds, shapes, offsets)
+    return np.split(in_turn(numbers, count), np.cumsum(np.bincount(numbers, minlength=count))[:-1]) if count else []
 
 
 def _overlapping(allocation: Allocation, views: Sequence[tuple[Operand, np.ndarray]], most: int) -> Lists:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nki_sim.allocations import Recorded
 from nki_sim.dtypes import DType
 from nki_sim.errors import NkiError, NkiValidationError
 from nki_sim.executor import Exchange, exchange, execute_one
@@ -103,7 +104,7 @@ class Tracer:
         self.meeting = meeting
         self.configuration: tuple[Any, Any] = (None, None)
         """compile_config and specialization_config of the kernel that runs (nki_sim.nki.compiler)."""
-        self.allocations: list[Allocation] = []
+        self.allocations = Recorded()
         self.constants: dict[int, np.ndarray] = {}
         self.cache: dict[Any, NkiTensor] = {}
         """Tensors that language functions make once per kernel, e.g. identity matrices."""
@@ -222,6 +223,12 @@ class Tracer:
         number = self._numbers_of[key] = len(self.templates) - 1
         return number
 
+    def forget_templates(self, left: int) -> None:
+        """All but the first so many."""
+        del self.templates[left:]
+        while len(self._numbers_of) > left:
+            self._numbers_of.popitem()  # the last that was added
+
     def add_edge(self, before: int, after: int) -> None:
         if before >= after:
             raise NkiValidationError(
@@ -268,7 +275,7 @@ class Tracer:
             kernel_name,
             self.machine,
             tuple(self.templates),
-            tuple(self.allocations),
+            self.allocations.so_far(),
             ids,
             starts,
             np.array(self.operand_data, np.int64).reshape(-1, 2),

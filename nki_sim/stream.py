@@ -158,7 +158,7 @@ def check_first_contents(allocation: Allocation, contents: np.ndarray) -> None:
 
 def _check_order(program: Program) -> None:
     """No buffer is touched before it is allocated."""
-    allocated = np.array([a.allocated_at for a in program.allocations], np.int64)
+    allocated = program.allocations.allocated_at
     early = (allocated < 0) | (allocated > program.first_use)
     if early.any():
         allocation = program.allocations[int(np.argmax(early))]

@@ -65,6 +65,9 @@ class NkiTensor:
 
     __slots__ = ("storage", "offset", "pattern", "dtype", "indirection")
 
+    counted_from_end = 0
+    """Negative indices so far, of all tensors."""
+
     def __init__(
         self, storage: Storage, offset: int, pattern: Pattern, dtype: DType, indirection: Indirection | None = None
     ) -> None:
@@ -202,10 +205,10 @@ class NkiTensor:
                 stop = size if stop is None else stop
                 if type(start) is not int or type(stop) is not int:
                     start, stop = self._static(start, axis), self._static(stop, axis)
-                if start < 0:
-                    start += size
-                if stop < 0:
-                    stop += size
+                if start < 0 or stop < 0:
+                    NkiTensor.counted_from_end += 1
+                    start += size if start < 0 else 0
+                    stop += size if stop < 0 else 0
                 if not 0 <= start < stop <= size:
                     raise self._out_of_bounds(item, axis)
                 offset += start * stride
@@ -225,6 +228,7 @@ class NkiTensor:
             else:
                 index = self._static(item, axis)
                 if index < 0:
+                    NkiTensor.counted_from_end += 1
                     index += size
                 if not 0 <= index < size:
                     raise self._out_of_bounds(item, axis)

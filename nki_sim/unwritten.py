@@ -21,7 +21,7 @@ def may_read_unwritten(program: Program) -> bool:
     cores = (program, *program.peers)
     if len(cores) == 1:
         return _may(program, ())
-    shared = [[a.id for a in each.allocations if a.region is MemoryRegion.shared_hbm] for each in cores]
+    shared = [[a.id for a in each.allocations.in_region(MemoryRegion.shared_hbm)] for each in cores]
     held = [set(_held(each)) | set(each.operand_data[each.writes, 0].tolist()) for each in cores]
     places = [at for at in range(len(shared[0])) if any(mine[at] in has for mine, has in zip(shared, held))]
     return any(_may(each, [mine[at] for at in places]) for each, mine in zip(cores, shared))

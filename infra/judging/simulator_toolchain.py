@@ -637,7 +637,7 @@ def _overwritten_parameters(program: Program) -> list[int]:
 
 
 def _shared(program: Program) -> list[int]:
-    return [a.id for a in program.allocations if a.region is MemoryRegion.shared_hbm]
+    return [a.id for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
 
 
 def _written(program: Program) -> set[int]:

@@ -102,8 +102,9 @@ def main(tree: str, machine: str, parent: str, fd: str) -> int:
     sys.path.insert(0, tree)
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = machine
     import nki_sim
+    from accelopt_core import toolchain  # noqa: F401  # this and what follows is loaded once, for all
     from accelopt_core.judging.orphans import end_with_parent
-    from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401  # loaded once, for all
+    from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
     from infra.judging import integrity, trace_worker
     from nki_sim import program_file, session  # noqa: F401
 

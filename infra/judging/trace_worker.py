@@ -81,7 +81,10 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     def programs(text: str) -> list[bytes]:
         made = []
         for arguments in presets:
-            program = nki_sim.trace(_load(source, text, job), *arguments, machine=job["machine"])
+            try:
+                program = nki_sim.trace(_load(source, text, job, True), *arguments, machine=job["machine"])
+            except Exception:  # pass by pass, it names the first one that fails
+                program = nki_sim.trace(_load(source, text, job, False), *arguments, machine=job["machine"])
             made.append(program_file.dumps(program))
         return made
 
@@ -97,7 +100,9 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
             _failed(job, f"tracing the kernel needs more than {job['limits']['memory_bytes'] >> 20} MiB", None)
             return 1
         except Exception as error:  # the candidate may raise anything
-            said = error.msg if isinstance(error, SyntaxError) and error.filename == str(source) else error
+            said = error.msg if isinstance(error, SyntaxError) and error.filename == str(source) else str(error)
+            if isinstance(error, AssertionError) and not said:
+                said = _text_at(text, _line(error, source))
             _failed(job, f"{type(error).__name__}: {said}{_beside(error, source, job)}", _line(error, source))
             traced.append(b"")
     if traced != [b""] and (changed := integrity.changed_since(tracer)):
@@ -110,17 +115,26 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     return 0
 
 
+def _text_at(text: str, line: int | None) -> str:
+    """A line of the kernel's file, for what says nothing by itself."""
+    lines = text.splitlines()
+    return lines[line - 1].strip() if line is not None and line <= len(lines) else ""
+
+
 LENGTH_BYTES = 8
 """Before each program that is written: how long it is. One of length 0 stands for all programs of a kernel that failed;
 why it did is a line of its own in the other file."""
 
 
-def _load(source: Path, text: str, job: dict[str, Any]) -> Any:
-    """The kernel, of a module made anew: nothing is left of an earlier shape."""
+def _load(source: Path, text: str, job: dict[str, Any], few_passes: bool) -> Any:
+    """The kernel, of a module made anew: nothing is left of an earlier shape.
+
+    few_passes: of loops whose passes are alike only a few are run, where the kernel's file stands alone.
+    """
     from nki_sim.session import count_lines_of, count_the_rest_for
 
     count_lines_of(str(source))
-    module = _module_of_package(source, text, job) if job["module"] else _module_alone(source, text)
+    module = _module_of_package(source, text, job) if job["module"] else _module_alone(source, text, few_passes)
     for name in job["entry_points"]:
         kernel = getattr(module, name, None)
         if callable(kernel):
@@ -151,15 +165,18 @@ def _defined_at(kernel: Any, name: str, source: Path, text: str) -> int | None:
     return code.co_firstlineno if getattr(code, "co_filename", "") == str(source) else None
 
 
-def _module_alone(source: Path, text: str) -> Any:
+def _module_alone(source: Path, text: str, few_passes: bool) -> Any:
     import linecache
     import types
+
+    from nki_sim import repeated
 
     module = types.ModuleType("candidate")
     module.__file__ = str(source)
     sys.modules["candidate"] = module
     linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
-    exec(compile(text, str(source), "exec"), module.__dict__)
+    names = module.__dict__
+    exec(repeated.compiled(text, str(source), names) if few_passes else compile(text, str(source), "exec"), names)
     return module
 
 

@@ -18,46 +18,40 @@ from nki_sim.regions import Regions, find_regions, numbered
 
 
 def _plain_loads(program: Program) -> np.ndarray:
-    """bool [instructions]: dma_copy from HBM that no instruction writes to a tile on chip."""
-    written = _writers(program) > 0
-    by_template = np.zeros(len(program.templates), np.bool_)
-    source_at = np.zeros(len(program.templates), np.int64)
+    """int64: the rows that are dma_copy from HBM that no instruction writes to a tile on chip."""
+    source_at = np.full(len(program.templates), -1, np.int64)
     for number, template in enumerate(program.templates):
         src, dst = template.operand("src"), template.operand("dst")
         if template.opcode == "dma_copy" and len(template.operands) == 2 and src is not None and dst is not None:
-            by_template[number] = not src.region.on_chip and dst.region.on_chip and dst.access == "w"
-            source_at[number] = template.operands.index(src)
-    found = by_template[program.template_ids]
-    rows = np.flatnonzero(found)
-    sources = program.operand_data[program.operand_starts[rows] + source_at[program.template_ids[rows]], 0]
-    found[rows[written[sources]]] = False
-    return found
+            if not src.region.on_chip and dst.region.on_chip and dst.access == "w":
+                source_at[number] = template.operands.index(src)
+    ids, starts, data, written = program.template_ids, program.operand_starts, program.operand_data, program.uses.writes
+    core = compiled.functions()
+    if core is not None:
+        found: np.ndarray = core.loads_of(*map(compiled.flat, (ids, starts, data)), source_at, written)
+        return found
+    rows = np.flatnonzero(source_at[ids] >= 0)
+    return rows[written[data[starts[rows] + source_at[ids[rows]], 0]] == 0]
 
 
 def _whole_loads(program: Program) -> np.ndarray:
     """int64: the rows that load a whole SBUF tile, which nothing else writes, something reads, and has no address."""
-    loads = np.flatnonzero(_plain_loads(program))
+    loads = _plain_loads(program)
     starts, buffers = program.operand_starts, program.operand_data[:, 0]
     dst_bytes = np.zeros(len(program.templates), np.int64)
     for number, template in enumerate(program.templates):
         if template.opcode == "dma_copy" and template.operands[0].region is MemoryRegion.sbuf:
             dst_bytes[number] = template.operands[0].nbytes
     free = program.sites.each(lambda a: a.nbytes if a.address is None and a.region is MemoryRegion.sbuf else -1)
-    touched = np.bincount(buffers, minlength=len(program.allocations))
     tiles = buffers[starts[loads]]
     whole = (
         (starts[loads + 1] - starts[loads] == 2)
         & (program.operand_data[starts[loads], 1] == 0)
         & (dst_bytes[program.template_ids[loads]] == free[tiles])
-        & (_writers(program)[tiles] == 1)
-        & (touched[tiles] > 1)
+        & (program.uses.writes[tiles] == 1)
+        & (program.uses.touches[tiles] > 1)
     )
     return loads[whole]
-
-
-def _writers(program: Program) -> np.ndarray:
-    """int64 [allocations]: operands that write to it."""
-    return np.bincount(program.operand_data[program.writes, 0], minlength=len(program.allocations))
 
 
 def without_repeated_loads(program: Program, machine: Machine) -> Program:
@@ -71,28 +65,40 @@ def without_repeated_loads(program: Program, machine: Machine) -> Program:
     ids, starts, data = program.template_ids, program.operand_starts, program.operand_data
     tiles, (sources, offsets) = data[starts[rows], 0], data[starts[rows] + 1].T
     born = _bytes_before(program)[rows]
-    again = _soon_again(numbered(numbered(ids[rows], sources), offsets), born, machine.reload_window_bytes)
-    rows, tiles, sources, offsets, born = rows[again], tiles[again], sources[again], offsets[again], born[again]
-    copies: dict[tuple[int, int, int], tuple[int, int]] = {}
-    """(template, source buffer, source offset) to the tile that holds it and the bytes allocated before that."""
-    renamed: dict[int, int] = {}
-    dropped = np.zeros(len(program), np.bool_)
-    for row, number, source, offset, tile, before in zip(
-        rows.tolist(), ids[rows].tolist(), sources.tolist(), offsets.tolist(), tiles.tolist(), born.tolist()
-    ):
-        copy = copies.get((number, source, offset))
-        if copy is not None and before - copy[1] <= machine.reload_window_bytes:
-            renamed[tile] = copy[0]
-            dropped[row] = True
-        else:
-            copies[number, source, offset] = tile, before
-    if not renamed:
+    what = numbered(numbered(ids[rows], sources), offsets)
+    serving = _serving(what, tiles, born, machine.reload_window_bytes)
+    again = serving >= 0
+    if not again.any():
         return program
     names = np.arange(len(program.allocations), dtype=np.int64)
-    names[list(renamed)] = list(renamed.values())
+    names[tiles[again]] = serving[again]
     renumbered = data.copy()
     renumbered[:, 0] = names[data[:, 0]]
-    return program.with_rows(np.flatnonzero(~dropped), renumbered)
+    kept = np.ones(len(program), np.bool_)
+    kept[rows[again]] = False
+    return program.with_rows(np.flatnonzero(kept), renumbered)
+
+
+def _serving(what: np.ndarray, tiles: np.ndarray, born: np.ndarray, window: int) -> np.ndarray:
+    """int64 by load: the tile of an earlier one that can serve, -1 where it has to be made. By load: `what` it brings,
+    as a number, its own tile, and the bytes `born` before it, ascending."""
+    core = compiled.functions()
+    if core is not None:
+        numbers, first = core.numbers_of(what)
+        made: np.ndarray = core.serving(numbers, len(first), compiled.flat(tiles), born, window)
+        return made
+    found = np.full(len(what), -1, np.int64)
+    copies: dict[int, tuple[int, int]] = {}
+    """What is brought, to the tile that holds it and the bytes allocated before that."""
+    near = np.flatnonzero(_soon_again(what, born, window))
+    columns = (near, what[near], tiles[near], born[near])
+    for load, thing, tile, before in zip(*(column.tolist() for column in columns)):
+        copy = copies.get(thing)
+        if copy is not None and before - copy[1] <= window:
+            found[load] = copy[0]
+        else:
+            copies[thing] = tile, before
+    return found
 
 
 def _soon_again(what: np.ndarray, born: np.ndarray, window: int) -> np.ndarray:
@@ -117,7 +123,7 @@ def order_of_need(program: Program) -> np.ndarray:
     An issue queue that is free may still start it earlier; the order is what decides between loads.
     """
     rows = np.arange(len(program), dtype=np.int64)
-    loads = np.flatnonzero(_plain_loads(program))
+    loads = _plain_loads(program)
     if program.edges or not len(loads):
         return rows
     dst_at = np.array([next((k for k, o in enumerate(t.operands) if o.role == "dst"), 0) for t in program.templates])
@@ -133,7 +139,12 @@ def order_of_need(program: Program) -> np.ndarray:
 
 
 def _next_touch(program: Program, operands: np.ndarray) -> np.ndarray:
-    """int64, by operand: the next row that touches its buffer; the number of rows if none does."""
+    """int64, by operand, which ascend: the next row that touches its buffer; the number of rows if none does."""
+    core = compiled.functions()
+    if core is not None:
+        starts, data = compiled.flat(program.operand_starts), compiled.flat(program.operand_data)
+        found: np.ndarray = core.next_touches(operands, starts, data, len(program.allocations))
+        return found
     buffers = program.operand_data[:, 0]
     wanted = np.zeros(len(program.allocations), np.bool_)
     wanted[buffers[operands]] = True
@@ -152,7 +163,9 @@ def _needed(program: Program, loads: np.ndarray, tiles: np.ndarray, first: np.nd
     """Sets `first` for loads of a part of a tile: the first row that touches the same bytes."""
     partly = np.zeros(len(program.allocations), np.bool_)
     partly[tiles] = True
-    touching = np.unique(program.operand_rows[partly[program.operand_data[:, 0]]])
+    touched = np.zeros(len(program), np.bool_)
+    touched[program.operand_rows[partly[program.operand_data[:, 0]]]] = True
+    touching = np.flatnonzero(touched)
     regions = find_regions(program.with_rows(touching))
     loading = np.zeros(len(program), np.bool_)
     loading[loads] = True

@@ -87,8 +87,6 @@ class Turns:
     """By allocation site: how many it rotates through."""
     dying: np.ndarray
     """The buffers in the order of their last use."""
-    deaths_by: np.ndarray
-    """By member: how many of them are dead when it comes."""
 
 
 class Rotation:
@@ -119,7 +117,9 @@ class Rotation:
         sites = program.sites.of_buffer
         weights = program.sites.each(lambda a: weight(a) if a.region.on_chip else 0)
         places = np.zeros(len(program.sites.examples), np.int64)
-        deaths = np.sort(members)
+        mine = np.zeros(len(first), np.bool_)
+        mine[members] = True
+        deaths = np.flatnonzero(mine)
         deaths = deaths[in_turn(last[deaths], len(program))]
         core = compiled.functions()
         live = (
@@ -128,9 +128,7 @@ class Rotation:
             else core.live_together(members, first, last, sites, deaths)
         )
         places[: len(live)] = self.depth * live
-        dead_before = np.zeros(len(program) + 1, np.int64)  # by row: how many died in an earlier one
-        np.cumsum(np.bincount(last[deaths], minlength=len(program)), out=dead_before[1:])
-        return Turns(first, last, sites, weights, places, deaths, dead_before[first[members]])
+        return Turns(first, last, sites, weights, places, deaths)
 
     def place(self, members: np.ndarray) -> None:
         """members: int64, buffers in the order of their first use."""
@@ -143,10 +141,8 @@ class Rotation:
         dead: deque[int] = deque()
         dying = known.dying.tolist()
         died = 0
-        for at, buffer, site, dead_by in zip(
-            known.first[members].tolist(), members.tolist(), known.sites[members].tolist(), known.deaths_by.tolist()
-        ):
-            while died < dead_by:
+        for at, buffer, site in zip(known.first[members].tolist(), members.tolist(), known.sites[members].tolist()):
+            while died < len(dying) and last_use[dying[died]] < at:
                 gone = dying[died]
                 dead.append(gone)
                 left[gone] = needs[gone]
@@ -230,9 +226,18 @@ class Rotation:
 def products_of(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of what only TensorE reads: by buffer, where its readers begin and end in the third array, which holds their
     rows, and how many buffers those write. int64; a buffer that others read, or nobody, has no readers here."""
-    buffers, operand_rows = program.operand_data[:, 0], program.operand_rows
     count = len(program.allocations)
     tensor = np.array([t.engine is Engine.tensor for t in program.templates], np.bool_)
+    core = compiled.functions()
+    if core is not None:
+        bases = np.cumsum([0] + [len(t.operands) for t in program.templates])[:-1]
+        writes = np.array([o.access != "r" for t in program.templates for o in t.operands], np.bool_)
+        stream = (program.template_ids, program.operand_starts, program.operand_data)
+        found: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] = core.readers_of(
+            *map(compiled.flat, stream), bases, writes, tensor, count
+        )
+        return found
+    buffers, operand_rows = program.operand_data[:, 0], program.operand_rows
     product = tensor[program.template_ids[operand_rows]]
     others = np.zeros(count, np.bool_)
     others[buffers[~program.writes & ~product]] = True

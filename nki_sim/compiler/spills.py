@@ -8,16 +8,20 @@ time stays outside, and instructions fetch their slices of it (rows B048, B074 t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from nki_sim import compiled, compiled_spills
+from nki_sim.allocations import Allocations
 from nki_sim.errors import CapacityExceeded
 from nki_sim.machine import ISA, Machine
 from nki_sim.memory import Allocation, MemoryRegion, layout
 from nki_sim.program import Edge, Engine, Operand, Program, Template
+from nki_sim.regions import numbered
 
 _PATIENCE = 2
 """Times that a tile is moved out hardly used before it stays outside."""
@@ -53,7 +57,66 @@ def with_spills(program: Program, machine: Machine) -> Program:
     placed = any(a.region is MemoryRegion.sbuf and a.address is not None for a in program.sites.examples)
     if not len(program) or placed or most_live(program) <= capacity:
         return program
-    return _Spilling(program, capacity).run()
+    core = compiled.functions()
+    found = None if core is None else _by_machine_code(core, program, capacity)
+    return found or _Spilling(program, capacity).run()
+
+
+class _Added:
+    """The templates of what the compiler adds, behind the program's own, each made when it is first needed."""
+
+    def __init__(self, program: Program) -> None:
+        self._own = program.templates
+        self.all = list(program.templates)
+        self._transfers: dict[tuple[object, ...], int] = {}
+        self._of_whole_tiles: dict[tuple[object, ...], int] = {}
+        """The same by shape, dtype and line of the tile, and by direction."""
+        self._on_slices: dict[tuple[int, tuple[int, ...]], int] = {}
+        """(template, operands whose tiles stay outside) to the template that works on slices."""
+
+    def transfer(self, tile: Allocation, reload: bool) -> int:
+        """Of a whole tile: the number of its template, as of the others."""
+        key = (tile.shape, tile.dtype, tile.line, reload)
+        number = self._of_whole_tiles.get(key)
+        if number is None:
+            here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
+            number = self._of_whole_tiles[key] = self._between(here, there, tile.line, reload)
+        return number
+
+    def of_slice(self, operand: Operand, line: int, reload: bool) -> int:
+        there = replace(operand, region=MemoryRegion.private_hbm, partition_elements=0)
+        return self._between(_compact(operand), there, line, reload)
+
+    def on_slices(self, number: int, outside: tuple[int, ...]) -> int:
+        """As that template, with slices for these operands."""
+        key = (number, outside)
+        if key not in self._on_slices:
+            self._on_slices[key] = len(self.all)
+            template = self._own[number]
+            operands = tuple(_compact(o) if at in outside else o for at, o in enumerate(template.operands))
+            self.all.append(replace(template, operands=operands))
+        return self._on_slices[key]
+
+    def _between(self, here: Operand, there: Operand, line: int, reload: bool) -> int:
+        dst, src = (here, there) if reload else (there, here)
+        dst, src = replace(dst, role="dst", access="w"), replace(src, role="src", access="r")
+        key = (dst, src, line)
+        number = self._transfers.get(key)
+        if number is None:
+            number = self._transfers[key] = len(self.all)
+            self.all.append(Template("dma_copy", Engine.dma, Spill(reload), (dst, src), line))
+        return number
+
+
+def _slot(tile: Allocation, number: int) -> Allocation:
+    """Its place in HBM."""
+    return tile._replace(id=number, region=MemoryRegion.private_hbm, name=f"spilled {tile.name or 'tile'}")
+
+
+def _slice(operand: Operand, line: int, number: int) -> Allocation:
+    """A buffer for what an operand touches of a tile that stays outside."""
+    shape = operand.partitions, operand.free_size
+    return Allocation(number, MemoryRegion.sbuf, shape, operand.dtype, "slice", line, 0)
 
 
 class _Spilling:
@@ -62,11 +125,8 @@ class _Spilling:
     def __init__(self, program: Program, capacity: int) -> None:
         self.program = program
         self.free = capacity
-        self.templates = list(program.templates)
+        self.templates = _Added(program)
         self.allocations = list(program.allocations)
-        self.transfers: dict[tuple[object, ...], int] = {}
-        self.of_whole_tiles: dict[tuple[object, ...], int] = {}
-        """The same by shape, dtype and line of the tile, and by direction."""
         self.weights = {a.id: weight(a) for a in program.allocations if a.region is MemoryRegion.sbuf}
         self.uses: dict[int, list[int]] = {}
         """Tile to the rows that touch it, last first."""
@@ -83,8 +143,6 @@ class _Spilling:
         """Tile to how often it was moved out with less than half of it used."""
         self.may_stay: set[int] = set()
         """Those of them that were often enough to stay outside."""
-        self.by_slice: dict[tuple[int, tuple[int, ...]], int] = {}
-        """(template, operands whose tiles stay outside) to the template that works on slices."""
         self.ids: list[int] = []
         self.operands: list[list[tuple[int, int]]] = []
         self.now_at: list[int] = []
@@ -141,8 +199,8 @@ class _Spilling:
                     self.free += weights[buffer]
         counts = np.array([len(operands) for operands in self.operands], np.int64)
         changed = {
-            "templates": tuple(self.templates),
-            "allocations": tuple(self.allocations),
+            "templates": tuple(self.templates.all),
+            "allocations": Allocations.of(self.allocations),
             "template_ids": np.array(self.ids, np.int32),
             "operand_starts": np.concatenate(([0], np.cumsum(counts))),
             "operand_data": np.fromiter(chain.from_iterable(chain(*self.operands)), np.int64).reshape(-1, 2),
@@ -173,31 +231,21 @@ class _Spilling:
         given = [(self.now.get(buffer, buffer), offset) for buffer, offset in operands]
         back: list[tuple[int, list[tuple[int, int]]]] = []
         slices = {
-            at: Allocation(
-                len(self.allocations) + k, MemoryRegion.sbuf, (operand.partitions, operand.free_size), operand.dtype,
-                "slice", template.line, 0,
-            )
-            for k, (at, operand) in enumerate((at, template.operands[at]) for at in outside)
-        }  # fmt: skip
+            at: _slice(template.operands[at], template.line, len(self.allocations) + k) for k, at in enumerate(outside)
+        }
         self.allocations.extend(slices.values())
         self._make_space(sum(weight(slice_) for slice_ in slices.values()), wanted, row)
         for at, slice_ in slices.items():
             operand, (tile, offset) = template.operands[at], operands[at]
             given[at] = (slice_.id, 0)
-            here, there = _compact(operand), replace(operand, region=MemoryRegion.private_hbm, partition_elements=0)
             if operand.access != "w":
-                self.ids.append(self._transfer_between(here, there, template.line, reload=True))
+                self.ids.append(self.templates.of_slice(operand, template.line, reload=True))
                 self.operands.append([(slice_.id, 0), (self.slots[tile], offset)])
             if operand.access != "r":
-                put = self._transfer_between(there, here, template.line, reload=False)
+                put = self.templates.of_slice(operand, template.line, reload=False)
                 back.append((put, [(self.slots[tile], offset), (slice_.id, 0)]))
-        key = (number, outside)
-        if key not in self.by_slice:
-            self.by_slice[key] = len(self.templates)
-            on_slices = tuple(_compact(o) if at in outside else o for at, o in enumerate(template.operands))
-            self.templates.append(replace(template, operands=on_slices))
         self.now_at.append(len(self.ids))
-        self.ids.append(self.by_slice[key])
+        self.ids.append(self.templates.on_slices(number, outside))
         self.operands.append(given)
         for put, moved in back:
             self.ids.append(put)
@@ -229,19 +277,17 @@ class _Spilling:
             self.ids.append(self.constant[buffer])
             self.operands.append([(back.id, 0)])
             return
-        self._transfer(was, reload=True)
+        self.ids.append(self.templates.transfer(was, reload=True))
         self.operands.append([(back.id, 0), (self.slots[buffer], 0)])
 
     def _move_out(self, buffer: int) -> None:
         tile = self.program.allocations[buffer]
         if buffer not in self.slots and buffer not in self.constant:
-            slot = tile._replace(
-                id=len(self.allocations), region=MemoryRegion.private_hbm, name=f"spilled {tile.name or 'tile'}"
-            )
+            slot = _slot(tile, len(self.allocations))
             self.allocations.append(slot)
             self.slots[buffer] = slot.id
         if buffer in self.unsaved and buffer not in self.constant:
-            self._transfer(tile, reload=False)
+            self.ids.append(self.templates.transfer(tile, reload=False))
             self.operands.append([(self.slots[buffer], 0), (self.now[buffer], 0)])
             self.unsaved.discard(buffer)
         if 2 * self.used[buffer] < tile.nbytes and buffer in self.slots:
@@ -251,24 +297,102 @@ class _Spilling:
         del self.now[buffer]
         self.free += self.weights[buffer]
 
-    def _transfer(self, tile: Allocation, reload: bool) -> None:
-        key = (tile.shape, tile.dtype, tile.line, reload)
-        number = self.of_whole_tiles.get(key)
-        if number is None:
-            here, there = _whole(MemoryRegion.sbuf, tile), _whole(MemoryRegion.private_hbm, tile)
-            dst, src = (here, there) if reload else (there, here)
-            number = self.of_whole_tiles[key] = self._transfer_between(dst, src, tile.line, reload)
-        self.ids.append(number)
 
-    def _transfer_between(self, dst: Operand, src: Operand, line: int, reload: bool) -> int:
-        """The number of its template."""
-        dst, src = replace(dst, role="dst", access="w"), replace(src, role="src", access="r")
-        key = (dst, src, line)
-        number = self.transfers.get(key)
-        if number is None:
-            number = self.transfers[key] = len(self.templates)
-            self.templates.append(Template("dma_copy", Engine.dma, Spill(reload), (dst, src), line))
-        return number
+# --- the same walk by machine code ----------------------------------------------------------------
+
+_MOST_OPERANDS = 60
+"""Of one template: which of them are slices is kept in the bits of a number."""
+
+
+def _by_machine_code(core: Any, program: Program, capacity: int) -> Program | None:
+    """As _Spilling.run; None where that has to do it, or to say what does not fit. `core`: the compiled functions."""
+    operands = [(o, t) for t in program.templates for o in t.operands]
+    counts = [len(t.operands) for t in program.templates]
+    if max(counts, default=0) > _MOST_OPERANDS:
+        return None
+    kinds, kind_of = program.allocations.kinds, program.allocations.kind_of
+    weights = np.array([weight(a) if a.region is MemoryRegion.sbuf else -1 for a in kinds], np.int64)
+    stream = map(compiled.flat, (program.template_ids, program.operand_starts, program.operand_data))
+    given = (
+        *stream,
+        np.cumsum([0, *counts])[:-1],
+        np.array([o.access != "w" for o, _ in operands], np.bool_),
+        np.array([o.access != "r" for o, _ in operands], np.bool_),
+        np.array([o.nbytes for o, _ in operands], np.int64),
+        np.array([o.indirection is not None for o, _ in operands], np.bool_),
+        np.array([weight(_slice(o, 0, 0)) if o.region is MemoryRegion.sbuf else 0 for o, _ in operands], np.int64),
+        np.array([t.opcode == "memset" for t in program.templates], np.bool_),
+        weights[kind_of],
+        np.array([kind.nbytes for kind in kinds], np.int64)[kind_of],
+        _mirrors(program),
+        capacity,
+        _PATIENCE,
+    )
+    most_added = len(program) + len(kind_of)
+    while (found := core.spilled(*given, most_added))[0] == compiled_spills.TOO_MANY:
+        most_added *= 4
+    ended, made, starts, data, new, row_at = found
+    if ended == compiled_spills.NO_SPACE:
+        return None
+    templates = _Added(program)
+    changed = {
+        "template_ids": _template_ids(templates, program, made, operands),
+        "templates": tuple(templates.all),
+        "allocations": _with_new(program.allocations, new, operands),
+        "operand_starts": starts,
+        "operand_data": data,
+        "edges": tuple(Edge(int(row_at[edge.before]), int(row_at[edge.after])) for edge in program.edges),
+    }
+    return Program(**{f.name: changed.get(f.name, getattr(program, f.name)) for f in fields(Program)})
+
+
+def _template_ids(
+    templates: _Added, program: Program, made: np.ndarray, operands: Sequence[tuple[Operand, Template]]
+) -> np.ndarray:
+    """int32 [rows], of the rows that compiled_spills.spilled made; the templates that they need are made."""
+    what, which, parts, turn = made.T
+    ids = which.astype(np.int32)
+    rows = np.flatnonzero(what != compiled_spills.INSTRUCTION)
+    rows = rows[np.argsort(turn[rows], kind="stable")]
+    of_tiles = (what[rows] == compiled_spills.RELOAD) | (what[rows] == compiled_spills.SAVE)
+    alike = np.where(of_tiles, program.allocations.kind_of[np.where(of_tiles, which[rows], 0)], which[rows])
+    keys = numbered(numbered(what[rows], alike), parts[rows])
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    made_ids = np.zeros(len(first), np.int32)
+    for number in np.argsort(first).tolist():
+        kind, of, bits, _ = made[rows[first[number]]].tolist()
+        if kind in (compiled_spills.RELOAD, compiled_spills.SAVE):
+            made_ids[number] = templates.transfer(program.allocations[of], kind == compiled_spills.RELOAD)
+        elif kind == compiled_spills.ON_SLICES:
+            outside = tuple(at for at in range(_MOST_OPERANDS) if bits >> at & 1)
+            made_ids[number] = templates.on_slices(of, outside)
+        else:
+            operand, template = operands[of]
+            made_ids[number] = templates.of_slice(operand, template.line, kind == compiled_spills.SLICE_IN)
+    ids[rows] = made_ids[numbers.reshape(-1)]
+    return ids
+
+
+def _with_new(allocations: Allocations, new: np.ndarray, operands: Sequence[tuple[Operand, Template]]) -> Allocations:
+    """Those that compiled_spills.spilled made after the program's own."""
+    what, of = new.T
+    of_tiles = what != compiled_spills.SLICE
+    tiles = np.where(of_tiles, of, 0)
+    keys = numbered(what, np.where(of_tiles, allocations.kind_of[tiles], of))
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    kinds = []
+    for kind, source in new[first[order]].tolist():
+        if kind == compiled_spills.SLICE:
+            operand, template = operands[source]
+            kinds.append(_slice(operand, template.line, 0))
+        else:
+            tile = allocations[source]
+            kinds.append(tile if kind == compiled_spills.BACK else _slot(tile, 0))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    at = np.where(of_tiles, allocations.allocated_at[tiles], 0)
+    return allocations.followed_by(kinds, place[numbers.reshape(-1)], at)
 
 
 def _whole(region: MemoryRegion, tile: Allocation) -> Operand:

@@ -406,7 +406,7 @@ class FieldRun:
         programs = (self.program, *self.program.peers)
         needs = needed_by_exponentials(self.program)
         if algebra.always_both:
-            needs = frozenset(allocation.id for each in programs for allocation in each.allocations)
+            needs = frozenset(range(max(len(each.allocations) for each in programs)))
         cores = [_Core(each, algebra, self.memory, number, needs) for number, each in enumerate(programs)]
         shared = _shared(cores) if len(cores) > 1 else [{}]
         for core, memory in zip(cores, shared):
@@ -431,5 +431,5 @@ class FieldRun:
 
 def _shared(cores: Sequence[_Core]) -> list[dict[int, _Cells]]:
     """By core: its shared_hbm buffers, the nth of every core being the same memory."""
-    numbers = [[a.id for a in core.program.allocations if a.region is MemoryRegion.shared_hbm] for core in cores]
+    numbers = [[a.id for a in core.program.allocations.in_region(MemoryRegion.shared_hbm)] for core in cores]
     return [dict(zip(mine, (cores[0].cells(number) for number in numbers[0]))) for mine in numbers]

@@ -16,7 +16,7 @@ def needed_by_exponentials(program: Program) -> frozenset[int]:
         return frozenset()
     found: set[int] = set()
     if program.peers:
-        return frozenset(allocation.id for each in cores for allocation in each.allocations)
+        return frozenset(range(max(len(each.allocations) for each in cores)))
     while True:
         before = len(found)
         _backwards(program, found)

@@ -120,7 +120,7 @@ print('{"version": 1, "evaluation": {"kind": "measured"}}', flush=True)
     "a program that claims terabytes": EVERY_FILE
     + """
 import json
-text = json.dumps({"version": 4, "arrays": [["template_ids", "<i4", [1 << 45]], ["operand_starts", "<i8", [1 << 45]]]})
+text = json.dumps({"version": 5, "arrays": [["template_ids", "<i4", [1 << 45]], ["operand_starts", "<i8", [1 << 45]]]})
 programs(b"NKIPROG\\n" + len(text).to_bytes(8, "little") + text.encode())
 os._exit(0)
 """,

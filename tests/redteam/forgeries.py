@@ -70,6 +70,12 @@ class Forgery:
             count = int(np.prod(shape))
             self.arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
             at += count * dtype.itemsize
+        # By buffer, as if each were written out: region, shape, dtype, name, line, made before which row, address.
+        kinds, columns = self.header["allocations"], ("allocation_kinds", "allocated_at")
+        self.header["allocations"] = [
+            [*again(kinds[kind])[:5], at, kinds[kind][5]]
+            for kind, at in zip(*(self.arrays.pop(name).tolist() for name in columns))
+        ]
 
     def template(self, opcode: str, nth: int = 0) -> list[Any]:
         """[opcode, engine, attributes, operands, line]."""
@@ -136,9 +142,22 @@ class Forgery:
 
     def dumps(self, header: bytes | None = None) -> bytes:
         """`header`: in place of its own."""
-        self.header["arrays"] = [[name, array.dtype.str, list(array.shape)] for name, array in self.arrays.items()]
-        text = json.dumps(self.header).encode() if header is None else header
-        arrays = [np.ascontiguousarray(array).tobytes() for array in self.arrays.values()]
+        kinds: dict[str, int] = {}
+        """As they stand in the file, each once."""
+        kind_of = [
+            kinds.setdefault(json.dumps([*entry[:5], *entry[6:]]), len(kinds)) for entry in self.header["allocations"]
+        ]
+        columns = {
+            "allocation_kinds": np.array(kind_of, np.int32),
+            "allocated_at": np.array([entry[5] for entry in self.header["allocations"]], np.int64),
+        }
+        every = self.arrays | columns
+        written = self.header | {
+            "allocations": [json.loads(kind) for kind in kinds],
+            "arrays": [[name, array.dtype.str, list(array.shape)] for name, array in every.items()],
+        }
+        text = json.dumps(written).encode() if header is None else header
+        arrays = [np.ascontiguousarray(array).tobytes() for array in every.values()]
         return b"".join([program_file.MAGIC, len(text).to_bytes(8, "little"), text, *arrays])
 
 

@@ -112,7 +112,11 @@ def test_a_shortcut_is_rejected(target: LocalTarget, name: str) -> None:
     assert isinstance(result, Incorrect), explain(result)
 
 
-@pytest.mark.parametrize("name", TILINGS)
+LARGE = ("gqa_full", "bmm", "transpose_matmul", "mamba", "silu", "bmm_softmax")
+"""Take most of the time."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in TILINGS])
 def test_an_honest_kernel_is_accepted_in_another_tiling(target: LocalTarget, name: str) -> None:
     constant, value = TILINGS[name]
     source = load_seed(name).kernel_source

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import nki_sim
+from nki_sim.allocations import Allocations
 from nki_sim.canonical import digest
 from nki_sim.dtypes import float32
 from nki_sim.machine import TRN2
@@ -117,7 +118,7 @@ def declared_otherwise(program: Program, seed: int) -> Program:
     numbers = np.argsort(order)
     data = program.operand_data.copy()
     data[:, 0] = numbers[data[:, 0]]
-    moved = tuple(program.allocations[old]._replace(id=new) for new, old in enumerate(order))
+    moved = Allocations.of(program.allocations[old] for old in order)
 
     def ref(each: Any) -> Any:
         return replace(each, allocation=int(numbers[each.allocation]))

@@ -28,6 +28,11 @@ def scale(a, factor=2.0):
     nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=factor)
     nisa.dma_copy(dst=out, src=tile)
     return out
+
+
+def by(count, a):
+    assert count > 0
+    return scale.__wrapped__(a, float(count))
 """
 
 
@@ -173,6 +178,15 @@ MISTAKES = {
     "bad constant": (["run", "{kernel}", "--shape", "4x8", "--set", "factor"], 2, "NAME=VALUE"),
     "no such input": (["run", "{kernel}", "--inputs", "none.npy"], 2, "none.npy"),
     "inputs and shapes": (["run", "{kernel}", "--inputs", "a.npy", "--shape", "4x8"], 2, "not both"),
+    "no such dtype": (["trace", "{kernel}", "--shape", "4x8:float99"], 2, "nki_sim: --shape 4x8:float99: dtype"),
+    "more than a device holds": (["profile", "{kernel}", "--shape", "1000000000x1000000000"], 2, "96 GiB of HBM"),
+    "no value for a number": (["profile", "{kernel}:by", "--shape", "4x8"], 2, "missing a required argument: 'a'"),
+    "an unknown name": (["run", "{kernel}", "--shape", "4x8", "--set", "faktor=2"], 2, "--set NAME=VALUE"),
+    "an assertion without words": (
+        ["run", "{kernel}:by", "--shape", "4x8", "--set", "count=0"],
+        1,
+        "scale.py:19: AssertionError: assert count > 0",
+    ),
     "a rule broken": (
         ["run", "{kernel}", "--shape", "4x8", "--set", "factor='x'"],
         1,
@@ -184,6 +198,10 @@ MISTAKES = {
         "scale.py:9: AssertionError: at most 128",
     ),
 }
+
+
+def test_a_number_may_stand_before_the_arrays(kernel: Path, capsys: Any) -> None:
+    assert main(["profile", f"{kernel}:by", "--shape", "4x8", "--set", "count=2"]) == 0
 
 
 @pytest.mark.parametrize("arguments, status, message", MISTAKES.values(), ids=MISTAKES.keys())

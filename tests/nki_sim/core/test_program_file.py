@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import nki_sim
 from nki_sim import program_file
+from nki_sim.allocations import Allocations
 from nki_sim.dtypes import float32
 from nki_sim.errors import ProgramFormatError
 from nki_sim.executor import execute
@@ -160,6 +161,30 @@ def test_a_stream_row_outside_its_tables_is_refused() -> None:
     starts[1] += 1
     with pytest.raises(ProgramFormatError, match="operand counts"):
         program_file.loads(forged(operand_starts=starts))
+
+
+def test_kinds_of_buffers_are_written_as_dumps_writes_them() -> None:
+    """Each once, in the order of their first buffers, and every buffer of one: equal programs have equal bytes."""
+    honest = traced().allocations
+    kinds, kind_of, at = honest.kinds, honest.kind_of, honest.allocated_at
+
+    def of_kinds(*numbers: int) -> np.ndarray:
+        return np.concatenate((np.array(numbers, np.int32), kind_of[len(numbers) :]))
+
+    for forged_ones, message in (
+        (Allocations(kinds, of_kinds(len(kinds)), at), "outside"),
+        (Allocations(kinds, of_kinds(-1), at), "outside"),
+        (Allocations((*kinds, kinds[0]), kind_of, at), "twice"),
+        (Allocations((*kinds, kinds[0]._replace(line=999)), kind_of, at), "in the order"),
+        (Allocations((kinds[1], kinds[0], *kinds[2:]), of_kinds(1, 0), at), "in the order"),
+        (Allocations(kinds, kind_of[:-1], at), "belong together"),
+        (Allocations(kinds, kind_of.reshape(1, -1), at.reshape(1, -1)), "belong together"),
+        (Allocations(kinds, kind_of, at - 1), "before the program begins"),
+        (Allocations(kinds, kind_of, at + (1 << 60)), "or never"),
+        (Allocations(kinds, kind_of, at + 1), "not before its first use"),
+    ):
+        with pytest.raises(ProgramFormatError, match=message):
+            program_file.loads(forged(allocations=forged_ones))
 
 
 def test_a_buffer_swapped_for_one_of_another_memory_is_refused() -> None:

@@ -12,6 +12,7 @@ from on_device import DTYPES, FLOATS, INTS, Tile, along, check, column, free_sha
 
 import nki_sim
 from nki_sim.errors import NkiValidationError
+from nki_sim.isa.activation_functions import FUNCTIONS
 from nki_sim.nki import isa as nisa
 from nki_sim.nki import language as nl
 
@@ -284,6 +285,18 @@ ACTIVATIONS = {
     "sign": np.sign,
     "abs": np.abs,
 }
+
+
+def test_erf_is_one_rounding_off_where_it_nears_one_and_never_beyond() -> None:
+    """Of 1 + erf(x) that rounding is all that is left."""
+    x = np.linspace(-6, 6, 20001, dtype=np.float32).reshape(1, -1)
+    found = np.empty_like(x)
+    FUNCTIONS["erf"](x, found)
+    assert np.abs(found).max() == 1
+    off = np.abs(found - _erf(x.astype(np.float64))) * 2**24
+    assert off.max() <= 3 and off[np.abs(x) > 1.5].max() <= 0.7
+
+
 POSITIVE = {"log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": lambda x: 1 / x}
 
 

@@ -34,6 +34,7 @@ OTHER_MEANINGS = {
     "proofs/field.py": {256: "terms that float64 adds up exactly", 4096: "entries of a cache"},
     "proofs/operators.py": {16: "powers written out as products"},
     "passes.py": {32: "loops inside each other"},
+    "compiled_regions.py": {64: "entries of a table to begin with"},
     "compiled_waits.py": {64: "entries of a growing array to begin with"},
     "compiled_walk.py": {64: "idle gaps remembered, slices of time to grow by"},
     "one_pass.py": {64: "idle gaps remembered"},

@@ -12,6 +12,7 @@ from traced_kernels import P, filled, instruction, nisa, nl, tile, traced, vecto
 
 import nki_sim
 from nki_sim import program_file
+from nki_sim.allocations import Allocations
 from nki_sim.cost import Cost, cost
 from nki_sim.dtypes import bfloat16, float32
 from nki_sim.errors import NkiValidationError, ProgramFormatError
@@ -471,7 +472,7 @@ def test_tiles_are_not_kept_in_registers() -> None:
         doubled_in(REGISTER)
     honest = doubled_in(nl.sbuf)
     number = next(a.id for a in honest.allocations if a.region is nl.sbuf)
-    allocations = tuple(a._replace(region=REGISTER) if a.id == number else a for a in honest.allocations)
+    allocations = Allocations.of(a._replace(region=REGISTER) if a.id == number else a for a in honest.allocations)
     templates = tuple(
         replace(t, operands=tuple(replace(o, region=REGISTER, partition_elements=0) if o.region is nl.sbuf else o
                                   for o in t.operands))
