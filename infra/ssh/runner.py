@@ -361,6 +361,21 @@ class SshRunner:
         """Remove a file or directory below the work directory's `scratch`."""
         self._simple({"op": "discard", "path": path}, "done", patience_s)
 
+    def ask(self, request: Mapping[str, Any], last: str, payload: bytes = b"") -> list[tuple[dict[str, Any], bytes]]:
+        """One request of the remote agent's that does the same when it comes twice: its files, then the frame `last`.
+
+        For operations that have a client of their own; raises JobRefused and TargetUnreachable.
+        """
+
+        def attempt() -> list[tuple[dict[str, Any], bytes]]:
+            answer: list[tuple[dict[str, Any], bytes]] = []
+            with self._request(dict(request), payload) as stream:
+                while not answer or answer[-1][0]["frame"] != last:
+                    answer.append(stream.expect("file", last))
+            return answer
+
+        return self._persist(attempt)
+
     # --- how ------------------------------------------------------------------------------------
 
     def _put_tree(self, layout: Mapping[str, Any], blobs: Mapping[str, bytes]) -> RemoteTree:

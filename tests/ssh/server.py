@@ -8,8 +8,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,6 +134,26 @@ class Sshd:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+    @contextmanager
+    def cutting(self, after_s: float) -> Iterator[None]:
+        """Drops every connection after so long, and again as long as nobody has felt it and left: on a busy machine the
+        first may come before there is one."""
+        felt = threading.Event()
+
+        def cut() -> None:
+            pause_s = after_s
+            while not felt.wait(pause_s):
+                self.cut()
+                pause_s = 0.5
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            yield
+        finally:
+            felt.set()
+            thread.join()
 
 
 def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:

@@ -91,9 +91,9 @@ def before_the_first_upload(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[A
 
     def cutting(self: SshRunner, path: str, data: bytes) -> None:
         if next(cuts, False):
-            threading.Timer(0.02, sshd.cut).start()
-            while True:  # until the cut is felt
-                upload(self, path, data)
+            with sshd.cutting(after_s=0.02):
+                while True:  # until the cut is felt
+                    upload(self, path, data)
         upload(self, path, data)
 
     patch.setattr(SshRunner, "_upload", cutting)
@@ -195,7 +195,15 @@ LINK_FAULTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", LINK_FAULTS, ids=lambda fault: fault.__name__)
+RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
+"""The others come by the same ways."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=pytest.mark.slow) if fault in RARER else fault for fault in LINK_FAULTS],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_fault_of_the_link_costs_nothing(
     target: SshTarget, sshd: Sshd, work: Path, fault: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +294,7 @@ def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, ssh
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("noticed", [True, False])
+@pytest.mark.parametrize("noticed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_host_that_was_down_is_asked_once_and_used_again_when_it_is_up(
     target: SshTarget, sshd: Sshd, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:

@@ -134,7 +134,14 @@ def test_another_request_collects_nothing_and_close_ends_what_nobody_asked_for(s
     assert scene.clean()
 
 
-@pytest.mark.parametrize("loss", ["its files are gone", "its supervisor was killed", "the record is damaged"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "its supervisor was killed",
+        pytest.param("its files are gone", marks=pytest.mark.slow),
+        pytest.param("the record is damaged", marks=pytest.mark.slow),
+    ],
+)
 def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, loss: str) -> None:
     scene.die_while_judging()
     job = scene.job()

@@ -140,6 +140,7 @@ def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(
     assert not list((work / "incoming").iterdir())
 
 
+@pytest.mark.slow  # the faults of a link have a table of their own
 def test_a_link_that_was_mended_is_told_with_the_time_it_took(sshd: Sshd, runner: SshRunner) -> None:
     away: list[float] = []
     runner.on_mended = away.append
@@ -298,9 +299,9 @@ def test_a_link_cut_in_the_middle_of_an_upload_is_bridged(
 
     def cutting(self: SshRunner, path: str, data: bytes) -> None:
         if next(cuts, False):
-            threading.Timer(0.02, sshd.cut).start()
-            while True:  # keep sending until the cut is felt
-                upload(self, path, data)
+            with sshd.cutting(after_s=0.02):
+                while True:  # keep sending until the cut is felt
+                    upload(self, path, data)
         upload(self, path, data)
 
     monkeypatch.setattr(SshRunner, "_upload", cutting)

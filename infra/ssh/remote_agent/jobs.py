@@ -99,6 +99,16 @@ def kill(request: dict[str, Any], wire: Wire) -> None:
     wire.say("done")
 
 
+def runs(request: dict[str, Any], name: str) -> bool:
+    """Whether a job of that name, if it is one, is under way."""
+    return bool(name) and supervisor_of(inside(os.path.join(work_directory(request), "jobs"), name)) is not None
+
+
+def end(request: dict[str, Any], name: str, wire: Wire) -> None:
+    """End a job by its name, and all it started; its files stay."""
+    _stop(inside(os.path.join(work_directory(request), "jobs"), name), wire)
+
+
 def collect(request: dict[str, Any], wire: Wire) -> None:
     data = read_bounded(inside(_directory(request), request["name"]), request["limit"])
     if data is None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 
-from infra.ssh.remote_agent import commands, jobs, leftovers, trees
+from infra.ssh.remote_agent import checkouts, commands, jobs, leftovers, trees
 from infra.ssh.remote_agent.frames import Refused, Wire, take, write_all
 from infra.ssh.remote_agent.processes import kill_descendants
 
@@ -22,6 +22,10 @@ _OPERATIONS = {
     "sweep": commands.sweep,
     "discard": commands.discard,
     "clean": leftovers.clean,
+    "checkout_look": checkouts.look,
+    "checkout_place": checkouts.place,
+    "checkout_note_job": checkouts.note_job,
+    "checkout_put_back": checkouts.put_back,
 }
 
 

@@ -1,0 +1,90 @@
+"""What a harness measured of a model, and the score that the NKI MoE challenge makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Accuracy(Enum):
+    """What a harness says of the model's answers."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNCHECKED = "not checked"
+    """The harness does not look at them, whatever its score assumes."""
+
+
+@dataclass(frozen=True)
+class PromptScore:
+    """One prompt as aws-neuron/nki-moe scores it: `calculate_score` in main.py; README, "Evaluation and Scoring"."""
+
+    base_latency_ms: float
+    """Of the organizers' reference implementation."""
+    base_tokens_per_s: float
+    accuracy: float
+    """1 or 0."""
+    latency_ms: float
+    """The 99th percentile, end to end, as main.py takes it."""
+    tokens_per_s: float
+    nki_flop_share: float
+    """Multiply-accumulates in NKI kernels over all of the model's, 0 to 1."""
+
+    @property
+    def score(self) -> float:
+        """Accuracy x reduced latency x increased throughput x (1 + share in NKI), in the harness's order of operations,
+        so that it is the same number to the last digit."""
+        increased_throughput = self.tokens_per_s / self.base_tokens_per_s
+        reduced_latency = self.base_latency_ms / self.latency_ms
+        return self.accuracy * reduced_latency * increased_throughput * (1 + self.nki_flop_share)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run of a harness. What it does not report is None, and never a guess."""
+
+    accuracy: Accuracy
+    latency_ms: float | None
+    """Of a whole answer, end to end; of several prompts the mean."""
+    tokens_per_s: float | None
+    """Throughput; of several prompts the mean."""
+    first_token_ms: float | None = None
+    per_token_ms: float | None = None
+    nki_flop_share: float | None = None
+    """0 to 1; of several prompts the mean."""
+    prompts: tuple[PromptScore, ...] = ()
+    """Of a harness that scores."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of these numbers, a line each."""
+
+    @property
+    def score(self) -> float | None:
+        """Over all prompts together, as the challenge adds them up; None for a harness that does not score."""
+        return sum(prompt.score for prompt in self.prompts) if self.prompts else None
+
+
+@dataclass(frozen=True)
+class Gain:
+    """With the kernels against without, above 1 where they help; None where either run does not report it."""
+
+    score: float | None
+    latency: float | None
+    """Baseline's latency over that with the kernels."""
+    first_token: float | None
+    per_token: float | None
+    throughput: float | None
+    """Tokens a second with the kernels over the baseline's."""
+
+
+def gain(before: Figures, after: Figures) -> Gain:
+    return Gain(
+        _ratio(after.score, before.score),
+        _ratio(before.latency_ms, after.latency_ms),
+        _ratio(before.first_token_ms, after.first_token_ms),
+        _ratio(before.per_token_ms, after.per_token_ms),
+        _ratio(after.tokens_per_s, before.tokens_per_s),
+    )
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
