@@ -154,6 +154,15 @@ class NeuronToolchain:
         return {**dict(self._probe.versions), **system_versions(self._where)}
 
     @property
+    def installation(self) -> Installation:
+        return self._where
+
+    @property
+    def core(self) -> str:
+        """For NEURON_RT_VISIBLE_CORES; leased when it is first asked for."""
+        return self._share.core
+
+    @property
     def installed(self) -> Installed:
         return installed(self.versions, self._kind)
 
@@ -209,7 +218,7 @@ class NeuronToolchain:
 
     def run(self, artifact: Neff, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
         """One execution. bfloat16 and float8 outputs come back as float32, which holds them exactly."""
-        work = self._new_folder("run")
+        work = self.new_folder("run")
         try:
             flags = ["--num-exec", "1"]
             if "--disable-profile" in self._profiler.capture_flags:
@@ -253,7 +262,7 @@ class NeuronToolchain:
         At least one execution is left out, because the first loads the GpSimd program (about 1 ms). Reading
         the profile of a long kernel takes long: after half of `timeout_s`, three samples are enough.
         """
-        work = self._new_folder("time")
+        work = self.new_folder("time")
         skipped = max(1, warmup)
         total = skipped + iterations
         flags = ["--num-exec", str(total)]  # and every one profiled, which is the default
@@ -381,7 +390,8 @@ class NeuronToolchain:
             "NEURON_RT_ENABLE_DGE_NOTIFICATIONS": "0",  # their queue can overflow (nrt-troubleshoot.rst)
         }
 
-    def _new_folder(self, step: str) -> Path:
+    def new_folder(self, step: str) -> Path:
+        """Below its own, which goes when it is closed."""
         self._count += 1
         work = self._folder / f"{step}-{self._count}"
         work.mkdir()
