@@ -425,6 +425,19 @@ class Measured:
         return self.profile.bounds.percent_of_peak(self.latency_us)
 
 
+@dataclass(frozen=True)
+class CompilersOwn:
+    """What the SDK's compiler makes of a task's reference by itself, timed as kernels are: no kernel is in it."""
+
+    latency_us: float | None
+    """Median of the timed executions; None where there is none, and `said` is why."""
+    said: str
+    """By what it was compiled, and how far its outputs are from the reference's; one line."""
+
+
+NEEDS_A_DEVICE = CompilersOwn(None, "needs a device")
+
+
 _PROVED = {
     (Property.COVERAGE, Finding.HELD): "every output element proved written",
     (Property.COVERAGE, Finding.REFUTED): "NOT every output element is written",

@@ -10,8 +10,10 @@ whatever cancels and at whatever shape. A dropped term, a clamp, or a constant t
 Where that is not so (the logits of a softmax are large numbers between inputs and outputs, and are rounded too), the
 reference in float32 shows it: an output may be 8 times as many times its noise off as the worst row or column of that
 is (`needed`). Its error alone would be no measure: it is small by luck where a whole row is one number, as under
-constant rows; the worst of all rows, each against its own noise, is not. The input kernel's own error would need it
-run on every draw, would differ with what the user brings, and would excuse a wrong one.
+constant rows; the worst of all rows, each against its own noise, is not. Where it gets many single elements wrong (in
+1 + erf(x) all that erf has beyond 1 - 2^-24 is dropped), elements of that sign, size and noise may besides be 8 times
+as far off as it is there; rows and columns are held as ever. The input kernel's own error would need it run on every
+draw, would differ with what the user brings, and would excuse a wrong one.
 
 On the reference's own inputs the task's published bound holds besides, over the whole output.
 """
@@ -95,10 +97,64 @@ PLAIN_SLACK = 8
 """An output may be this many times as many times its noise off as the worst row or column of plain float32."""
 
 
-def needed(arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> float:
-    """How many times wider the limits must be, at least 1, going by the reference run in float32, `plain`."""
+@dataclass(frozen=True)
+class Needed:
+    """What the reference run in float32 asks for, of one output."""
+
+    times: float
+    """All limits are so many times wider; at least 1."""
+    elements: np.ndarray | None
+    """float32, as the output: what single elements may be off besides. None where float32 gets no more than a few of
+    them wrong."""
+
+
+def needed(arithmetic: Arithmetic, plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> Needed:
+    """How far the limits must follow `plain`, the reference run in float32."""
     sums = _Sums(plain, expected, noise, arithmetic)
-    return max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
+    times = max(1.0, *(PLAIN_SLACK * float(lines.over(arithmetic.slack).max(initial=0)) for lines in sums.lines))
+    return Needed(times, None if sums.suspects <= FEW * plain.size else _off_elsewhere(plain, expected, noise))
+
+
+_OCTAVES = 128
+"""Of sizes, either way from 1: float32's."""
+_CONDITIONS = 17
+"""Of noise against size, two octaves each: from beyond the value itself to one rounding of it."""
+
+
+def _off_elsewhere(plain: np.ndarray, expected: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """PLAIN_SLACK times what `plain` is off, root mean square, at the elements of an output that are alike: of one
+    sign, of about the same size and of about the same noise.
+
+    At the element alone it would be no measure: one in sixteen is right by luck. And size alone would be none: 1e-7 is
+    what float32 drops of a large x in one place, and keeps to seven digits of a small one in another.
+    """
+    flat = [np.reshape(array, -1) for array in (plain, expected, noise)]
+    bins = (2, 2 * _OCTAVES, _CONDITIONS)
+    alike = np.empty(plain.size, np.int16)
+    squares, count = np.zeros(bins), np.zeros(bins)
+    for start in range(0, plain.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        got, want, off = (array[part].astype(np.float64) for array in flat)
+        with np.errstate(invalid="ignore"):
+            error = got - want
+        size = np.where(want == 0, -_OCTAVES, np.frexp(want)[1])
+        condition = np.clip((size - np.frexp(off)[1] + 8) // 2, 0, _CONDITIONS - 1)
+        size = np.clip(size, -_OCTAVES, _OCTAVES - 1) + _OCTAVES
+        alike[part] = np.ravel_multi_index((np.signbit(want).astype(np.intp), size, condition), bins)
+        error[~np.isfinite(error)] = 0
+        squares += np.bincount(alike[part], error * error, squares.size).reshape(bins)
+        count += np.bincount(alike[part], minlength=count.size).reshape(bins)
+    mean = _with_neighbours(squares) / np.maximum(_with_neighbours(count), 1)
+    result: np.ndarray = (PLAIN_SLACK * np.sqrt(mean)).astype(np.float32).reshape(-1)[alike].reshape(plain.shape)
+    return result
+
+
+def _with_neighbours(bins: np.ndarray) -> np.ndarray:
+    """Each with those of half and of twice its size: few elements say little."""
+    summed = bins.copy()
+    summed[:, 1:] += bins[:, :-1]
+    summed[:, :-1] += bins[:, 1:]
+    return summed
 
 
 LARGEST = 1e30
@@ -139,18 +195,19 @@ def check_output(
     place: Place,
     arithmetic: Arithmetic,
     noise: np.ndarray | None = None,
+    elements: np.ndarray | None = None,
     bound: float | None = None,
 ) -> tuple[float, CheckFailure | None]:
     """(relative L2, the failure if there is one).
 
     Without `noise` the least that it can be is taken, one rounding of the result, and single elements are held to their
-    row: what passes so also passes with it, but for values that are small in their row. `bound`: relative L2 of the
-    whole output that holds besides.
+    row: what passes so also passes with it, but for values that are small in their row. `elements`: as
+    `Needed.elements`, beside `noise`. `bound`: relative L2 of the whole output that holds besides.
     """
     where: dict[str, Any] = vars(place)
     if got.shape != expected.shape:
         return float("inf"), CheckFailure(reason=f"shape {list(got.shape)} instead of {list(expected.shape)}", **where)
-    sums = _Sums(got, expected, noise, arithmetic)
+    sums = _Sums(got, expected, noise, arithmetic, elements)
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
         reason = (
@@ -237,12 +294,20 @@ class _Lines:
 class _Sums:
     """Everything a verdict needs, in one walk over both arrays in blocks that fit the cache."""
 
-    def __init__(self, got: np.ndarray, expected: np.ndarray, noise: np.ndarray | None, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self,
+        got: np.ndarray,
+        expected: np.ndarray,
+        noise: np.ndarray | None,
+        arithmetic: Arithmetic,
+        elements: np.ndarray | None = None,
+    ) -> None:
         self._arithmetic = arithmetic
         self.width = max(1, expected.shape[-1]) if expected.ndim else 1
         self.height = expected.shape[-2] if expected.ndim > 1 else 1
         self._got, self._expected = got.reshape(-1, self.width), expected.reshape(-1, self.width)
         self._noise = None if noise is None else noise.reshape(-1, self.width)
+        self._elements = None if elements is None else elements.reshape(-1, self.width)
         count = len(self._expected)
         groups = count // max(1, self.height)
         self.rows = _Lines(np.zeros((3, count)), self.width)
@@ -292,6 +357,8 @@ class _Sums:
             return
         np.multiply(self._noise[rows], slack, out=scratch)
         scratch += FLOOR
+        if self._elements is not None:
+            scratch += self._elements[rows]
         np.square(scratch, out=scratch)
         beyond = squares > scratch
         if beyond.any():

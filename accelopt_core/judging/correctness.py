@@ -17,6 +17,7 @@ from accelopt_core.judging.closeness import (
     needed,
     rows_within_float32,
 )
+from accelopt_core.judging.distributions import is_floating
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.verification import (
@@ -43,6 +44,12 @@ LARGE = 1 << 24
 Noise takes two more runs of the reference. Without it single small elements are held to their row, which at the gates
 they are not; and in `mixed` inputs the rows that are constant show what becomes of one value.
 """
+
+
+_UNKNOWN = (
+    "forward() of the reference makes float64 of float32 inputs (np.sqrt(2) and np.vectorize do), so that what float32 "
+    "itself gets wrong here is not known: let it keep the dtype that it is given (docs/tasks.md)"
+)
 
 
 class Wrong(Exception):
@@ -200,6 +207,10 @@ class _Float32:
     """Each output's limits are so many times wider."""
     rows: tuple[np.ndarray, ...]
     """Rows of each output that it can represent; the others say nothing."""
+    elements: tuple[np.ndarray | None, ...]
+    """Of each output, as `Needed.elements`."""
+    unknown: bool
+    """`forward` left float32 on its way, so that all this is of float64."""
 
     @property
     def is_whole(self) -> bool:
@@ -292,7 +303,8 @@ class Verifier:
                         raise Wrong(held.evaluation if isinstance(held, Failed) else verdict.evaluation)
             except CandidateFault:
                 raise Wrong(verdict.evaluation) from None
-            said.append(f"{explain(verdict.evaluation)}; the input kernel there: {explain(theirs.evaluation)}")
+            mine, others = explain(verdict.evaluation), explain(theirs.evaluation)
+            said.append(f"{mine}; the input kernel too" if mine == others else f"{mine}; the input kernel: {others}")
         return tuple(said)
 
     def _rows_with_numbers(self, draw: Draw) -> tuple[np.ndarray, ...] | None:
@@ -336,16 +348,19 @@ class Verifier:
             return compared
         plain = self._by_float32(execution, noise)
         if own or plain.is_whole:
-            compared = self._compare(execution, noise, plain.wider)
-            return compared if isinstance(compared, Passed) else self._failed(execution, compared)
-        compared = self._compare(plain.of(execution), list(map(_kept, plain.rows, noise)), plain.wider)
+            compared = self._compare(execution, noise, plain)
+            return compared if isinstance(compared, Passed) else self._failed(execution, compared, plain)
+        compared = self._compare(plain.of(execution), list(map(_kept, plain.rows, noise)), plain)
         if not isinstance(compared, Passed):
-            return self._failed(execution, compared)
+            return self._failed(execution, compared, plain)
         return self._check(Draw(draw.seed, *_next(draw))) if draw.otherwise else BeyondFloat32()
 
-    def _failed(self, execution: _Execution, off: _Off) -> Failed:
+    def _failed(self, execution: _Execution, off: _Off, plain: _Float32 | None = None) -> Failed:
         own = execution.draw.distribution == REFERENCE
-        return Failed((self._made_up(execution, off.failure.output) if own else None) or Incorrect(off.failure))
+        failure = off.failure
+        if plain is not None and plain.unknown:
+            failure = replace(failure, reason=f"{failure.reason}, but {_UNKNOWN}")
+        return Failed((self._made_up(execution, failure.output) if own else None) or Incorrect(failure))
 
     @property
     def _arithmetic(self) -> Arithmetic:
@@ -393,20 +408,26 @@ class Verifier:
         """What the reference in float32 asks for."""
         reference, draw = self.compiled.reference, execution.draw
 
+        outputs = len(execution.expected)
+
         def compute() -> tuple[np.ndarray, ...]:
             plain = reference.in_float32(execution.inputs)
             rows = [rows_within_float32(each) for each in plain]
-            wider = [
+            asked = [
                 needed(self._arithmetic, *(_kept(within, each) for each in arrays))
                 for within, *arrays in zip(rows, plain, execution.expected, noise)
             ]
-            return np.array(wider), *rows
+            elements = [np.zeros(0, np.float32) if each.elements is None else each.elements for each in asked]
+            unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)
+            return np.array([unknown, *(each.times for each in asked)], np.float64), *rows, *elements
 
-        wider, *rows = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}/plain/{self._arithmetic}", compute)
-        return _Float32(tuple(wider.tolist()), tuple(rows))
+        known = f"{draw.seed}/{draw.distribution}/plain, by elements/{self._arithmetic}"
+        numbers, *arrays = self.cache.kept(reference, known, compute)
+        rows, elements = arrays[:outputs], (each if each.size else None for each in arrays[outputs:])
+        return _Float32(tuple(numbers[1:].tolist()), tuple(rows), tuple(elements), bool(numbers[0]))
 
     def _compare(
-        self, execution: _Execution, noise: Sequence[np.ndarray] | None, wider: Sequence[float] | None = None
+        self, execution: _Execution, noise: Sequence[np.ndarray] | None, plain: _Float32 | None = None
     ) -> Passed | _Off:
         """Output by output, up to the first that fails."""
         draw = execution.draw
@@ -416,8 +437,9 @@ class Verifier:
                 got,
                 want,
                 place=Place(draw.seed, self.compiled.preset.name, number, draw.distribution),
-                arithmetic=self._arithmetic.widened(1.0 if wider is None else wider[number]),
+                arithmetic=self._arithmetic.widened(1.0 if plain is None else plain.wider[number]),
                 noise=None if noise is None else noise[number],
+                elements=None if plain is None else plain.elements[number],
                 bound=self.request.task.tolerance if draw.distribution == REFERENCE else None,
             )
             if failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from accelopt_core.evaluation import CheckFailure
 from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
 from accelopt_core.judging.verification import Reference
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
+from nki_sim.isa.activation_functions import FUNCTIONS
 
 SOURCE = """
 import numpy as np
@@ -204,8 +206,9 @@ def test_the_noise_of_a_seed_is_always_the_same() -> None:
 
 def test_limits_widen_as_far_as_plain_float32_needs() -> None:
     expected, noise = normal(64, 64), np.full((64, 64), 1e-7, np.float32)
-    assert needed(FLOAT32, expected, expected, noise) == 1
-    wider = needed(FLOAT32, expected + 1e-5, expected, noise)
+    same = needed(FLOAT32, expected, expected, noise)
+    assert same.times == 1 and same.elements is None
+    wider = needed(FLOAT32, expected + 1e-5, expected, noise).times
     assert wider == pytest.approx(8 * 100 / FLOAT32.slack, rel=0.01)
     assert check(expected + 7e-5, expected, noise, FLOAT32.widened(wider)) is None
 
@@ -215,3 +218,97 @@ def test_a_wider_bound_of_the_task_and_a_device_give_more_room() -> None:
     assert arithmetic_of(replace(TASK, tolerance=1e-4), exact_functions=True).slack == pytest.approx(5 * FLOAT32.slack)
     assert arithmetic_of(TASK, exact_functions=False).slack == 10 * FLOAT32.slack
     assert arithmetic_of(replace(TASK, tolerance=1e-6), exact_functions=True) == FLOAT32
+
+
+GELU = """
+import math
+
+import numpy as np
+
+exact = np.vectorize(math.erf)
+
+
+def get_inputs():
+    return [np.random.normal(size=(128, 256)).astype(np.float32)]
+
+
+def forward(x):
+    return 0.5 * x * (1 + exact(x / 1.4142135623730951).astype(x.dtype))
+
+
+def transform_to_nki_inputs(inputs):
+    return list(inputs)
+
+
+def transform_nki_outputs(kernel_result, reference):
+    return [kernel_result]
+"""
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    FUNCTIONS["gelu"](x, out)
+    return out
+
+
+def gelu_in_parts(x: np.ndarray) -> np.ndarray:
+    """Rounded elsewhere than the reference in float32 is."""
+    erf = np.empty_like(x)
+    FUNCTIONS["erf"](x * np.float32(np.sqrt(0.5)), erf)
+    half = np.float32(0.5) * x
+    return half + half * erf
+
+
+def as_held(of_task: Task, distribution: str, seed: int, computed: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether what is computed of the only input passes, limits following the reference in float32."""
+    reference = Reference(of_task, of_task.full)
+    inputs = reference.inputs(seed, distribution)
+    (expected,), (plain,) = reference.expected(inputs), reference.in_float32(inputs)
+    (noise,) = reference.noise(inputs, (expected,), FLOAT32.unit, seed)
+    asked = needed(FLOAT32, plain, expected, noise)
+    place = Place(seed, "p", 0, distribution)
+    failure = check_output(
+        computed(inputs[0]), expected, place=place, arithmetic=FLOAT32.widened(asked.times), noise=noise,
+        elements=asked.elements,
+    )[1]  # fmt: skip
+    return failure is None
+
+
+@pytest.mark.parametrize("distribution", ["large", "heavy-tailed", "peaks"])
+@pytest.mark.parametrize("honest", [gelu, gelu_in_parts])
+def test_what_float32_itself_drops_may_be_dropped(
+    distribution: str, honest: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """1 + erf(x) is 0 in float32 below -5.5, and in float64 1e-7 and less for three more."""
+    of_task = replace(TASK, reference_source=GELU)
+    assert all(as_held(of_task, distribution, seed, honest) for seed in range(3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: np.where(x < -5, 0, gelu(x)),
+        lambda x: np.where(np.abs(gelu(x)) < 1e-6, 0, gelu(x)),
+        lambda x: np.where(x < -4, np.minimum(gelu(x), np.float32(-1e-6)), gelu(x)),
+        lambda x: np.minimum(gelu(x), 3),
+        lambda x: FUNCTIONS["gelu_apprx_tanh"](x, out := np.empty_like(x)) or out,
+    ],
+    ids=["zero a little earlier", "small values as zero", "no zero at all", "clamped", "by tanh"],
+)
+def test_room_where_float32_drops_is_no_room_for_wrong_ones(wrong: Callable[[np.ndarray], np.ndarray]) -> None:
+    of_task = replace(TASK, reference_source=GELU)
+    assert not any(as_held(of_task, "large", seed, wrong) for seed in range(3))
+
+
+def test_what_float32_drops_of_large_numbers_it_does_not_drop_of_small_ones() -> None:
+    """Where a result of 1e-7 is far below what it is made of it may vanish; as a small x's own half it may not."""
+    x = np.random.default_rng(0).normal(size=(128, 256)).astype(np.float32) * 8
+    x[::2] *= np.float32(1e-8)
+    of_task = replace(TASK, reference_source=GELU)
+    reference = Reference(of_task, of_task.full)
+    (expected,), (plain,) = reference.expected([x]), reference.in_float32([x])
+    (noise,) = reference.noise([x], (expected,), FLOAT32.unit, 0)
+    asked = needed(FLOAT32, plain, expected, noise)
+    assert asked.elements is not None and asked.elements[1::2].max() > 1e-7
+    small = expected[::2]
+    assert (asked.elements[::2] < np.abs(small) * 1e-5).mean() > 0.99
