@@ -16,6 +16,7 @@ class DefaultFolders:
     memory: Path
     """The file in it."""
     calibrations: Path
+    model_benchmarks: Path
 
 
 def is_installed(tree: Path) -> bool:
@@ -31,9 +32,12 @@ def default_folders(tree: Path, environment: Mapping[str, str], folder: Path) ->
     """
     if not is_installed(tree):
         return DefaultFolders(
-            tree / "checkpoints", tree / "optimization_memory" / "rewrites.json", tree / "calibrations"
-        )
+            tree / "checkpoints", tree / "optimization_memory" / "rewrites.json", tree / "calibrations",
+            tree / "model_benchmarks",
+        )  # fmt: skip
     named = Path(environment.get(DATA_VARIABLE) or "")
     base = named if named.is_absolute() else Path.home() / ".local" / "share"  # a relative one is to be ignored
     data = base / DATA_FOLDER
-    return DefaultFolders(folder / "checkpoints", data / "rewrites.json", data / "calibrations")
+    return DefaultFolders(
+        folder / "checkpoints", data / "rewrites.json", data / "calibrations", data / "model_benchmarks"
+    )

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.loop.events import Event, RoundEnded, RunObserver
+from accelopt_core.evaluation import Step
+from accelopt_core.loop.events import Event, RoundEnded, RunObserver, StepBegan
 from infra.journal import explained, utc_now
 from infra.records import to_document
 
@@ -61,9 +62,13 @@ class Observers:
 
     def __init__(self, *observers: RunObserver) -> None:
         self._observers = observers
+        self.step: Step | None = None
+        """The last that began."""
         self._lock = threading.RLock()  # the handler of Ctrl-C may tell something in the middle of telling
 
     def tell(self, event: Event) -> None:
         with self._lock:
+            if isinstance(event, StepBegan):
+                self.step = event.step
             for observer in self._observers:
                 observer.tell(event)

@@ -38,11 +38,16 @@ class MemoryFile:
         path: Path,
         notice: Callable[[str], None],
         *,
+        shared: MemoryFile | None = None,
         lock_timeout_s: float = 30.0,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`notice` is told, in one line, when a damaged file had to be set aside."""
+        """`notice` is told, in one line, when a damaged file had to be set aside.
+
+        `shared`: where all that is filed here is filed too, for other runs; nothing is read from it.
+        """
         self.path = path
+        self._shared = shared
         self._notice = notice
         self._now = now
         self._lock_timeout_s = lock_timeout_s
@@ -59,6 +64,8 @@ class MemoryFile:
         `token` names the occasion, e.g. `<run-id>/<candidate-id>`: filed once, however often it is recorded.
         `shown`: experiences that were known when it was tried; see OptimizationMemory.add.
         """
+        if self._shared is not None:
+            self._shared.record(experience, token, shown)
         make_folder(self.path.parent)
         with self._locked():
             contents = self._read()
@@ -71,6 +78,8 @@ class MemoryFile:
 
     def credit(self, keys: tuple[str, ...], improved: bool, token: str) -> None:
         """A plan followed these; see OptimizationMemory.credit. Once for each `token`. Raises JournalError."""
+        if self._shared is not None:
+            self._shared.credit(keys, improved, token)
         make_folder(self.path.parent)
         with self._locked():
             contents = self._read()
@@ -78,6 +87,13 @@ class MemoryFile:
                 return
             contents.memory.credit(keys, improved)
             self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
+
+    def copy_to(self, path: Path) -> None:
+        """All of it, as it is now, with what was filed last, as another file. Raises JournalError."""
+        make_folder(self.path.parent)
+        with self._locked():
+            contents = self._read()
+        MemoryFile(path, self._notice)._write(contents.memory, contents.recorded)
 
     def _expire(self, memory: OptimizationMemory, keep: str) -> None:
         expired, worst = memory.expire(self._now().date(), keep=keep)

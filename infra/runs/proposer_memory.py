@@ -41,6 +41,10 @@ class _Contents:
     runs: tuple[RunRecord, ...]
 
 
+def proposers_beside(memory: Path) -> Path:
+    return memory.with_name(f"{memory.stem}.proposers.json")
+
+
 class ProposerMemory:
     def __init__(
         self,
@@ -52,7 +56,7 @@ class ProposerMemory:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`memory`: the optimization memory's file. `notice` is told, in one line, of a damaged file."""
-        self.path = memory.with_name(f"{memory.stem}.proposers.json")
+        self.path = proposers_beside(memory)
         self._run_id = run_id
         self._notice = notice
         self._now = now

@@ -35,12 +35,16 @@ class TimedKernel:
     latency_us: float
 
 
+def residuals_beside(memory: Path) -> Path:
+    return memory.with_name(f"{memory.stem}.residuals.jsonl")
+
+
 class ResidualFile:
     """Of what one target took for what one simulator predicted."""
 
     def __init__(self, memory: Path, target: str, simulator: str) -> None:
         """`memory`: optimization memory's file; the others are fingerprints."""
-        self.path = memory.with_name(f"{memory.stem}.residuals.jsonl")
+        self.path = residuals_beside(memory)
         self._lines = JsonLines(self.path)
         self._target = target
         self._simulator = simulator

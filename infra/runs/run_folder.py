@@ -12,6 +12,7 @@
                          by the key of the request it came of, by which a resumed run finds it
     candidates/<id>.py   every kernel written, for people
     shown/               what each round was shown of memory
+    memory.json          what it plans with, where other runs of its suite go on at the same time (suite_memory.py)
     chosen/              which of a round's kernels were worth a device's time, as they were predicted
     turns.jsonl          where several proposers take turns: who was chosen for each plan, and what was thought of each
     exchanges/           every request to a model and its reply
@@ -42,7 +43,7 @@ from typing import Any, Literal, TypeVar
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.catalogue.explaining import Explanation
-from accelopt_core.evaluation import Measured
+from accelopt_core.evaluation import CompilersOwn, Measured
 from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import Choice, TargetInfo
@@ -272,6 +273,13 @@ class RunFolder:
     def explain(self, explanation: Explanation) -> None:
         replace_file(self.path / "explanation.json", _pretty(to_document(explanation)))
 
+    def keep_compilers_own(self, own: CompilersOwn) -> None:
+        replace_file(self.path / "compilers_own.json", _pretty(to_document(own)))
+
+    def compilers_own(self) -> CompilersOwn | None:
+        """None where a device was not asked, or the run is one of an earlier release."""
+        return self._read(CompilersOwn, "compilers_own.json") if (self.path / "compilers_own.json").exists() else None
+
     def seconds_used(self) -> float:
         """At work, all sessions together, as far as it was written down."""
         path = self.path / "time_used"
@@ -436,7 +444,7 @@ def run_ids(checkpoints: Path) -> list[str]:
 
 
 class RunJournal:
-    """`accelopt_core.ports.Journal`, on a run's folder and the memory that all runs share."""
+    """`accelopt_core.ports.Journal`, on a run's folder and the memory that it plans with."""
 
     def __init__(self, folder: RunFolder, memory: MemoryFile, residuals: ResidualFile | None = None) -> None:
         """`residuals`: of a run on a device, which are for all runs as well."""
