@@ -32,7 +32,7 @@ from accelopt_core.catalogue.rewrites import rewrites_in
 from accelopt_core.evaluation import Measured, explain
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
 from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, completed
-from infra import migrating
+from infra.assembly import migrating
 from infra.journal import JournalError, replace_file
 from infra.runs.run_folder import RunFolder
 from infra.runs.suite import ROUNDS, geometric_mean, has_begun
@@ -56,6 +56,8 @@ GRACE_S = 300.0
 
 REASONS = 2
 """Told of the largest gap."""
+LARGE_GAP = 0.05
+"""Of the winner's time: no larger gap is left without a line on why it is still there."""
 
 
 class NotRun(Exception):
@@ -79,6 +81,10 @@ class Row:
     """How the run ended, and the largest gap that is left, with what stopped the catalogue there."""
     seconds: float = 0.0
     failed: str = ""
+    large_gaps: int = 0
+    """Above `LARGE_GAP`, of the winner."""
+    unexplained: tuple[str, ...] = ()
+    """Of those, the ones that nothing is said of."""
 
     @property
     def improved(self) -> bool:
@@ -126,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(table(rows, options.seconds)))
     if options.write is not None:
         replace_file(options.write, page(rows, options.seconds, options.inputs_only))
-    return int(any(row.failed for row in rows))
+    return int(any(row.failed or row.unexplained for row in rows))
 
 
 # --- one kernel -----------------------------------------------------------------------------------
@@ -211,6 +217,9 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         gaps = [f"{heading(gap)}: {'; '.join(stops(gap)[:REASONS])}"]
     else:
         gaps = [f"{gap.name} {gap.cost_us:,.1f} µs" for gap in after.profile.gaps[:1]]
+    large = [gap.name for gap in after.profile.gaps if gap.cost_us > LARGE_GAP * after.latency_us]
+    known = summary.explanation.gaps if summary.explanation is not None else ()
+    told = {gap.name for gap in known if gap.unread or gap.answers}
     return Row(
         stranger,
         before.latency_us,
@@ -220,6 +229,8 @@ def figures(stranger: Stranger, summary: RunSummary) -> Row:
         after.percent_of_peak,
         tuple(steps),
         "; ".join([summary.status.removeprefix("finished: "), *gaps]),
+        large_gaps=len(large),
+        unexplained=tuple(name for name in large if name not in told),
     )
 
 
@@ -307,13 +318,16 @@ def counted(steps: Sequence[str]) -> str:
 def means(rows: Sequence[Row], limit_s: float) -> list[str]:
     improved = sum(row.improved for row in rows)
     timed = [row for row in rows if row.before_us]
+    silent = [f"{row.stranger.name}: {name}" for row in rows for name in row.unexplained]
     return [
         f"{len(rows)} kernels: geometric mean speed-up {geometric_mean(row.speedup for row in rows):.2f}x; "
         f"{improved} ({100 * improved / len(rows):.0f} %) improved by {WORTH:g}x or at {NEAR_BOUND:g} % of the bound; "
         f"{geometric_mean(row.before_percent for row in timed):.1f} % of the bound before, "
         f"{geometric_mean(row.after_percent for row in timed):.1f} % after; "
         f"{sum(bool(row.failed) for row in rows)} failed, "
-        f"{sum(row.seconds > limit_s for row in rows)} took longer than {limit_s:g} s."
+        f"{sum(row.seconds > limit_s for row in rows)} took longer than {limit_s:g} s. Of "
+        f"{sum(row.large_gaps for row in rows)} gaps of winners above {100 * LARGE_GAP:g} % of their time "
+        f"{'each has its line on what stopped the catalogue' if not silent else 'unexplained: ' + ', '.join(silent)}."
     ]
 
 
