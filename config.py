@@ -18,6 +18,7 @@ from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.engines.engine_names import address_of
 from infra.llm import contenders, registry
 from infra.llm.provider import UnknownProvider
+from infra.model_benchmark.named import HARNESSES, places_of
 from infra.runs.default_folders import default_folders
 from infra.settings_reader import (
     ARGUMENT,
@@ -39,6 +40,8 @@ FOLDERS = default_folders(PROJECT, os.environ, Path.cwd())
 VERSION = "0.1.0"
 LATEST = "latest"
 """The run id that stands for the newest run."""
+LONGEST_RUN_ID = 100
+"""Characters."""
 
 PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
 SUITES = ("nkibench",)
@@ -46,7 +49,7 @@ VIEWS = ("auto", "live", "plain", "quiet")
 
 Command = Literal[
     "run", "init", "doctor", "calibrate", "explain", "evaluate", "menu", "apply", "runs", "show", "diff", "clean",
-    "config", "mcp",
+    "config", "mcp", "model",
 ]  # fmt: skip
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
@@ -85,6 +88,12 @@ class RunSettings(Group):
         "keep going.",
         legal=_COUNT,
     )
+    shapes: Path | None = setting(
+        None,
+        "A table of shapes with their weights (docs/shapes.md): one run for each, and one kernel that chooses among "
+        "what they came to by shape; with --preset NAME only that one.",
+        metavar="FILE.toml",
+    )
     preset: str | None = setting(
         None, "The shape preset that counts. Without it: the task's full shape.", metavar="NAME"
     )
@@ -109,6 +118,9 @@ class RunSettings(Group):
         "Settings of a written kernel's TUNABLES that are priced, of which the fastest is the candidate; 0: as it was "
         "written. Without it: 24 in a search with --beam, --plans or --samples, else 0.",
         legal=_WHOLE,
+    )
+    compiler_baseline: bool = setting(
+        True, "At the end, on a device: time what the compiler makes of the reference by itself (needs JAX there)."
     )
     in_place: bool = setting(False, "At the end write the winner over the kernel file, after a .bak copy of it.")
     run_id: str | None = setting(
@@ -144,10 +156,14 @@ class RunSettings(Group):
         if self.beam * self.plans * self.samples > MOST_LANES:
             tried = self.beam * self.plans * self.samples
             raise SettingsError(f"beam: with plans and samples {tried} candidates a round, and at most {MOST_LANES}")
+        if self.shapes is not None and self.suite is not None:
+            raise SettingsError("shapes: a suite has its own: leave one of --shapes and --suite away")
         if self.suite is not None and (self.kernel is not None or self.in_place):
             raise SettingsError("suite: its tasks have their own kernels: leave --kernel and --in-place away")
-        if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run_id):
+        if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.run_id):
             raise SettingsError(f"run-id: {self.run_id!r}: use letters, digits, dot, dash and underscore only")
+        if self.run_id is not None and len(self.run_id) > LONGEST_RUN_ID:
+            raise SettingsError(f"run-id: it has {len(self.run_id)} characters, and at most {LONGEST_RUN_ID}")
 
 
 @dataclass(frozen=True)
@@ -415,6 +431,49 @@ class CalibrationSettings(Group):
 
 
 @dataclass(frozen=True)
+class BenchmarkSettings(Group):
+    """kernels inside a whole model: `model --help`"""
+
+    checkout: str | None = setting(None, "The model's folder on the host.", metavar="DIR")
+    put: tuple[str, ...] = setting(
+        (),
+        "Kernels (a file, or a run's id for its winner) and the functions of the checkout that they stand in for, by "
+        "commas; with --then model FILE:FUNCTION is enough.",
+        metavar="KERNEL=FILE:FUNCTION,...",
+    )
+    harness: str = setting("nki-moe", "What runs the model and measures it.", legal=Legal(choices=HARNESSES))
+    harness_args: str | None = setting(None, "Flags for it, in one string.", metavar="'FLAGS'")
+    harness_command: str | None = setting(
+        None,
+        "For the harnesses command, nxdi and vllm: the command, with {python}, {checkout} and {report} filled in.",
+        metavar="'COMMAND'",
+    )
+    harness_hours: float = setting(6.0, "Most hours for one run of it.", metavar="H", legal=_POSITIVE)
+    baseline_again: bool = setting(False, "Measure the checkout as it is anew, even where that was done before.")
+    undo: bool = setting(False, "Put the checkout back as it was, and do nothing else.")
+    then: str | None = setting(
+        None,
+        "At the end of a run: the model itself decides whether its winner is of use.",
+        legal=Legal(choices=("model",)),
+    )
+    kernel_table: Path | None = setting(
+        None, "Project the gain of a model from a table of its kernels instead, simulated.", metavar="FILE.toml"
+    )
+    model_benchmarks: Path = setting(FOLDERS.model_benchmarks, "Folder of what harnesses brought back.", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            places_of(self.put)
+        except ValueError as error:
+            raise SettingsError(f"put: {error}") from None
+        if self.then is not None:
+            for name, given in (("checkout", self.checkout), ("put", self.put)):
+                if not given:
+                    raise SettingsError(f"then: the model's --{name} is missing: see `model --help`")
+
+
+@dataclass(frozen=True)
 class Settings:
     run: RunSettings = field(default_factory=RunSettings)
     target: TargetSettings = field(default_factory=TargetSettings)
@@ -423,6 +482,7 @@ class Settings:
     verification: VerificationSettings = field(default_factory=VerificationSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
 
 
 GROUPS: Mapping[str, type] = {
@@ -433,6 +493,7 @@ GROUPS: Mapping[str, type] = {
     "verification": VerificationSettings,
     "guard": GuardSettings,
     "calibration": CalibrationSettings,
+    "benchmark": BenchmarkSettings,
 }
 
 

@@ -23,11 +23,13 @@ from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
 from infra.command_line import JSON_FLAG, read
-from infra.commands import optimize
+from infra.commands import many_shapes, optimize
 from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.kernel_document import ExplanationDocument
+from infra.documents.model_document import ModelDocument
 from infra.documents.run_document import kernel_document, run_document, runs_document
+from infra.documents.shapes_document import shapes_document
 from infra.documents.suite_document import suite_document
 from infra.documents.writing import as_json
 from infra.journal import JournalError, utc_now
@@ -35,6 +37,8 @@ from infra.llm.prices import BadPriceFile
 from infra.llm.provider import UnknownProvider
 from infra.runs import suite
 from infra.runs.run_folder import RunFolder, find_run
+from infra.runs.shape_set import SetFolder
+from infra.runs.suite_memory import keep_memory
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, seed_index
@@ -43,7 +47,9 @@ from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
 from infra.terminal.kernel_table import print_menu, print_verdict
 from infra.terminal.leftover_table import print_found
-from infra.terminal.next_steps import after_suite, print_next
+from infra.terminal.model_table import Row, print_benchmark, print_projection
+from infra.terminal.next_steps import after_set, after_suite, print_next
+from infra.terminal.shape_table import print_set
 from infra.terminal.started_as import program, started_as
 from infra.terminal.suite_table import print_suite
 from nki_sim.documents import ErrorDocument
@@ -113,16 +119,42 @@ def _status(ending: Ending) -> int:
 
 
 def run(invocation: config.Invocation, answer: Answer) -> int:
+    if invocation.settings.benchmark.then is not None:
+        from infra.commands import model as benchmarking
+
+        benchmarking.check_then(invocation.settings)
     if invocation.settings.run.suite is not None:
         return run_suite(invocation, answer)
+    if many_shapes.wants_a_set(invocation):
+        return run_shapes(invocation, answer)
     outcome = optimize.carried_out(invocation)
-    answer.give(run_document(outcome.summary))
     console = Console()
     report.print_report(console, outcome.summary)
     if outcome.written_over is not None:
         kernel, copy = outcome.summary.manifest.kernel, outcome.written_over.name
         console.print(f"{kernel} now holds the best kernel; what was there is {copy}", soft_wrap=True)
-    return _status(outcome.ending)
+    last = _judged_by_model_next(invocation, outcome)
+    if last is None:
+        answer.give(run_document(outcome.summary))
+        return _status(outcome.ending)
+    from infra.commands import model as benchmarking
+
+    console.print()
+    judged = benchmarking.benchmark(last, _harness_aloud(last), outcome)
+    answer.give(judged)
+    return _print_benchmark(console, judged)
+
+
+def _judged_by_model_next(invocation: config.Invocation, outcome: optimize.RunOutcome) -> config.Settings | None:
+    """Of a run with --then model that ended with a faster kernel."""
+    stored = config.from_document(outcome.summary.folder.config(), f"run {outcome.run_id}")
+    settings = invocation.over(stored)
+    if settings.benchmark.then is None or outcome.ending is not Ending.FINISHED:
+        return None
+    if not outcome.improved:
+        Console().print("the model is not asked: the run ended without a faster kernel")
+        return None
+    return settings
 
 
 def run_suite(invocation: config.Invocation, answer: Answer) -> int:
@@ -142,7 +174,10 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
     at_once = at_once_of(invocation.settings)
     if at_once > 1:
-        status = _runs_side_by_side(at_once, invocation, console, dict(to_do))
+        folders = dict(to_do)
+        if folders:
+            keep_memory(wanted.checkpoints, suite_id, wanted.memory, lambda line: console.print(line, soft_wrap=True))
+        status = _runs_side_by_side(at_once, invocation, console, folders)
     else:
         status = _runs_in_turn(invocation, console, to_do)
     table = suite.table_of_runs(wanted.checkpoints, suite_id, tasks)
@@ -153,6 +188,23 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     console.print()
     print_next(console, after_suite(wanted.suite, suite_id, seen, not table.missing, wanted.checkpoints))
     return status
+
+
+def run_shapes(invocation: config.Invocation, answer: Answer) -> int:
+    """A run for each shape of a table, each with its line; one kernel, and one table, at the end."""
+    console = Console()
+    outcome = many_shapes.carried_out(invocation, console)
+    folder, table = outcome.folder, outcome.table
+    answer.give(shapes_document(folder, table))
+    print_set(console, table)
+    console.print()
+    if outcome.written_over is not None:
+        name = report.shown_path(Path(folder.manifest().kernel))
+        console.print(f"{name} now holds the joined kernel; what was there is {outcome.written_over.name}")
+    elif table.rows and table.is_complete:
+        console.print(f"kernel   {report.shown_path(folder.best_kernel)}", soft_wrap=True, highlight=False)
+    print_next(console, after_set(folder.set_id, [row.name for row in table.rows], folder.path.parent))
+    return BASELINE if table.missing and outcome.ending is Ending.FINISHED else _status(outcome.ending)
 
 
 def _runs_in_turn(invocation: config.Invocation, console: Console, to_do: Iterable[tuple[str, RunFolder]]) -> int:
@@ -212,10 +264,12 @@ def runs(invocation: config.Invocation, answer: Answer) -> int:
 
 
 def show(invocation: config.Invocation, answer: Answer) -> int:
-    """A run, or a suite by its id."""
+    """A run, or a suite or a set of shapes by its id."""
     checkpoints, tasks = invocation.settings.run.checkpoints, [seed.name for seed in seed_index()]
     if suite.is_suite(checkpoints, invocation.run_id, tasks):
         return _show_suite(invocation, answer, suite.table_of_runs(checkpoints, invocation.run_id, tasks))
+    if (of_shapes := SetFolder(checkpoints, invocation.run_id)).exists:
+        return _show_set(invocation, answer, of_shapes)
     summary = report.summary_of(find_run(checkpoints, invocation.run_id))
     answer.give(run_document(summary))
     if invocation.as_html:
@@ -236,6 +290,18 @@ def _show_suite(invocation: config.Invocation, answer: Answer, table: suite.Suit
         _say_where(suite_report(invocation, document))
     elif not answer.wanted:
         print_suite(Console(), table)
+    return FINISHED
+
+
+def _show_set(invocation: config.Invocation, answer: Answer, folder: SetFolder) -> int:
+    if invocation.as_html:
+        raise SettingsError(
+            f"--html: a set of shapes has no page; each of its runs has: show --html {folder.set_id}.NAME"
+        )
+    table = many_shapes.table_of(folder)
+    answer.give(shapes_document(folder, table))
+    if not answer.wanted:
+        print_set(Console(), table)
     return FINISHED
 
 
@@ -423,6 +489,66 @@ def clean(invocation: config.Invocation, answer: Answer) -> int:
     return status
 
 
+def model(invocation: config.Invocation, answer: Answer) -> int:
+    """Kernels inside a whole model: measured, put back, or projected."""
+    from infra.commands import model as benchmarking
+
+    settings, console = invocation.settings, Console()
+    if settings.benchmark.undo:
+        back = benchmarking.put_back(settings)
+        answer.give(back)
+        said = f"put back: {', '.join(back.files)}" if back.files else "as it was; nothing of ours is in it"
+        console.print(f"{back.checkout} on {back.host}: {said}", soft_wrap=True, highlight=False)
+        for copy in back.kept:
+            console.print(f"  {copy} is a copy of a file that had been changed since", soft_wrap=True, highlight=False)
+        return FINISHED
+    if settings.benchmark.kernel_table is not None:
+        projected = benchmarking.project(settings, _harness_aloud(settings))
+        answer.give(projected)
+        by = f"{100 * projected.covered:.0f} % of the step covered: "
+        by += f"simulated, it is {projected.speedup:.3f} times as fast"
+        if projected.step_us is not None and projected.projected_step_us is not None:
+            by += f", {microseconds(projected.step_us)} becomes {microseconds(projected.projected_step_us)}"
+        print_projection(
+            console, projected.model, projected.kernels, said=by, machine=projected.machine, caveat=projected.caveat
+        )
+        return FINISHED
+    document = benchmarking.benchmark(settings, _harness_aloud(settings))
+    answer.give(document)
+    return _print_benchmark(console, document)
+
+
+def _print_benchmark(console: Console, document: ModelDocument) -> int:
+    before, after, gain = document.baseline, document.kernels, document.gain
+    rows: list[Row] = [
+        (name, getattr(before, figure), getattr(after, figure, None), getattr(gain, of, None), written)
+        for name, figure, of, written in (
+            ("score", "score", "score", ",.4f"),
+            ("latency, ms", "latency_ms", "latency", ",.2f"),
+            ("first token, ms", "first_token_ms", "first_token", ",.2f"),
+            ("per token, ms", "per_token_ms", "per_token", ",.3f"),
+            ("tokens/s", "tokens_per_s", "throughput", ",.2f"),
+            ("FLOPs in NKI", "nki_flop_share", "", ".1%"),
+        )
+    ]
+    accuracy = f"accuracy {after.accuracy}; " if after is not None else ""
+    place = "; the kernels are in place until `model --undo`" if document.in_place else "; the checkout is as it was"
+    print_benchmark(
+        console, f"{document.checkout} on {document.host}, by {document.harness}", rows,
+        said=f"{document.verdict}: {accuracy}{document.why}{place}", good=document.verdict == "faster",
+        notes=(*(after.notes if after is not None else ()), *document.notes),
+    )  # fmt: skip
+    return BASELINE if document.verdict == "failed" else FINISHED
+
+
+def _harness_aloud(settings: config.Settings) -> Callable[[str], None]:
+    def told(line: str) -> None:
+        if settings.run.view != "quiet":
+            print(line, file=sys.stderr)
+
+    return told
+
+
 def mcp(invocation: config.Invocation, answer: Answer) -> int:
     """Serves an agent until it closes our standard input."""
     from infra.agents.server import serve
@@ -446,6 +572,7 @@ COMMANDS: dict[str, Callable[[config.Invocation, Answer], int]] = {
     "clean": clean,
     "config": show_config,
     "mcp": mcp,
+    "model": model,
 }
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
-from infra.engines.engine import ANYWHERE, Asker, Came, Engine, Errand, Told, Wanted
+from infra.engines.engine import ANYWHERE, Command, Completed, Engine, OnLine, Placement, Service
 from infra.engines.local import LocalEngine
 from infra.engines.ray_engine import RayEngine
 from infra.prediction.predictor import Predictor
@@ -39,8 +39,10 @@ from infra.tasks.seed_index import load_seed
 from tests.e2e import kernels
 from tests.engines.cluster import Cluster, running_cluster
 
-TURNS = 2
-ERRANDS = 200
+TURNS = 4
+WARMING = 128
+"""Kernels priced beforehand, for each worker: as long as one is still starting, the other takes what is there."""
+COMMANDS = 200
 _IDLE_S = 10.0
 
 
@@ -66,7 +68,7 @@ def main() -> int:
 
 
 class Clocked:
-    """An engine that notes what each errand took beside its own process."""
+    """An engine that notes what each command took beside its own process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -80,7 +82,7 @@ class Clocked:
     def begin(self) -> None:
         self._engine.begin()
 
-    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
+    def carry_out(self, command: Command, told: OnLine, placement: Placement = ANYWHERE) -> Completed:
         lines: list[str] = []
 
         def hear(line: str) -> None:
@@ -88,13 +90,13 @@ class Clocked:
             told(line)
 
         began = time.monotonic()
-        came = self._engine.carry_out(errand, hear, wanted)
-        self.beside_s.append(time.monotonic() - began - came.seconds)
-        texts = [errand.input, *errand.files.values(), *lines, came.result or ""]
+        done = self._engine.carry_out(command, hear, placement)
+        self.beside_s.append(time.monotonic() - began - done.seconds)
+        texts = [command.input, *command.files.values(), *lines, done.result or ""]
         self.sent_bytes.append(sum(len(text.encode()) for text in texts))
-        return came
+        return done
 
-    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Service:
         return self._engine.open(what, argv, first)
 
     def close(self) -> None:
@@ -128,17 +130,17 @@ def evaluations(engine: RayEngine, cluster: Cluster, count: int) -> None:
 
 
 def processor_time(engine: RayEngine, cluster: Cluster) -> None:
-    """Of the cluster's own processes, per errand: of errands that do nothing, else it drowns in what they take idle."""
+    """Of the cluster's own processes, for a command that does nothing: any other would drown it."""
     idle = _idle_share(cluster)
     before, began = processor_s(cluster), time.monotonic()
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda n: engine.carry_out(Errand(("-c", "pass"), 60.0), lambda line: None), range(ERRANDS)))
+        list(threads.map(lambda n: engine.carry_out(Command(("-c", "pass"), 60.0), lambda line: None), range(COMMANDS)))
     passed_s = time.monotonic() - began
-    print(f"{ERRANDS} errands that do nothing: {ERRANDS / passed_s:.0f} a second")
+    print(f"{COMMANDS} commands that do nothing: {COMMANDS / passed_s:.0f} a second")
     for name, seconds in processor_s(cluster).items():
         used_s = seconds - before[name] - idle[name] * passed_s
         print(
-            f"processor time per errand, {name}: {1e3 * used_s / ERRANDS:.1f} ms, and {idle[name]:.1%} of a core idle"
+            f"processor time per command, {name}: {1e3 * used_s / COMMANDS:.1f} ms, and {idle[name]:.1%} of a core idle"
         )
 
 
@@ -213,7 +215,7 @@ def _priced(
     """Seconds that passed, processor seconds of the workers, and the prices."""
     predictor = Predictor(task, "trn2", workers=workers, engine=engine)
     try:
-        predictor([f"{texts[0]}\nWARM = {number}\n" for number in range(8 * workers)])  # everything is started
+        predictor([f"{texts[0]}\nWARM = {number}\n" for number in range(WARMING * workers)])  # everything is started
         before_s, began = workers_s(cluster), time.monotonic()
         found = predictor(texts)
         return time.monotonic() - began, workers_s(cluster) - before_s, found

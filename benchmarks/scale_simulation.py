@@ -222,7 +222,7 @@ class Run:
     def _many(
         self, count: int, at_once: int, seconds: Callable[[], float], then: Callable[[], None], counts: bool
     ) -> None:
-        """`count` errands, `at_once` of them at a time."""
+        """`count` commands, `at_once` of them at a time."""
         left, ended = count, 0
         machine = self._machine
 

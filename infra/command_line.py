@@ -33,7 +33,7 @@ CONFIG_FILE = "nki-optimizer.toml"
 CONFIG_VARIABLE = "NKI_OPT_CONFIG"
 JSON_FLAG = "--json"
 HTML_FLAG, HTML_SUFFIXES = "--html", (".html", ".htm")
-WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "evaluate", "menu", "apply")
+WITH_JSON: tuple[Command, ...] = ("run", "doctor", "runs", "show", "explain", "evaluate", "menu", "apply", "model")
 """Commands that have a document for scripts (docs/scripts.md)."""
 OF_A_KERNEL: tuple[Command, ...] = ("explain", "init", "evaluate", "menu", "apply")
 """Commands behind which a kernel's file may stand."""
@@ -46,6 +46,7 @@ examples:
   python3 orchestrator.py --kernel mine.py      your kernel; its reference is found beside it (mine_reference.py)
   python3 orchestrator.py --kernel mine.py --problem ref.py --provider anthropic --max-cost 5
   python3 orchestrator.py --kernel old.py --migrate      one of NKI 0.1 to 0.6: rewritten for 0.7 first
+  python3 orchestrator.py --kernel mine.py --shapes shapes.toml    one kernel for all shapes of a table
   python3 orchestrator.py --resume              go on where the latest run was interrupted
   python3 orchestrator.py --suite nkibench --provider catalogue      the 14 shipped tasks, and one table
   python3 orchestrator.py --suite nkibench --engine ray              the same side by side, on a Ray cluster
@@ -58,9 +59,10 @@ other commands:
   evaluate KERNEL.py    one kernel compiled, verified and timed, without a run
   menu KERNEL.py        the catalogue's changes that apply to it, each with what it is predicted to gain
   apply KERNEL.py --tool T --site S --output NEW.py     one of them, written to a new file
+  model USER@HOST --checkout DIR --put KERNEL=FILE:FUNCTION     does it help inside the model? `model --help`
   mcp                   serves all of this to an agent, on stdin and stdout: `mcp --help`
   runs                  all runs, newest first
-  show [RUN-ID]         one run, or suite: its rounds, its best kernel     (the latest run, if none is named);
+  show [RUN-ID]         one run, suite or set of shapes: rounds, best kernel (the latest run, if none is named);
                         --html [FILE.html]: as one page with pictures
   diff [RUN-ID]         the best kernel against the input
   clean [USER@HOST ...] what killed runs left behind, here or there; --dry-run lists it only: `clean --help`
@@ -70,7 +72,7 @@ Each setting can also stand in {CONFIG_FILE} in the current folder (or --config 
 `[run]`, or in the environment, as NKI_OPT_ROUNDS=50. A flag beats the environment, which beats the file.
 
 exit codes: 0 finished, improved or not · 2 usage · 3 the input kernel is wrong or does not compile ·
-            4 target unreachable · 5 budget used up or interrupted
+            4 target or model unreachable · 5 budget used up or interrupted
 """
 
 _BESIDE_SETTINGS = (
@@ -90,7 +92,8 @@ _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9.
 def parser(prog: str = program()) -> argparse.ArgumentParser:
     made = Parser(
         prog=prog,
-        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:])} [flags]",
+        usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:8])}|\n"
+        f"           {'|'.join(COMMANDS[8:])} [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
         epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
@@ -197,7 +200,7 @@ def read(
             flags["run", "kernel"] = Given(folder / Path(word).expanduser(), "--kernel")
         else:
             run_id = word
-    if words and command in ("run", "doctor", "calibrate", "clean", "mcp"):
+    if words and command in ("run", "doctor", "calibrate", "clean", "mcp", "model"):
         hosts = tuple(_host(_without_scheme(part)) for word in words for part in word.split(",") if part)
         flags.setdefault(("target", "host"), Given(hosts, "--host"))
     elif words:
@@ -248,12 +251,17 @@ def _without_scheme(host: str) -> str:
     return plain
 
 
+_MEANT_AS_RUN = ("optimize", "optimise", "run", "start")
+
+
 def _host(word: str) -> str:
     if word.endswith((".py", ".toml")) or "/" in word:
         flag = "--config" if word.endswith(".toml") else "--kernel"
         raise SettingsError(f"{word!r} stands where a host is expected: for a file write {flag} {word}")
     if not _HOST.fullmatch(word):
         raise SettingsError(f"{word!r} is neither a host (USER@HOST) nor a command: see --help")
+    if word in _MEANT_AS_RUN:
+        raise SettingsError(f"{word!r} is no command: did you mean --kernel FILE.py? (a host: --host {word})")
     nearest = closest(word, COMMANDS)
     if nearest and "." not in word and "@" not in word:
         raise SettingsError(f"{word!r}: did you mean the command {nearest}? (a host of that name: --host {word})")

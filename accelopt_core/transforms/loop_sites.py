@@ -21,7 +21,7 @@ def loop_at(code: KernelCode, place: str, key: str) -> Statement:
     variable, _, number = place.partition("#")
     loops = list(code.loops())
     if not number.isdecimal() or int(number) >= len(loops) or loops[int(number)].variable != variable:
-        raise SiteGone(f"{key}: the kernel has no such loop over {variable}")
+        raise SiteGone(f"{key}: the kernel has no such loop" + (f" over {variable}" if variable else ""))
     return loops[int(number)]
 
 

@@ -81,6 +81,23 @@ class Scopes:
         """At the top level, by anything but an import."""
         return name in self._global.bound
 
+    def is_global(self, name: cst.Name) -> bool:
+        """Whether a variable's name, read or assigned, is one that the module binds at its top level."""
+        scope = self._scope_of.get(name)
+        return scope is not None and self._home(name.value, scope) is self._global
+
+    def is_free(self, name: cst.Name) -> bool:
+        """Whether the file binds it nowhere that it could stand for: one of Python's own, or one that is missing."""
+        scope = self._scope_of.get(name)
+        return scope is not None and self._home(name.value, scope) is None
+
+    @property
+    def hidden_by_classes(self) -> frozenset[str]:
+        """Names of the top level that a class body binds as well: what they stand for in it depends on the line."""
+        inside = [scope for scope in self._inside if scope.kind is _Kind.CLASS]
+        own = self._global.bound | self._global.imports.keys()
+        return frozenset(name for scope in inside for name in (scope.bound | scope.imports.keys()) & own)
+
     @property
     def imported_anywhere(self) -> frozenset[str]:
         """Names that an import anywhere in the file binds."""

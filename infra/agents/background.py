@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from infra.agents.children import Errand, ErrandFailed, errand
+from infra.agents.children import CallFailed, CallProcess, process_of
 from infra.agents.tools import GRACE_S
 
 MOST_RUNS = 2
@@ -25,7 +25,7 @@ class TooMany(Exception):
 class _Run:
     def __init__(self) -> None:
         self.run_id = ""
-        self.errand: Errand | None = None
+        self.process: CallProcess | None = None
         self.problem = ""
         """Why it has ended, where that is an error."""
         self.begun = anyio.Event()
@@ -54,7 +54,7 @@ class Runs:
     async def start(self, job: Mapping[str, Any], *, with_keys: bool, limit_s: float) -> str:
         """The run id, once it has a folder. `with_keys`: it sees the server's whole environment, for it asks a model.
 
-        Raises TooMany, and ErrandFailed where it ends before it has begun or takes too long.
+        Raises TooMany, and CallFailed where it ends before it has begun or takes too long.
         """
         if self.under_way >= MOST_RUNS:
             raise TooMany(f"{MOST_RUNS} runs are under way: stop one, or wait for its end")
@@ -71,7 +71,7 @@ class Runs:
             self._starting -= 1
         if not run.run_id:
             run.scope.cancel()
-            raise ErrandFailed(run.problem or f"it did not begin within {limit_s:g} s")
+            raise CallFailed(run.problem or f"it did not begin within {limit_s:g} s")
         self._runs.pop(run.run_id, None)  # one that was resumed is the newest
         self._runs[run.run_id] = run
         return run.run_id
@@ -86,9 +86,9 @@ class Runs:
     async def stop(self, run_id: str) -> bool:
         """Whether there was one to stop; it has ended when this returns."""
         run = self._runs.get(run_id)
-        if run is None or run.ended.is_set() or run.errand is None:
+        if run is None or run.ended.is_set() or run.process is None:
             return False
-        await run.errand.ask_to_end()
+        await run.process.ask_to_end()
         with anyio.move_on_after(STOPS_S):
             await run.ended.wait()
         run.scope.cancel()
@@ -98,9 +98,9 @@ class Runs:
     def said(self, run_id: str) -> tuple[str, ...]:
         """The last lines of its log, and why it ended where that is an error; none of one that is not known here."""
         run = self._runs.get(run_id)
-        if run is None or run.errand is None:
+        if run is None or run.process is None:
             return ()
-        return (*run.errand.lines, *([run.problem] if run.problem else []))
+        return (*run.process.lines, *([run.problem] if run.problem else []))
 
     @property
     def newest(self) -> str:
@@ -109,15 +109,15 @@ class Runs:
     async def _carry_out(self, run: _Run, job: dict[str, Any], environment: dict[str, str] | None) -> None:
         try:
             with run.scope:
-                async with errand(job, environment, GRACE_S) as run.errand:
+                async with process_of(job, environment, GRACE_S) as run.process:
                     try:
-                        async for said in run.errand.answers():
+                        async for said in run.process.answers():
                             if "started" in said:
                                 run.run_id = str(said["started"])
                                 run.begun.set()
                             run.problem = str(said.get("error", ""))
                             run.told()
-                    except ErrandFailed as error:
+                    except CallFailed as error:
                         run.problem = str(error)
         finally:
             run.begun.set()

@@ -1,4 +1,4 @@
-"""Processes of errands, started and followed from one event loop, and ended with whoever waits for them."""
+"""Processes of calls, started and followed from one event loop, and ended with whoever waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 from infra.judging.shipment import TREE
 
 MOST_BYTES = 8 << 20
-"""Of one line that an errand answers."""
+"""Of one line that a call answers."""
 KEPT_LINES = 20
 LONGEST_LINE = 300
 """Of what it prints besides, the last of which are kept."""
@@ -28,11 +28,11 @@ ENDS_S = 5.0
 _KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
 
 
-class ErrandFailed(Exception):
+class CallFailed(Exception):
     """It gave no answer. One line."""
 
 
-class Errand:
+class CallProcess:
     """One process: its answers as they come, and the last lines of what it prints besides."""
 
     def __init__(self, process: Process) -> None:
@@ -40,19 +40,19 @@ class Errand:
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
 
     async def answers(self) -> AsyncIterator[dict[str, Any]]:
-        """Raises ErrandFailed where it ends without the last one, a document or an error."""
+        """Raises CallFailed where it ends without the last one, a document or an error."""
         assert self._process.stdout is not None
         async for line in _lines(self._process.stdout, MOST_BYTES):
             try:
                 said: dict[str, Any] = json.loads(line)
             except ValueError:
-                raise ErrandFailed(f"its answer has more than {MOST_BYTES >> 20} MiB") from None
+                raise CallFailed(f"its answer has more than {MOST_BYTES >> 20} MiB") from None
             yield said
             if "document" in said or "error" in said:
                 return
         status = await self._process.wait()
         last = self.lines[-1] if self.lines else f"exit status {status}"
-        raise ErrandFailed(f"its process ended without an answer: {last}")
+        raise CallFailed(f"its process ended without an answer: {last}")
 
     async def keep_lines(self) -> None:
         """Until there are no more; somebody must read them, or it waits for that."""
@@ -77,9 +77,9 @@ class Errand:
 
 
 @asynccontextmanager
-async def errand(
+async def process_of(
     job: Mapping[str, Any], environment: Mapping[str, str] | None = None, patience_s: float = ENDS_S
-) -> AsyncIterator[Errand]:
+) -> AsyncIterator[CallProcess]:
     """A process that carries out the job, and is gone when the block is left, however that is.
 
     `environment`: all of it; None: the few variables that a judge sees, and where the user's home is.
@@ -88,11 +88,11 @@ async def errand(
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         environment = scrubbed_environment({**kept, **ONE_THREAD})
     process = await anyio.open_process(
-        [sys.executable, "-m", "infra.agents.errand"],
+        [sys.executable, "-m", "infra.agents.call"],
         cwd=TREE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for the server, which ends it
     )  # fmt: skip
-    made = Errand(process)
+    made = CallProcess(process)
     try:
         async with anyio.create_task_group() as reading:
             reading.start_soon(made.keep_lines)
@@ -113,12 +113,12 @@ async def errand(
 async def carried_out(job: Mapping[str, Any], limit_s: float, told: Callable[[str], Awaitable[None]]) -> dict[str, Any]:
     """The document that a job comes to. `told`: each line of progress.
 
-    Raises ErrandFailed, also after `limit_s`.
+    Raises CallFailed, also after `limit_s`.
     """
     problem = ""
     try:
         with anyio.fail_after(limit_s):
-            async with errand(job) as made:
+            async with process_of(job) as made:
                 try:
                     async for said in made.answers():
                         if "progress" in said:
@@ -127,11 +127,11 @@ async def carried_out(job: Mapping[str, Any], limit_s: float, told: Callable[[st
                             document: dict[str, Any] = said["document"]
                             return document
                         problem = str(said.get("error", problem))
-                except ErrandFailed as error:  # out of the task group one by one
+                except CallFailed as error:  # out of the task group one by one
                     problem = str(error)
     except TimeoutError:
         problem = f"it took longer than {limit_s:g} s and was ended: give it more `seconds`, or a smaller preset"
-    raise ErrandFailed(problem)
+    raise CallFailed(problem)
 
 
 async def _lines(stream: ByteReceiveStream, longest: int) -> AsyncIterator[bytes]:

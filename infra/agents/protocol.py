@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ from mcp.server.stdio import stdio_server
 import config
 from infra.agents import requests
 from infra.agents.background import Runs, TooMany
-from infra.agents.children import ErrandFailed, carried_out
+from infra.agents.children import CallFailed, carried_out
 from infra.agents.terms import Terms
 from infra.agents.tools import INSTRUCTIONS, TOOLS, Tool
 from infra.isolation.processes import hide_this_process
@@ -87,9 +88,11 @@ class _Wire:
 
     async def _messages(self) -> AsyncIterator[str]:
         async for line in self._lines():
-            problem = ""
+            problem, asked, code = "", None, types.PARSE_ERROR
             if len(line) > MOST_LINE:
                 problem = f"a message has at most {MOST_LINE:,} bytes"
+                asked = _asked(line)
+                code = types.PARSE_ERROR if asked is None else types.INVALID_REQUEST
             else:
                 try:  # as the SDK will, which says nothing of what it drops
                     types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -98,8 +101,8 @@ class _Wire:
             if not problem:
                 yield line.decode("utf-8")  # it is valid, or the reader above had said so
             elif line.strip():
-                error = {"code": types.PARSE_ERROR, "message": problem}
-                await self.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + "\n")
+                error = {"code": code, "message": problem}
+                await self.write(json.dumps({"jsonrpc": "2.0", "id": asked, "error": error}) + "\n")
 
     async def _lines(self) -> AsyncIterator[bytes]:
         """Of one that is too long a beginning that is too long as well."""
@@ -113,6 +116,23 @@ class _Wire:
             kept = (kept + left)[: MOST_LINE + 1]
             if not part:
                 return
+
+
+_BEGINNING = 4096
+"""Bytes of a message that is too long in which its id is looked for."""
+_ID = re.compile(
+    rb'\s*\{(?:\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,)*\s*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,'
+)
+"""At the top of a message: before it only what clients put there, so that no `id` further in is taken for it."""
+
+
+def _asked(line: bytes) -> int | str | None:
+    """Of a message too long to be read, the id, where it stands before what is long: its sender waits for that."""
+    found = _ID.match(line[:_BEGINNING])
+    try:
+        return json.loads(found[1]) if found is not None else None
+    except ValueError:  # no UTF-8, or a number as JSON has none
+        return None
 
 
 class _Calls:
@@ -145,8 +165,8 @@ class _Calls:
                 document, said = await self._answered(tool, request, context)
             finally:
                 self._asked -= 1
-        except (ValueError, Outside, ErrandFailed, TooMany) as problem:
-            return self._failed(f"{tool.name}: {problem}")
+        except (ValueError, Outside, CallFailed, TooMany) as problem:
+            return self._failed(f"{tool.name}: {str(problem).removeprefix(f'{tool.name}: ')}")
         document = self._terms.hidden(document)
         text = json.dumps(document, separators=(",", ":"))
         if len(text) > MOST_ANSWER:
@@ -202,8 +222,24 @@ class _Calls:
             count += 1
             await context.session.report_progress(count, None, self._terms.hidden(line))
 
-        async with self._places:
-            return await carried_out(self._job(tool.name, request, limit_s), limit_s, told), ()
+        async with self._place(limit_s) as left_s:
+            return await carried_out(self._job(tool.name, request, left_s), left_s, told), ()
+
+    @asynccontextmanager
+    async def _place(self, limit_s: float) -> AsyncIterator[float]:
+        """One of the calls at work; gives the seconds that are left. Raises ValueError where none is free in time."""
+        asked = anyio.current_time()
+        with anyio.move_on_after(limit_s) as waiting:
+            await self._places.acquire()
+        if waiting.cancelled_caught:
+            raise ValueError(
+                f"it waited {limit_s:g} s for {AT_ONCE} other calls that are at work: wait for their answers, or give "
+                "it more `seconds`"
+            )
+        try:
+            yield max(1.0, limit_s - (anyio.current_time() - asked))
+        finally:
+            self._places.release()
 
     async def _followed(self, run_id: str, limit_s: float) -> tuple[dict[str, Any], tuple[str, ...]]:
         """`run_id`: empty for the newest of the folder."""
@@ -212,8 +248,8 @@ class _Calls:
             """Reading a folder has no progress."""
 
         job = self._job("follow_run", requests.FollowRun(run_id=run_id or None, wait_seconds=0), limit_s)
-        async with self._places:
-            document = await carried_out(job, limit_s, told)
+        async with self._place(limit_s) as left_s:
+            document = await carried_out(job, left_s, told)
         return document, self._runs.said(run_id)[-_MOST_LOG:]
 
 

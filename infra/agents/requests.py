@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.user_files import LONGEST_NAME
@@ -15,6 +16,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,9
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 Shape = Annotated[str, StringConstraints(max_length=120, pattern=f"^{SHAPE.pattern}$")]
 Constant = Union[bool, int, float, Annotated[str, StringConstraints(max_length=200)]]
+
+_NAMED = re.compile(r"[A-Za-z_]\w*=[^=]")
+"""A constant as a command line has it."""
 
 _KERNEL = "Path of the kernel's .py file, below the folder that the server was started in."
 
@@ -61,7 +65,9 @@ class OfAKernel(Referenced):
 
 class Evaluate(OfAKernel):
     original: PathName | None = Field(
-        None, description="The kernel that this one was made from: it is then proved equal to that where it can be."
+        None,
+        description="The kernel that this one was made from: it is then proved equal to that where it can be, "
+        "and not held to what that one gets wrong. The same file as `kernel`: judged as a run judges its first kernel.",
     )
     seconds: int = Field(600, ge=5, le=3600, description="Most seconds for all of it.")
 
@@ -77,6 +83,14 @@ class Profile(Referenced):
         default=[], max_length=32, description="With shapes: what it takes besides, in the order of its parameters."
     )
     seconds: int = Field(120, ge=5, le=1200, description="Most seconds for all of it.")
+
+    @field_validator("constants")
+    @classmethod
+    def _without_names(cls, given: list[Constant]) -> list[Constant]:
+        named = next((each for each in given if isinstance(each, str) and _NAMED.match(each)), None)
+        if named is not None:
+            raise ValueError(f"values without names, in the order of the parameters: not {named!r}")
+        return given
 
 
 class Check(Request):

@@ -46,7 +46,8 @@ def interruptible(observer: Observers, following: Following, stopping: Stopping)
         if number == signal.SIGTERM:
             stopping.asked = True
         again = "the same signal" if stopping.asked else "Ctrl-C"
-        observer.tell(events.Notice(f"finishing this step, then saving; {again} again stops at once", "warning"))
+        step = f"this step ({observer.step.value})" if observer.step is not None else "this step"
+        observer.tell(events.Notice(f"finishing {step}, then saving; {again} again stops at once", "warning"))
 
     with ending_signals(ask):
         yield lambda: asked or following.should_stop()

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import config
+from accelopt_core.dispatch.weights import names_of
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import PrecisionPolicy, Task
-from infra import migrating
+from infra.assembly import migrating
 from infra.runs.run_folder import Loaded, RunFolder
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files, task_from_text
+from infra.tasks.shapes_file import at_shape, read_shapes
 from infra.terminal import report
 from infra.terminal.rejected import rejected
 
@@ -143,8 +145,19 @@ def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: s
     return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
 
 
+def _at_shape(task: Task, table: Path, name: str | None) -> Task:
+    shapes = read_shapes(table, task).shapes
+    shape = next((each for each in shapes if each.name == name), None)
+    if shape is None:
+        wrong = f"{table} has no {name!r}, only" if name else f"which of those in {table}? --preset NAME, one of"
+        raise SettingsError(f"{'preset' if name else 'shapes'}: {wrong} {names_of(shapes)}")
+    return at_shape(task, shape)
+
+
 def _adjusted(task: Task, settings: config.Settings) -> Task:
     wanted = settings.verification
+    if settings.run.shapes is not None:
+        task = _at_shape(task, settings.run.shapes, settings.run.preset)
     presets = {preset.name: preset for preset in task.presets}
     chosen = settings.run.preset or task.full.name
     if chosen not in presets:

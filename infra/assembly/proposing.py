@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import config
 from accelopt_core.catalogue import sweep
@@ -35,6 +36,7 @@ from infra.runs.event_log import Observers
 from infra.runs.proposer_memory import ProposerMemory
 from infra.runs.run_folder import RunFolder
 from infra.runs.spending import Spending
+from infra.runs.suite_memory import kept_for
 from infra.settings_reader import SettingsError
 from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent
@@ -88,7 +90,7 @@ class Proposing:
     def remember(self, result: RunResult) -> None:
         """What those that took turns came to, for later runs."""
         if self.provider == SEVERAL:
-            self._memory().record(pulls_of(result.attempts, result.baseline))
+            self._memory(self.settings.run.memory).record(pulls_of(result.attempts, result.baseline))
 
     def _proposer(self) -> Proposer:
         if self.provider == CATALOGUE:
@@ -126,10 +128,11 @@ class Proposing:
                 self._note(f"{each.name}: its price is unknown, so it counts as free but for its time")
             contender = replace(made, name=each.name, spent_usd=ledger.cost_usd)
             contenders.append(Contender(contender, Spent(usd, TYPICAL_ROUND_S)))
-        before = self._memory()
+        shared = self.settings.run.memory
+        before = self._memory(kept_for(self.folder.path) or shared)
         turns = TakingTurns(
-            contenders, CostAware(wanted.usd_per_hour), self.folder, self.folder.run_id, before.tracks, before.record,
-            self._warn, self.settings.run.patience,
+            contenders, CostAware(wanted.usd_per_hour), self.folder, self.folder.run_id, before.tracks,
+            self._memory(shared).record, self._warn, self.settings.run.patience,
         )  # fmt: skip
         return turns.together()
 
@@ -228,8 +231,8 @@ class Proposing:
             folders += [wanted.replies, wanted.replies.parent]
         return CatalogueMenu(self.predictor, wanted.menu_s, PriceBookFile(folders), tie=ties.shipped().within)
 
-    def _memory(self) -> ProposerMemory:
-        return ProposerMemory(self.settings.run.memory, self.folder.run_id, self._warn)
+    def _memory(self, memory: Path) -> ProposerMemory:
+        return ProposerMemory(memory, self.folder.run_id, self._warn)
 
     def _note(self, line: str) -> None:
         self.observer.tell(events.Notice(line))

@@ -20,7 +20,7 @@ from infra.assembly.following import A_PERSON, Following, interruptible
 from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start, resumed_problem
 from infra.assembly.proposing import Proposing, provider_of
 from infra.assembly.rounds import guide_of, loop_settings, width_of
-from infra.assembly.targets import predictor_of, residuals_of, target_of
+from infra.assembly.targets import compilers_own_of, predictor_of, residuals_of, target_of
 from infra.journal import utc_now
 from infra.llm.contenders import CATALOGUE
 from infra.llm.stopping import Stopping
@@ -28,9 +28,9 @@ from infra.prediction.explaining import explain_end
 from infra.prediction.progress import PlanningWatch
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
-from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
 from infra.runs.spending import Spending, TimeLimits
+from infra.runs.suite_memory import kept_for, memory_for
 from infra.scratch_folder import clear_left_over
 from infra.settings_reader import SettingsError
 from infra.targets.metered import MeteredTarget
@@ -103,6 +103,7 @@ def carry_out(
         try:
             begun = _Begun(settings, problem, provider, target, info, folder, observer, spans)
             result = _optimize(begun, following)
+            _time_compilers_own(begun, result)
         except BaseException as error:
             log.trace(traceback.format_exc())
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
@@ -134,8 +135,9 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
         TimeLimits(settings.budget.max_hours, settings.budget.max_device_minutes), observer,
         seconds_before=seconds_before, on_time=folder.keep_time,
     )  # fmt: skip
-    memory = MemoryFile(settings.run.memory, lambda line: observer.tell(events.Notice(line, "warning")))
-    residuals = None if info.simulated else residuals_of(settings, info)
+    shared = settings.run.memory
+    memory = memory_for(folder.path, shared, lambda line: observer.tell(events.Notice(line, "warning")))
+    residuals = None if info.simulated else residuals_of(shared, info)
     of_loop = loop_settings(settings, run.provider)
     with ExitStack() as stack:
         predictor = predictor_of(settings, problem.task, info, run.target)
@@ -170,7 +172,8 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
         metered = MeteredTarget(run.target, spending.device_used, clock)
         guide = guide_of(predictor, info, of_loop.candidates, run.target.width, observer)
         if guide is not None and residuals is not None:
-            guide = replace(guide, earlier=residuals.of_other_runs(folder.run_id))
+            known = residuals_of(kept_for(folder.path) or shared, info)
+            guide = replace(guide, earlier=known.of_other_runs(folder.run_id))
         watch = stack.enter_context(PlanningWatch(observer.tell, predictor))
         with interruptible(observer, following, stopping) as interrupted:
             loop = Loop(
@@ -198,6 +201,15 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                 return result
             finally:
                 spending.note_time()
+
+
+def _time_compilers_own(run: _Begun, result: RunResult) -> None:
+    """Once for a run that came to its end: the third baseline, beside the input kernel and the bound."""
+    wanted = run.settings.run.compiler_baseline and not run.info.simulated
+    if not wanted or result.ending is not events.Ending.FINISHED or run.folder.compilers_own() is not None:
+        return
+    run.observer.tell(events.Notice("timing what the compiler makes of the reference by itself"))
+    run.folder.keep_compilers_own(compilers_own_of(run.settings, run.info, run.problem.task))
 
 
 def _spans() -> tuple[RunSpans | None, tuple[str, ...]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import config
-from accelopt_core.ports import Target, TargetError, TargetInfo, TargetMisconfigured
+from accelopt_core.candidate import Candidate
+from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn
+from accelopt_core.ports import EvaluationRequest, Target, TargetError, TargetInfo, TargetMisconfigured
 from accelopt_core.task import Task
+from infra.assembly.rounds import limits_of
 from infra.calibration.file import Calibrations
 from infra.engines.engine_names import address_of
 from infra.engines.ray_engine import RayEngine
@@ -18,6 +23,8 @@ from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
 
 if TYPE_CHECKING:
+    from infra.ssh.config import SshSettings
+    from infra.ssh.runner import SshRunner
     from infra.targets.over_ssh import SshTarget
 
 
@@ -55,19 +62,10 @@ def _cluster_target(settings: config.Settings, engine: RayEngine) -> EngineTarge
 
 def host_target(settings: config.Settings, host: str) -> SshTarget:
     wanted = settings.target
-    from infra.ssh.config import SshSettings  # with paramiko, which a run without hosts need not wait for
-    from infra.targets.over_ssh import SshTarget
+    from infra.targets.over_ssh import SshTarget  # with paramiko, which a run without hosts need not wait for
 
-    ssh = SshSettings(
-        config_file=wanted.ssh_config,
-        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
-        identity_files=(wanted.identity,) if wanted.identity else (),
-        accept_new_host_key=wanted.accept_new_host_key,
-        connect_timeout_s=wanted.connect_timeout_s,
-        reconnect_for_s=wanted.reconnect_s,
-    )
     calibrations = calibrations_of(settings)
-    destination = f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host
+    destination, ssh = _way_to(settings, host)
     return SshTarget(
         destination,
         machine=wanted.machine,
@@ -80,6 +78,43 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
         calibration=calibrations.for_simulator(wanted.machine) if wanted.remote_simulator else None,
         calibration_of=calibrations.for_device,
     )
+
+
+def host_runner(settings: config.Settings, host: str) -> SshRunner:
+    """Files and jobs there, of whatever kind."""
+    from infra.ssh.runner import SshRunner
+
+    destination, ssh = _way_to(settings, host)
+    return SshRunner(destination, ssh, root=settings.target.remote_dir)
+
+
+def _way_to(settings: config.Settings, host: str) -> tuple[str, SshSettings]:
+    from infra.ssh.config import SshSettings
+
+    wanted = settings.target
+    ssh = SshSettings(
+        config_file=wanted.ssh_config,
+        known_hosts_files=(wanted.known_hosts,) if wanted.known_hosts else (),
+        identity_files=(wanted.identity,) if wanted.identity else (),
+        accept_new_host_key=wanted.accept_new_host_key,
+        connect_timeout_s=wanted.connect_timeout_s,
+        reconnect_for_s=wanted.reconnect_s,
+    )
+    return f"{host}:{wanted.ssh_port}" if wanted.ssh_port is not None else host, ssh
+
+
+def compilers_own_of(settings: config.Settings, info: TargetInfo, task: Task) -> CompilersOwn:
+    """What the compiler makes of the reference by itself, where kernels are timed. What stands in its way, it says."""
+    if info.simulated:
+        return NEEDS_A_DEVICE
+    if not settings.target.host:
+        return CompilersOwn(None, "not asked for: on a cluster nothing but kernels is timed; name a host")
+    request = EvaluationRequest(task, Candidate("reference", ""), limits_of(settings))
+    with closing(host_target(settings, settings.target.host[0])) as target:
+        try:
+            return target.compilers_own(request)
+        except TargetError as error:
+            return CompilersOwn(None, str(error))
 
 
 def calibrations_of(settings: config.Settings) -> Calibrations:
@@ -101,6 +136,6 @@ def predictor_of(settings: config.Settings, task: Task, info: TargetInfo, target
     )  # fmt: skip
 
 
-def residuals_of(settings: config.Settings, info: TargetInfo) -> ResidualFile:
-    """What that device took for what is predicted here."""
-    return ResidualFile(settings.run.memory, info.fingerprint, simulator_fingerprint(info.machine, info.calibration))
+def residuals_of(memory: Path, info: TargetInfo) -> ResidualFile:
+    """What that device took for what is predicted here; `memory` is the file that it lies beside."""
+    return ResidualFile(memory, info.fingerprint, simulator_fingerprint(info.machine, info.calibration))

@@ -13,6 +13,7 @@ import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Step
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
+from accelopt_core.task import REFERENCE
 from infra.assembly.problem import Problem, problem_of
 from infra.assembly.rounds import limits_of
 from infra.assembly.targets import target_of
@@ -21,6 +22,8 @@ from infra.documents.kernel_document import EvaluationDocument, evaluation_docum
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
+
+_LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
 
 FOR_RUNS = ("rounds", "patience", "resume", "run_id", "replay")
 """Settings that say nothing of one kernel."""
@@ -54,16 +57,20 @@ def evaluated(
 def evaluation(
     settings: config.Settings, kernel: str, progress: Progress, original: Path | None = None
 ) -> EvaluationDocument:
-    """The verdict on the settings' kernel. `kernel`: as it was named; `original`: what it was made from.
+    """The verdict on the settings' kernel. `kernel`: as it was named; `original`: what it was made from, which may be
+    itself: then it is judged as a run judges its input.
 
     Whatever is wrong with the kernel is in the verdict; raises what `evaluate` raises.
     """
     problem = problem_of(settings)
     before = Candidate("input", kernel_text(original)) if original is not None else None
-    if before is not None and before.content_hash == Candidate("", problem.source).content_hash:
-        before = None
-    info, result = evaluated(settings, problem, progress, is_input=False, original=before)
-    return evaluation_document(kernel, problem.task, info, result)
+    is_input = before is not None and before.content_hash == Candidate("", problem.source).content_hash
+    info, result = evaluated(settings, problem, progress, is_input=is_input, original=None if is_input else before)
+    document = evaluation_document(kernel, problem.task, info, result)
+    failure = document.failure
+    if original is None and failure is not None and failure.distribution != REFERENCE:
+        return replace(document, said=f"{document.said}; {_LEFT_OUT}")
+    return document
 
 
 def evaluate(

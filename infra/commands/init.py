@@ -168,29 +168,45 @@ class _Tracing:
 
 
 def _as_given(signature: Signature, shapes: tuple[str, ...]) -> Arguments:
+    read = [_sizes_and_dtype(text) for text in shapes]
     arrays = signature.arrays
-    if len(shapes) != len(arrays):
+    sure = tuple(each for each in arrays if not each.may_be_number)
+    if len(shapes) not in (len(arrays), len(sure)):
         names = ", ".join(each.name for each in arrays) or "none"
-        raise SettingsError(f"--shape: {len(shapes)} shapes for {len(arrays)} arrays ({names})")
+        numbers = ", ".join(each.name for each in arrays if each.may_be_number)
+        also = f"; without {numbers}, if it is a number" if numbers else ""
+        raise SettingsError(f"--shape: {len(shapes)} shapes for {len(arrays)} arrays ({names}{also})")
+    are_arrays = arrays if len(shapes) == len(arrays) else sure
     all_names: list[tuple[str, ...] | None] = []
     sizes: dict[str, int] = {}
     dtypes: list[str] = []
-    for each, text in zip(arrays, shapes):
-        read = _SHAPE.fullmatch(text)
-        numbers = tuple(int(number) for number in read[1].split("x")) if read else ()
-        if read is None or not all(numbers):
-            raise SettingsError(f"--shape {text}: write it as 128x512:float32")
-        own = each.sizes if each.sizes is not None and len(each.sizes) == len(numbers) else ()
+    given = iter(read)
+    for each in arrays:
+        if each not in are_arrays:
+            all_names.append(None)
+            dtypes.append("float32")
+            continue
+        numbers_of, dtype = next(given)
+        own = each.sizes if each.sizes is not None and len(each.sizes) == len(numbers_of) else ()
         mine = []
-        for axis, number in enumerate(numbers):
+        for axis, number in enumerate(numbers_of):
             name = own[axis] if own else f"{each.name}_{axis}".upper()
             if sizes.get(name, number) != number:
                 name = f"{each.name}_{axis}".upper()
             sizes[name] = number
             mine.append(name)
         all_names.append(tuple(mine))
-        dtypes.append(dtype_named(f"--shape {text}", read[2] or "float32").name)
+        dtypes.append(dtype)
     return Arguments(tuple(all_names), sizes, tuple(dtypes))
+
+
+def _sizes_and_dtype(text: str) -> tuple[tuple[int, ...], str]:
+    """Of `128x512:float32`. Raises SettingsError, and TaskInvalid for an unknown dtype."""
+    read = _SHAPE.fullmatch(text)
+    numbers = tuple(int(number) for number in read[1].split("x")) if read else ()
+    if read is None or not all(numbers):
+        raise SettingsError(f"--shape {text}: write it as 128x512:float32")
+    return numbers, dtype_named(f"--shape {text}", read[2] or "float32").name
 
 
 def _candidates(arrays: tuple[Parameter, ...]) -> Iterator[Arguments]:
@@ -241,6 +257,7 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> 
         lines += [f"    # the kernel returns {line}" for line in arguments.outputs]
     left = [f"{each.name}={each.default}" for each in signature.parameters if each.default is not None]
     lines += [f"    # as it is called, the kernel has {', '.join(left)}"] if left else []
+    lines += ["    # in float64 and in float32: keep the dtype (np.sqrt(2) and np.vectorize do not: astype(x.dtype))"]
     todo = f"TODO: what {kernel} computes of {', '.join(given)}, in NumPy"
     lines += [f"    raise NotImplementedError({todo!r})", "", ""]
     lines += ["def transform_to_nki_inputs(inputs):", "    return list(inputs)", "", ""]

@@ -26,8 +26,8 @@ KernelFile = Union[str, "os.PathLike[str]"]
 Reference = Union[str, "os.PathLike[str]", Callable[..., Any]]
 """A reference module's file, or a plain function of NumPy arrays."""
 
-NOT_FOR_CALLS = ("view", "suite", "in_place")
-"""Settings of a command line: what it prints, and which files of the user's it writes."""
+NOT_FOR_CALLS = ("view", "suite", "in_place", "then")
+"""Settings of a command line: what it prints, which files of the user's it writes, what follows a run."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ As `nki-sim profile`, and the kernel is traced as a candidate is: in a process o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,9 @@ from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import TaskInvalid
 from nki_sim.documents import ProfileDocument, profile_document
+from nki_sim.dtypes import as_dtype
+from nki_sim.machine import machine as machine_of
+from nki_sim.profile import Measurement
 
 
 def profile(
@@ -46,23 +50,35 @@ def profile(
     machine = settings.target.machine
     calibration = calibrations_of(settings).for_simulator(machine)
     with closing(SimulatorToolchain(machine, calibration=calibration)) as simulator:
-        try:
-            program = simulator.compile(source, arguments, settings.target.compile_timeout_s, around)
-            if program.counts:
-                raise SettingsError(
-                    f"profile: how often the device loops of {kernel} run is decided by its inputs: evaluate it"
-                )
-            measured = program.measurement
-        except CompileError as error:
-            at = f"{kernel}:{error.line}" if error.line is not None else kernel
-            raise TaskInvalid(f"{at}: does not compile: {error.message}") from None
-        except StepTimeout as error:
-            raise TaskInvalid(f"{kernel}: it took longer than {error.limit_s:g} s to {error.step.value}") from None
-        except CandidateFault as error:
-            raise TaskInvalid(f"{kernel}: {error}") from None
-        except ToolchainMissing as error:
-            raise SettingsError(f"profile: {error}") from None
+        measured = timed(simulator, kernel, source, arguments, around, settings.target.compile_timeout_s)
     return profile_document(kernel, measured, None)
+
+
+def timed(
+    simulator: SimulatorToolchain,
+    kernel: str,
+    source: str,
+    arguments: Sequence[ArgumentSpec],
+    around: Surroundings,
+    timeout_s: float,
+) -> Measurement:
+    """`kernel`: as it was named, for what is wrong with it. Raises SettingsError and TaskInvalid."""
+    try:
+        program = simulator.compile(source, arguments, timeout_s, around)
+        if program.counts:
+            raise SettingsError(
+                f"profile: how often the device loops of {kernel} run is decided by its inputs: evaluate it"
+            )
+        return program.measurement
+    except CompileError as error:
+        at = f"{kernel}:{error.line}" if error.line is not None else kernel
+        raise TaskInvalid(f"{at}: does not compile: {error.message}") from None
+    except StepTimeout as error:
+        raise TaskInvalid(f"{kernel}: it took longer than {error.limit_s:g} s to {error.step.value}") from None
+    except CandidateFault as error:
+        raise TaskInvalid(f"{kernel}: {error}") from None
+    except ToolchainMissing as error:
+        raise SettingsError(f"profile: {error}") from None
 
 
 def _what(
@@ -75,11 +91,23 @@ def _what(
             raise SettingsError("profile: shapes are of a kernel file: name it")
         text = kernel_text(kernel)
         given = [tensor("profile", shape) for shape in shapes]
+        _fits(given, settings.target.machine)
         return text, surroundings_of(kernel, text, settings.run.function), [*given, *map(ConstantArgument, constants)]
     if constants:
         raise SettingsError("profile: constants go with shapes; without those the reference says what they are")
     problem = problem_of(settings)
     return problem.source, problem.task.around, kernel_arguments(problem.task)[-1]
+
+
+def _fits(tensors: Sequence[TensorArgument], machine: str) -> None:
+    """Raises SettingsError for more than a device's memory holds: a trace of that would go on for ever."""
+    held = sum(math.prod(each.shape) * as_dtype(each.dtype).itemsize for each in tensors)
+    most = machine_of(machine).device_hbm_bytes
+    if held > most:
+        raise SettingsError(
+            f"shapes: the arrays have {held / 2**30:,.0f} GiB, and a device of {machine} has {most / 2**30:,.0f} GiB "
+            "of HBM"
+        )
 
 
 def tensor(command: str, text: str) -> TensorArgument:

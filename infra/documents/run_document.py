@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.evaluation import Gap, HotLine, Likely, Measured, Proof, bound_by
+from accelopt_core.evaluation import CompilersOwn, Gap, HotLine, Likely, Measured, Proof, bound_by
 from infra.journal import JournalError
 from infra.runs.run_folder import Manifest, RunFolder, run_ids
 from infra.terminal.report import RunSummary, diff_of, summary_of
@@ -125,6 +125,10 @@ class RunDocument:
     """The input kernel; null where the run ended before it was measured."""
     best: KernelDocument | None
     """The input kernel where nothing was faster."""
+    bound_us: float | None
+    """What the useful work takes at the core's peak rates: a yardstick; null where nothing was measured."""
+    compilers_own: CompilersOwn | None
+    """What the SDK's compiler makes of the reference by itself, which needs a device; null where nobody asked it."""
     folder: str
     best_kernel: str | None
     """Path of the best kernel's file."""
@@ -187,6 +191,8 @@ def run_document(summary: RunSummary) -> RunDocument:
         speedup=_speedup(summary),
         baseline=kernel_document(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
         best=kernel_document(best.candidate.id, best.result) if best else None,
+        bound_us=best.result.profile.bounds.peak_us if best else None,
+        compilers_own=summary.compilers_own,
         folder=str(summary.folder.path.absolute()),
         best_kernel=str(summary.folder.best_kernel.absolute()) if best else None,
         diff="".join(f"{line}\n" for line in diff_of(summary)),

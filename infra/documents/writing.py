@@ -24,7 +24,9 @@ from infra.documents.kernel_document import (
     MenuDocument,
     MigrationDocument,
 )
+from infra.documents.model_document import ModelDocument, ProjectionDocument, PutBackDocument
 from infra.documents.run_document import RunDocument, RunsDocument
+from infra.documents.shapes_document import ShapesDocument
 from infra.documents.suite_document import SuiteDocument
 from infra.records import to_document
 from nki_sim.documents import CheckDocument, ErrorDocument, ProfileDocument, finite
@@ -33,12 +35,16 @@ KINDS: tuple[type, ...] = (
     RunDocument,
     RunsDocument,
     SuiteDocument,
+    ShapesDocument,
     DoctorDocument,
     EvaluationDocument,
     MenuDocument,
     ChangedDocument,
     MigrationDocument,
     ExplanationDocument,
+    ModelDocument,
+    PutBackDocument,
+    ProjectionDocument,
     ProfileDocument,
     CheckDocument,
     ErrorDocument,

@@ -2,8 +2,8 @@
 
     python -m infra.engines.agent FOLDER [CORE,CORE,...]
 
-In: `{"errand": {...}, "limit_s": S}` or `{"question": {"what", "argv", "first", "job"}, "limit_s": S}`. Out, for an
-errand, `{"line": ...}` for each that it prints; then one `{"end": {...}}`, `{"answer": {...}}` or `{"failed": "why"}`.
+In: `{"command": {...}, "limit_s": S}` or `{"question": {"what", "argv", "first", "job"}, "limit_s": S}`. Out, for an
+command, `{"line": ...}` for each that it prints; then one `{"end": {...}}`, `{"answer": {...}}` or `{"failed": "why"}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from infra.engines.engine import Errand
+from infra.engines.engine import Command
 from infra.engines.processes import KeptProcess, KeptProcessEnded, Processes
 from infra.neuron.cores import CORES_VARIABLE
 
@@ -67,9 +67,9 @@ class Desk:
 
     def serve(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         try:
-            if "errand" in message:
-                came = self._processes.carry_out(errand_from(message["errand"]), lambda line: _say({"line": line}))
-                return [{"end": asdict(came)}]
+            if "command" in message:
+                done = self._processes.carry_out(command_from(message["command"]), lambda line: _say({"line": line}))
+                return [{"end": asdict(done)}]
             return [{"answer": self._answer(message["question"])}]
         except KeptProcessEnded as error:
             return [{"failed": str(error)}]
@@ -100,9 +100,9 @@ class Desk:
                 process.close()
 
 
-def errand_from(data: dict[str, Any]) -> Errand:
+def command_from(data: dict[str, Any]) -> Command:
     """Raises KeyError and TypeError for what is none."""
-    return Errand(**{**data, "argv": tuple(data["argv"])})
+    return Command(**{**data, "argv": tuple(data["argv"])})
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 """Names of variables that no worker has a use for."""
 
 GRACE_S = 20.0
-"""An errand is ended at its limit by the process that carries it out, and after this long that process too."""
+"""A command is ended at its limit by the process that carries it out, and after this long that process too."""
 
 _KEEP_S = 3 * 24 * 3600.0
 """Trees and folders that nobody touched for so long are removed."""
@@ -55,7 +55,7 @@ class Refused(Exception):
 def work(
     message: dict[str, Any], setup: dict[str, Any], fetch: Callable[[], bytes], node: str, cores: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Carries out one errand, or answers one question: yields what is said on the way, and last what it came to.
+    """Carries out one command, or answers one question: yields what is said on the way, and last what it came to.
 
     message: as `infra.engines.agent` takes it. setup: `key` (SHA-256 of the bundle in hexadecimal), `python` and
     `numpy` (versions that it must have). fetch: gets the bundle, where the node does not have it. node: this one's id;

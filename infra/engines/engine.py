@@ -1,7 +1,7 @@
 """What is submitted to an engine, and what an engine is: the one seam between this program and where it works.
 
-Everything that is submitted is a process of this program's own tree: one that is started for the occasion (`Errand`),
-or one that stays and answers line by line (`Asker`). So a judge is the same process here, over SSH and on a cluster.
+Everything that is submitted is a process of this program's own tree: one that is started for the occasion (`Command`),
+or one that stays and answers line by line (`Service`). So a judge is the same process here, over SSH and on a cluster.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 WORK, SESSION, PARENT = "{work}", "{session}", "{parent}"
-"""In an errand's `argv`: its own folder; the folder that all errands of a session share on one node; the id of the
+"""In a command's `argv`: its own folder; the folder that all commands of a session share on one node; the id of the
 process that starts it."""
 
 TRIES = 3
-"""An errand whose worker is lost under it is carried out again, at most so often in all."""
+"""A command whose worker is lost under it is carried out again, at most so often in all."""
 
 
 @dataclass(frozen=True)
-class Errand:
+class Command:
     """A process that is started for this, and what it leaves."""
 
     argv: tuple[str, ...]
@@ -28,24 +28,24 @@ class Errand:
     """After so long it is ended with all that it started."""
     input: str = ""
     """A line for its standard input. With one, a process of the same `argv` and environment may be started before there
-    is an errand for it: it loads, and waits for the line."""
+    is a command for it: it loads, and waits for the line."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Text by name, in its folder before it starts."""
     collect: str = ""
     """Name of the file in its folder that is its result; without it, what it prints is."""
     session: str = ""
-    """Letters and digits; errands of one session share a folder. Without it there is none."""
+    """Letters and digits; commands of one session share a folder. Without it there is none."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Beside the few variables that every judge sees."""
 
     def __post_init__(self) -> None:
         if self.input and self.files:
-            raise ValueError("an errand has a line of input, or files: a process that waits has been started without")
+            raise ValueError("a command has a line of input, or files: a process that waits has been started without")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Where an errand may be carried out."""
+class Placement:
+    """Where a command may be carried out."""
 
     node: str = ""
     """On the node of this id and no other."""
@@ -53,12 +53,12 @@ class Wanted:
     """On a group of so many NeuronCores; 0: on any CPU."""
 
 
-ANYWHERE = Wanted()
+ANYWHERE = Placement()
 
 
 @dataclass(frozen=True)
-class Came:
-    """What an errand came to."""
+class Completed:
+    """What a command came to."""
 
     status: int | None
     """Exit status, negative for a signal; None where nobody knows, since its worker was lost."""
@@ -96,15 +96,15 @@ class Node:
     object_store_bytes: int
 
 
-Told = Callable[[str], None]
-"""Each line that an errand prints, and before them, prefixed with NOTE, what became of it on the way."""
+OnLine = Callable[[str], None]
+"""Each line that a command prints, and before them, prefixed with NOTE, what became of it on the way."""
 
 NOTE = "note: "
 ON = "on "
 """Behind NOTE, where it is being carried out."""
 
 
-class Asker(Protocol):
+class Service(Protocol):
     """A process that stays, and answers a line of JSON with a line of JSON."""
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Engine(Protocol):
         """Processes that can be at work at once; at least 1. Raises TargetError."""
         ...
 
-    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
+    def carry_out(self, command: Command, on_line: OnLine, placement: Placement = ANYWHERE) -> Completed:
         """Raises TargetUnreachable when there is nowhere to do it, or the engine was closed meanwhile, and
         TargetMisconfigured where a node cannot."""
         ...
@@ -131,7 +131,7 @@ class Engine(Protocol):
         """Has it ready, where that takes a while. Raises TargetUnreachable and TargetMisconfigured."""
         ...
 
-    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Service:
         """A process that stays. what: for messages; first: goes with the first question that any such process gets."""
         ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from accelopt_core.ports import TargetError
 from infra import doctor
-from infra.engines.engine import Errand, Node, Wanted
+from infra.engines.engine import Command, Node, Placement
 from infra.engines.ray_engine import RayEngine
 
 _LIMIT_S = 900.0
@@ -43,12 +43,12 @@ def examine_nodes(engine: RayEngine, machine: str) -> Iterator[ExaminedNode]:
 
 
 def _examined(engine: RayEngine, node: Node, machine: str) -> ExaminedNode:
-    errand = Errand(("-m", "infra.doctor", "--json", "--machine", machine), _LIMIT_S)
+    command = Command(("-m", "infra.doctor", "--json", "--machine", machine), _LIMIT_S)
     try:
-        came = engine.carry_out(errand, lambda line: None, Wanted(node.id))
+        done = engine.carry_out(command, lambda line: None, Placement(node.id))
     except TargetError as error:
         return ExaminedNode(node, "", None, str(error))
     try:
-        return ExaminedNode(node, came.versions, doctor.from_printed(came.result or ""))
+        return ExaminedNode(node, done.versions, doctor.from_printed(done.result or ""))
     except ValueError:
-        return ExaminedNode(node, came.versions, None, f"its doctor gives no report: {came.last_words}")
+        return ExaminedNode(node, done.versions, None, f"its doctor gives no report: {done.last_words}")

@@ -1,4 +1,4 @@
-"""This machine as an engine: each errand a process of this very tree."""
+"""This machine as an engine: each command a process of this very tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
-from infra.engines.engine import ANYWHERE, Asker, Came, Errand, Told, Wanted
+from infra.engines.engine import ANYWHERE, Command, Completed, OnLine, Placement, Service
 from infra.engines.processes import KeptProcess, KeptProcessEnded, Processes, ProcessesClosed
 from infra.judging.shipment import TREE
 from infra.scratch_folder import ScratchFolder
@@ -29,17 +29,17 @@ class LocalEngine:
     def begin(self) -> None:
         """Nothing to do: it is this machine."""
 
-    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
-        came = None
+    def carry_out(self, command: Command, on_line: OnLine, placement: Placement = ANYWHERE) -> Completed:
+        done = None
         with suppress(ProcessesClosed):
-            came = self._processes.carry_out(errand, told)
+            done = self._processes.carry_out(command, on_line)
         if (
-            came is None or self._processes.closed
+            done is None or self._processes.closed
         ):  # what an ended judge says is no verdict, and nobody may keep it for one
             raise TargetUnreachable("this machine: the run has ended, and its judges with it")
-        return came
+        return done
 
-    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Service:
         return _LocalAsker(KeptProcess(what, TREE, argv, first))
 
     def close(self) -> None:

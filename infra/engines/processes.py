@@ -1,4 +1,4 @@
-"""Errands and questions on this machine: processes of a tree of ours, which are ended with all that they started.
+"""Commands and questions on this machine: processes of a tree of ours, which are ended with all that they started.
 
 What the local engine does, and what a node of a cluster does: there this file runs from the tree that was sent.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from accelopt_core.judging.orphans import end_with_parent
-from infra.engines.engine import PARENT, SESSION, WORK, Came, Errand
+from infra.engines.engine import PARENT, SESSION, WORK, Command, Completed
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
 
 LAST_WORDS = 300
@@ -36,7 +36,7 @@ class _Started:
     work: Path
     errors: IO[bytes]
     waited: bool = False
-    """It was started before there was an errand for it."""
+    """It was started before there was a command for it."""
 
     def given(self, line: str) -> bool:
         """False: it is gone, before it had it."""
@@ -61,7 +61,7 @@ class _Started:
 class Processes:
     """Starts processes of `tree`, in folders below `folder`. Several threads may use it; `close` ends what they do.
 
-    Of an errand with a line of input the next process is started while this one is at work: loading takes a third of
+    Of a command with a line of input the next process is started while this one is at work: loading takes a third of
     what a short evaluation does.
     """
 
@@ -75,8 +75,8 @@ class Processes:
         ahead: bool = True,
     ) -> None:
         """environment: of every process, beside the few variables that a judge keeps. sessions: where folders of
-        sessions lie, if not in `folder`. end_with_this_one: also errands that do not see to it themselves.
-        ahead: another errand of a kind is likely to come, and its process may load before it does."""
+        sessions lie, if not in `folder`. end_with_this_one: also commands that do not see to it themselves.
+        ahead: another command of a kind is likely to come, and its process may load before it does."""
         self._tree = tree
         self._folder = folder
         self._sessions = sessions or folder
@@ -85,9 +85,9 @@ class Processes:
         self._ahead = ahead
         self._groups: set[int] = set()
         self._starter = ThreadPoolExecutor(1, "starter")
-        """Judges end with the thread that started them, and errands come from threads that do not last."""
+        """Judges end with the thread that started them, and commands come from threads that do not last."""
         self._next: tuple[str, Future[_Started]] | None = None
-        """One that loads or waits, and for which errands."""
+        """One that loads or waits, and for which commands."""
         self._choosing = threading.Lock()
         self._closed = False
 
@@ -95,72 +95,72 @@ class Processes:
     def closed(self) -> bool:
         return self._closed
 
-    def carry_out(self, errand: Errand, told: Callable[[str], None]) -> Came:
+    def carry_out(self, command: Command, on_line: Callable[[str], None]) -> Completed:
         """Raises OSError where it cannot be started, and ProcessesClosed after `close`."""
         began = time.monotonic()
-        started = self._waiting_for(errand) if errand.input else None
-        came = self._came_of(started, errand, told) if started is not None else None
-        if came is None:
-            started = self._starting(errand).result()
-            started.given(errand.input)
-            self._load_another(errand)
-            came = self._came_of(started, errand, told)
-        assert came is not None
-        return replace(came, seconds=time.monotonic() - began)
+        started = self._waiting_for(command) if command.input else None
+        done = self._completed_of(started, command, on_line) if started is not None else None
+        if done is None:
+            started = self._starting(command).result()
+            started.given(command.input)
+            self._load_another(command)
+            done = self._completed_of(started, command, on_line)
+        assert done is not None
+        return replace(done, seconds=time.monotonic() - began)
 
-    def _came_of(self, started: _Started, errand: Errand, told: Callable[[str], None]) -> Came | None:
+    def _completed_of(self, started: _Started, command: Command, on_line: Callable[[str], None]) -> Completed | None:
         """None for one that had waited, and was killed before it began."""
         try:
             printed: list[str] = []
 
             def hear(line: str) -> None:
                 printed.append(line)
-                if errand.collect:
-                    told(line)
+                if command.collect:
+                    on_line(line)
 
-            status, late = self._followed(started, errand.limit_s, hear)
+            status, late = self._followed(started, command.limit_s, hear)
             if started.waited and status < 0 and not (printed or late or self._closed):
                 return None
-            result = _collected(started.work / errand.collect) if errand.collect else "".join(printed)
-            late = late and (result is None or not errand.collect)
-            return Came(status, result, _last_words(started.errors) or "no message", late, 0.0)
+            result = _collected(started.work / command.collect) if command.collect else "".join(printed)
+            late = late and (result is None or not command.collect)
+            return Completed(status, result, _last_words(started.errors) or "no message", late, 0.0)
         finally:
             started.end()
 
-    def _waiting_for(self, errand: Errand) -> _Started | None:
-        """The process that has loaded for such an errand, and now has it, if it is still there."""
+    def _waiting_for(self, command: Command) -> _Started | None:
+        """The process that has loaded for such a command, and now has it, if it is still there."""
         with self._choosing:
             waiting, self._next = self._next, None
         if waiting is None:
             return None
         started = waiting[1].result()
-        if waiting[0] != _kind_of(errand) or not started.given(errand.input):
+        if waiting[0] != _kind_of(command) or not started.given(command.input):
             started.end()
             return None
-        self._load_another(errand)
+        self._load_another(command)
         return replace(started, waited=True)
 
-    def _load_another(self, errand: Errand) -> None:
+    def _load_another(self, command: Command) -> None:
         with self._choosing:
-            if self._ahead and errand.input and self._next is None and not self._closed:
-                self._next = (_kind_of(errand), self._starting(errand))
+            if self._ahead and command.input and self._next is None and not self._closed:
+                self._next = (_kind_of(command), self._starting(command))
 
-    def _starting(self, errand: Errand) -> Future[_Started]:
+    def _starting(self, command: Command) -> Future[_Started]:
         try:
-            return self._starter.submit(self._start, errand)
+            return self._starter.submit(self._start, command)
         except RuntimeError:
             raise ProcessesClosed("the run has ended, and its processes with it") from None
 
-    def _start(self, errand: Errand) -> _Started:
+    def _start(self, command: Command) -> _Started:
         work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
-        for name, text in errand.files.items():
+        for name, text in command.files.items():
             (work / name).write_text(text, encoding="utf-8")
-        places = {WORK: str(work), SESSION: str(self._sessions / f"session-{errand.session}"),
+        places = {WORK: str(work), SESSION: str(self._sessions / f"session-{command.session}"),
                   PARENT: str(os.getpid())}  # fmt: skip
         parent = self._dies_with
         errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         process = subprocess.Popen(
-            [sys.executable, *(_placed(word, places) for word in errand.argv)],
+            [sys.executable, *(_placed(word, places) for word in command.argv)],
             cwd=self._tree,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -168,7 +168,7 @@ class Processes:
             start_new_session=True,
             text=True,
             preexec_fn=None if parent is None else lambda: end_with_parent(parent),
-            env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work), **self._environment, **errand.environment}),
+            env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work), **self._environment, **command.environment}),
         )
         return _Started(process, work, errors)
 
@@ -264,8 +264,8 @@ class KeptProcessEnded(Exception):
     """It answers no more. One line."""
 
 
-def _kind_of(errand: Errand) -> str:
-    return json.dumps([errand.argv, errand.session, sorted(errand.environment.items())])
+def _kind_of(command: Command) -> str:
+    return json.dumps([command.argv, command.session, sorted(command.environment.items())])
 
 
 def _collected(path: Path) -> str | None:

@@ -48,7 +48,7 @@ def carry_out(message: dict[str, Any], setup: dict[str, Any], held: list[Any]) -
 
 
 class CoreGroup:
-    """On a node, for as long as the run: some of its NeuronCores, in a process that takes one errand at a time."""
+    """On a node, for as long as the run: some of its NeuronCores, in a process that takes one command at a time."""
 
     def carry_out(self, message: dict[str, Any], setup: dict[str, Any], held: list[Any]) -> Iterator[dict[str, Any]]:
         yield from carry_out(message, setup, held)

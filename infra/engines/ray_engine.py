@@ -1,4 +1,4 @@
-"""A Ray cluster as an engine: errands wait for a CPU of it, and go where one is free.
+"""A Ray cluster as an engine: commands wait for a CPU of it, and go where one is free.
 
 What speaks to the cluster is a process of its own (`ray_driver.py`). It ends with the head, or with the node that it is
 attached to; then it is started again until the cluster is back, and what had no answer is submitted anew. What has an
@@ -23,7 +23,7 @@ from typing import IO, Any
 from accelopt_core.ports import TargetMisconfigured, TargetUnreachable
 from infra.engines.at_node import is_last
 from infra.engines.bundle import Bundle, bundle
-from infra.engines.engine import ANYWHERE, NOTE, ON, TRIES, Asker, Came, Errand, Node, Told, Wanted
+from infra.engines.engine import ANYWHERE, NOTE, ON, TRIES, Command, Completed, Node, OnLine, Placement, Service
 from infra.engines.processes import LAST_WORDS, last_line
 from infra.isolation.sandbox import kill_group, scrubbed_environment
 from infra.judging.shipment import TREE
@@ -86,18 +86,20 @@ class RayEngine:
         said = self._answered({"nodes": True}, lambda line: None)
         return tuple(Node(**node) for node in said["nodes"])
 
-    def carry_out(self, errand: Errand, told: Told, wanted: Wanted = ANYWHERE) -> Came:
-        message = {"errand": asdict(errand), "limit_s": errand.limit_s}
+    def carry_out(self, command: Command, on_line: OnLine, placement: Placement = ANYWHERE) -> Completed:
+        message = {"command": asdict(command), "limit_s": command.limit_s}
         where: dict[str, str] = {}
-        said = self._answered(_request(message, wanted), told, where)
+        said = self._answered(_request(message, placement), on_line, where)
         place: dict[str, Any] = {name: where.get(name, "") for name in ("node", "where", "versions")}
         if "end" in said:
-            return replace(Came(**said["end"]), **place)
+            return replace(Completed(**said["end"]), **place)
         if "overdue" in said:
-            return Came(None, None, "it hung, and so did what should have ended it", True, errand.limit_s, **place)
-        return Came(None, None, str(said["lost"]), False, 0.0, **place)
+            return Completed(
+                None, None, "it hung, and so did what should have ended it", True, command.limit_s, **place
+            )
+        return Completed(None, None, str(said["lost"]), False, 0.0, **place)
 
-    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Asker:
+    def open(self, what: str, argv: tuple[str, ...], first: Mapping[str, Any]) -> Service:
         return _RayAsker(self, {"what": what, "argv": list(argv), "first": dict(first)})
 
     def answer(self, question: Mapping[str, Any], stopped: threading.Event) -> dict[str, Any]:
@@ -121,7 +123,7 @@ class RayEngine:
     def _answered(
         self,
         request: dict[str, Any],
-        told: Told,
+        on_line: OnLine,
         where: dict[str, str] | None = None,
         stopped: threading.Event | None = None,
     ) -> dict[str, Any]:
@@ -129,25 +131,25 @@ class RayEngine:
         under it three times, no more: then `lost` is what is said."""
         lost, waited = 0, _Waiting(self._patience_s)
         while True:
-            driver = self._attached(told)
+            driver = self._attached(on_line)
             last: dict[str, Any] = {"gone": "it said nothing"}
             for said in driver.ask(request, self._patience_s, stopped):
                 if "started" in said:
                     waited.over()
                     if where is not None:
                         where.update(said["started"])
-                    told(f"{NOTE}{ON}{said['started']['where']}\n")
+                    on_line(f"{NOTE}{ON}{said['started']['where']}\n")
                 elif "line" in said:
-                    told(said["line"])
+                    on_line(said["line"])
                 else:
                     last = said
             self._check_open()
             if "gone" in last:
-                told(f"{NOTE}{self.name} is out of reach: {last['gone']}; it is submitted again\n")
+                on_line(f"{NOTE}{self.name} is out of reach: {last['gone']}; it is submitted again\n")
                 self._forget(driver)
             elif "full" in last and last["full"]:
                 waited.begin(f"{self.name}: {last.get('lost') or last.get('failed')}")
-                told(f"{NOTE}{last.get('lost')}; it is submitted again\n")
+                on_line(f"{NOTE}{last.get('lost')}; it is submitted again\n")
                 waited.rest()
             elif "stopped" in last:
                 raise TargetUnreachable(f"{self.name}: nobody waits for the answer any more")
@@ -159,20 +161,20 @@ class RayEngine:
                 lost += 1
                 if lost == TRIES:
                     return last
-                told(f"{NOTE}its worker is lost ({last['lost']}); it is submitted again\n")
+                on_line(f"{NOTE}its worker is lost ({last['lost']}); it is submitted again\n")
             else:
                 return last
 
-    def _attached(self, told: Told) -> _Driver:
+    def _attached(self, on_line: OnLine) -> _Driver:
         """Raises TargetUnreachable after `patience_s` without a cluster."""
         with self._lock:
             if self._driver is None or not self._driver.is_there:
                 again = self._driver is not None
                 self._driver = None
-                self._driver = self._started(again, told)
+                self._driver = self._started(again, on_line)
             return self._driver
 
-    def _started(self, again: bool, told: Told) -> _Driver:
+    def _started(self, again: bool, on_line: OnLine) -> _Driver:
         """again: there was a cluster, so it is waited for."""
         until = time.monotonic() + (self._patience_s if again else 0.0)
         wait_s = _FIRST_WAIT_S
@@ -189,7 +191,7 @@ class RayEngine:
                     f"{self.name} is out of reach: {why}; is it started (`ray start --head`), and is this machine a "
                     "node of it?"
                 )
-            told(f"{NOTE}{self.name} is not back yet\n")
+            on_line(f"{NOTE}{self.name} is not back yet\n")
             time.sleep(min(wait_s, max(0.0, until - time.monotonic())))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -380,8 +382,8 @@ class _Driver:
         self._process.wait()
 
 
-def _request(message: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    return {"message": message, "node": wanted.node, "cores": wanted.neuron_cores}
+def _request(message: dict[str, Any], placement: Placement) -> dict[str, Any]:
+    return {"message": message, "node": placement.node, "cores": placement.neuron_cores}
 
 
 def _ray_environment() -> dict[str, str]:

@@ -3,6 +3,7 @@
     python -m infra.judging.judge --job JOB.json|--wait --result RESULT.json [--cache FOLDER] [--parent PID]
     python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME [--calibration JSON]
     python -m infra.judging.judge --arguments --job JOB.json
+    python -m infra.judging.judge --compilers-own --job JOB.json
 
 Progress goes to stdout, a JSON object per line. The result is written last and atomically; its
 presence means that the evaluation is complete. Runs on the laptop and, shipped, on the instance.
@@ -18,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 try:
-    from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
+    from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Crashed, Evaluation, Step, TimedOut
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which started this one")
     parser.add_argument("--wait", action="store_true", help="load, and take the job from a line on standard input")
     parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
+    parser.add_argument("--compilers-own", action="store_true", help="print what the compiler makes of the reference")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
     parser.add_argument("--machine", help="which the simulator simulates (with --describe)")
@@ -57,6 +59,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if options.job is not None and options.arguments:
         print(arguments(options.job.read_text(encoding="utf-8")))
+        return 0
+    if options.job is not None and options.compilers_own:
+        print(compilers_own(options.job.read_text(encoding="utf-8")))
         return 0
     if (options.job is None and not options.wait) or options.result is None:
         parser.error("--job (or --wait) and --result go together")
@@ -149,6 +154,27 @@ def arguments(job: str) -> str:
     except BadReference as error:
         return json.dumps({"target_error": wire.describe_fault(TaskFault(str(error)))})
     return json.dumps({"arguments": found})
+
+
+def compilers_own(job: str) -> str:
+    """Of the job's task, on a device: latency and a word on it, or why there is none."""
+    wanted = wire.decode_job(job)
+    try:
+        toolchain = open_toolchain(wanted.toolchain, machine=wanted.machine, calibration=wanted.calibration)
+    except ToolchainMissing as error:
+        return wire.encode_compilers_own(CompilersOwn(None, str(error)))
+    try:
+        if toolchain.simulated:
+            return wire.encode_compilers_own(NEEDS_A_DEVICE)
+        from infra.neuron.compilers_own import compilers_own as of_the_device
+        from infra.neuron.toolchain import NeuronToolchain
+
+        assert isinstance(toolchain, NeuronToolchain), "what is not simulated is a Neuron device"
+        return wire.encode_compilers_own(of_the_device(toolchain, wanted.request))
+    except (ToolchainMissing, BadReference) as error:
+        return wire.encode_compilers_own(CompilersOwn(None, str(error)))
+    finally:
+        toolchain.close()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from accelopt_core.evaluation import (
     Bounds,
     CheckFailure,
     CompileFailed,
+    CompilersOwn,
     Crashed,
     Duplicate,
     Evaluation,
@@ -68,6 +69,20 @@ class Job:
     """A session's own, in hexadecimal; references that were not cached under it are not believed."""
     calibration: Calibration | None = None
     """What the machine's model is replaced by, where its user has measured it."""
+
+
+def encode_compilers_own(own: CompilersOwn) -> str:
+    return json.dumps({"compilers_own": asdict(own)})
+
+
+def decode_compilers_own(printed: str) -> CompilersOwn:
+    """From the last line that a judge printed. Raises ValueError when that is none."""
+    said = json.loads(printed)
+    try:
+        latency_us, why = said["compilers_own"]["latency_us"], one_line(said["compilers_own"]["said"], LONGEST_DETAIL)
+        return CompilersOwn(None if latency_us is None else float(latency_us), why)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no word on what the compiler makes by itself: {error!r}") from None
 
 
 def encode_job(job: Job) -> str:

@@ -36,8 +36,10 @@ from nki_sim.calibration import Calibration
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
-AT_ONCE = 8
-"""Kernels handed to a worker together, at most: rewrites of one kernel share a process."""
+AT_ONCE, MOST_AT_ONCE = 8, 32
+"""Kernels handed to a worker together: rewrites of one kernel share a process. The more where a worker will be handed
+`PARTS` times as many: between two messages it waits for whoever asks, a tenth of its time where they go by Ray."""
+PARTS = 4
 ROWS_AT_ONCE = 80_000
 """Instructions of such kernels together; for more, starting a process is nothing beside tracing them."""
 LONGEST_S = 120.0
@@ -100,7 +102,7 @@ class Predictor:
 
         Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
         """
-        found = self._priced(sources, limit_s, AT_ONCE)
+        found = self._priced(sources, limit_s, MOST_AT_ONCE)
         return {source: each.latency_us if each is not None else None for source, each in found.items()}
 
     def predicted(self, sources: Sequence[str]) -> dict[str, Predicted | None]:
@@ -172,7 +174,8 @@ class Predictor:
         keys = list(sources)
         self._asked_for += len(keys)
         fair = -(-len(keys) // self._workers)
-        size = max(1, min(at_once, fair, ROWS_AT_ONCE // self._rows)) if self._rows else 1
+        wanted = min(at_once, fair, max(AT_ONCE, fair // PARTS))
+        size = max(1, min(wanted, ROWS_AT_ONCE // self._rows)) if self._rows else 1
         for first in range(0, len(keys), size):
             some = keys[first : first + size]
             together = self._threads.submit(self._predict, [sources[key] for key in some])

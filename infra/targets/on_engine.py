@@ -11,7 +11,7 @@ from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
 from accelopt_core.toolchain import ToolchainMissing
 from infra.calibration.file import CalibrationOf
-from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Engine, Errand, Wanted
+from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Command, Engine, Placement
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import account_of, open_toolchain
@@ -49,7 +49,7 @@ class EngineTarget:
         self._machine = machine
         self._calibration = calibration
         self._calibration_of = calibration_of
-        self._wanted = Wanted(neuron_cores=neuron_cores)
+        self._placement = Placement(neuron_cores=neuron_cores)
         self._groups = groups
         self._core_wait_s = core_wait_s
         self.clock = WorkClock()
@@ -71,14 +71,14 @@ class EngineTarget:
     @property
     def places(self) -> int:
         """How many it can have at work at once. Raises TargetError."""
-        return self._groups if self._wanted.neuron_cores else self.engine.places
+        return self._groups if self._placement.neuron_cores else self.engine.places
 
     def describe(self) -> TargetInfo:
         """Raises TargetError."""
         with self._describing:
             if self._info is None:
                 self.engine.begin()
-                self._info = self._described_there() if self._wanted.neuron_cores else self._described_here()
+                self._info = self._described_there() if self._placement.neuron_cores else self._described_here()
                 self._calibration = self._info.calibration
             return self._info
 
@@ -96,18 +96,18 @@ class EngineTarget:
     def _described_there(self, node: str = "") -> TargetInfo:
         """As a judge says it, which is on a node with devices."""
         argv = ("-m", "infra.judging.judge", "--describe", "--toolchain", self._toolchain, "--machine", self._machine)
-        came = self.engine.carry_out(
-            Errand(argv, _DESCRIBE_LIMIT_S), lambda line: None, Wanted(node, self._wanted.neuron_cores)
+        done = self.engine.carry_out(
+            Command(argv, _DESCRIBE_LIMIT_S), lambda line: None, Placement(node, self._placement.neuron_cores)
         )
         try:
-            said = wire.decode_account(came.result or "")
+            said = wire.decode_account(done.result or "")
         except TargetMisconfigured as error:
-            raise TargetMisconfigured(f"{came.where}: {error}") from None
+            raise TargetMisconfigured(f"{done.where}: {error}") from None
         except ValueError:
             raise TargetMisconfigured(
-                f"the judge on {came.where} gives no account of itself: {came.last_words}"
+                f"the judge on {done.where} gives no account of itself: {done.last_words}"
             ) from None
-        self._fingerprints[came.node] = said.fingerprint
+        self._fingerprints[done.node] = said.fingerprint
         return replace(said, calibration=self._calibration_of(said.machine, said.installed))
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
@@ -116,7 +116,7 @@ class EngineTarget:
         job = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
         on_device = self._toolchain != "simulator"
         limit_s = judge_limit_s(request) + (self._core_wait_s if on_device else 0.0)
-        errand = Errand(
+        command = Command(
             argv=("-m", "infra.judging.judge", "--wait", "--result", f"{WORK}/result.json",
                   "--cache", SESSION, "--parent", PARENT),
             limit_s=limit_s,
@@ -145,25 +145,25 @@ class EngineTarget:
 
         began, worked_s = time.monotonic(), 0.0
         try:
-            came = self.engine.carry_out(errand, hear, self._wanted)
-            worked_s = came.seconds
+            done = self.engine.carry_out(command, hear, self._placement)
+            worked_s = done.seconds
         finally:
             self.clock.leave_out(time.monotonic() - began - worked_s)
         self._check_open()  # what an ended judge says is no verdict, and nobody may keep it for one
-        if came.result is None:
-            if came.late:
+        if done.result is None:
+            if done.late:
                 return TimedOut(reached, limit_s)
-            if came.is_lost:
-                return Crashed(reached, f"its worker was lost each time it was tried: {came.last_words}")
-            if came.status is not None and came.status < 0:
+            if done.is_lost:
+                return Crashed(reached, f"its worker was lost each time it was tried: {done.last_words}")
+            if done.status is not None and done.status < 0:
                 why = "out of memory, or the candidate did it"
-                return Crashed(reached, f"the judge was killed by signal {-came.status}: {why}")
+                return Crashed(reached, f"the judge was killed by signal {-done.status}: {why}")
             raise TargetMisconfigured(
-                f"the judge process ended with status {came.status} and no result: {came.last_words}"
+                f"the judge process ended with status {done.status} and no result: {done.last_words}"
             )
-        if self._wanted.neuron_cores:
-            self._check_fingerprint(came.node, came.where)
-        return wire.decode_result(came.result, nonce=nonce)
+        if self._placement.neuron_cores:
+            self._check_fingerprint(done.node, done.where)
+        return wire.decode_result(done.result, nonce=nonce)
 
     def close(self) -> None:
         """Ends what other threads are still evaluating."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
+from accelopt_core.evaluation import CompilersOwn, Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import (
     EvaluationRequest,
     Progress,
@@ -167,6 +167,43 @@ class SshTarget:
             ) from error
         self.clock_skew_s = report.unix_time_s - received
         return report
+
+    def compilers_own(self, request: EvaluationRequest) -> CompilersOwn:
+        """What the SDK there makes of the task's reference by itself; the candidate of the request is left alone.
+
+        Raises TargetError.
+        """
+        station = self._set_up()
+        task = wire.Job(request, "", self._toolchain, self._machine, "", self._calibration)
+        job = self._runner.new_job(
+            JobSpec(
+                argv=(station.python, "-m", "infra.judging.judge", "--compilers-own", "--job", f"{JOB_DIR}/job.json"),
+                timeout_s=judge_limit_s(request) + self._core_wait_s,
+                files={"job.json": wire.encode_job(task).encode()},
+                env={**self._environment(station), **self._share(self._core_wait_s), "TMPDIR": JOB_DIR},
+                path_first=self._path(station),
+                cwd=station.tree.path,
+            )
+        )
+        self._running[job.id] = job
+        lines: list[str] = []
+        try:
+            self._check_open()
+            self._runner.start_job(job, station.tree)
+            lines += self._runner.follow(job)
+        except BaseException as error:
+            if not isinstance(error, (JobRefused, TargetUnreachable)):
+                self._stop(job)
+            raise
+        finally:
+            self._running.pop(job.id, None)
+        with contextlib.suppress(TargetUnreachable):
+            self._runner.remove(job, patience_s=_STOP_PATIENCE_S)
+        try:
+            return wire.decode_compilers_own(lines[-1] if lines else "")
+        except ValueError:
+            said = _last_line(job.outcome.stderr_tail) if job.outcome is not None else "no message"
+            return CompilersOwn(None, f"the judge on {self._runner.where} ended without a word on it: {said}")
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         self._tell_notes(progress)

@@ -72,6 +72,17 @@ def read_reference(source: str, where: str) -> Declared:
         raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from error
 
 
+def preset_at(source: str, where: str, name: str, values: Mapping[str, int]) -> ShapePreset:
+    """The reference at other values of its constants, with the work that it declares. Raises TaskInvalid."""
+    said = {bound: node for node in _parsed(source, where).body for bound in _bound(node) if bound in DECLARATIONS}
+    try:
+        return _preset(name, values, said)
+    except _Unreadable as error:
+        raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from None
+    except ValueError as error:
+        raise TaskInvalid(f"{where}: {error}") from error
+
+
 class _Unreadable(Exception):
     def __init__(self, node: ast.stmt | None, message: str) -> None:
         super().__init__(message)

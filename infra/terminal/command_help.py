@@ -71,7 +71,8 @@ exit codes: 0 explained · 2 usage · 3 the kernel is wrong or does not compile 
 
 EVALUATE_HELP = """\
 One kernel compiled, verified with every seed and input distribution, and timed, without a run; nothing is changed. With
---original FILE it is held to what a proposed kernel is held to, and proved equal to that one where it can be.
+--original FILE it is held to what a proposed kernel is held to, and proved equal to that one where it can be; with the
+same FILE twice, to what the kernel that a run begins with is held to.
 """
 
 EVALUATE_EXAMPLES = """\
@@ -159,6 +160,36 @@ examples:
 exit codes: 0 done · 2 usage · 4 a host is unreachable
 """
 
+MODEL_HELP = """\
+Does a kernel help inside the model? The model's own harness runs on the host, once on the checkout as it is and once
+with the kernels in the place of its own functions; scores, latencies, throughput and accuracy are compared.
+
+what happens:
+  1. the baseline: the harness on the checkout as it is, unless the same was run before.
+  2. each kernel goes beside its file as a module of its own, and an import stands where the function stood. The
+     originals are kept on the host first.
+  3. the harness again, as a job of its own: after a dropped link or kill -9 here the same command goes on with it.
+  4. wrong answers, a harness that fails, or no gain: the checkout is put back at once. Else the kernels stay, until
+     --undo, which puts every byte back whatever was killed in between.
+
+Without a device: --kernel-table FILE.toml projects what kernels would gain a model, by Amdahl's law, simulated.
+docs/model.md has the formats.
+"""
+
+MODEL_EXAMPLES = """\
+examples:
+  python3 orchestrator.py model ubuntu@10.0.0.1 --checkout nki-moe \\
+      --put latest=nki_custom_rmsnorm.py:nki_rmsnorm_kernel --harness-args '--qwen qwen_with_nki --mode evaluate_all'
+  python3 orchestrator.py model ubuntu@10.0.0.1 --checkout nki-moe --undo
+  python3 orchestrator.py model ubuntu@10.0.0.1 --checkout mine --put a.py=layers/mlp.py:mlp --harness command \\
+      --harness-command '{python} {checkout}/bench.py --report {report}'
+  python3 orchestrator.py model --kernel-table qwen.toml          a projection, with no model and no host
+  python3 orchestrator.py ubuntu@10.0.0.1 --kernel mine.py --then model --checkout nki-moe --put qwen.py:mine
+
+exit codes: 0 done, faster or not · 2 usage · 3 the benchmark failed: wrong answers, or the harness with the kernels in
+            4 host unreachable, a kernel that does not fit, or a harness that fails as it is · 5 interrupted
+"""
+
 _EXPLAINED_BY = (
     "kernel", "problem", "function", "migrate", "task", "preset", "checkpoints", "view", "host", "remote-simulator",
     "machine", "compile-timeout", "run-timeout", "candidate-memory",
@@ -172,8 +203,15 @@ _SERVED_BY = (
 
 _CLEANED_BY = ("checkpoints", "ssh-port", "identity", "ssh-config", "known-hosts", "remote-dir", "connect-timeout")
 
+_BENCHMARKED_BY = (
+    "checkout", "put", "harness", "harness-args", "harness-command", "harness-hours", "baseline-again", "undo",
+    "kernel-table", "model-benchmarks", "host", "machine", "ssh-port", "identity", "ssh-config", "known-hosts",
+    "accept-new-host-key", "remote-python", "remote-dir", "connect-timeout", "reconnect", "checkpoints",
+)  # fmt: skip
+
 COMMAND_HELP: Mapping[str, CommandHelp] = {
     "calibrate": CommandHelp("USER@HOST", CALIBRATE_HELP, CALIBRATE_EXAMPLES, ("calibration", "target")),
+    "model": CommandHelp("[USER@HOST]", MODEL_HELP, MODEL_EXAMPLES, ("benchmark", "target", "run"), _BENCHMARKED_BY),
     "init": CommandHelp("KERNEL.py", INIT_HELP, INIT_EXAMPLES, ("run", "target"), ("function", "machine")),
     "clean": CommandHelp("[USER@HOST ...]", CLEAN_HELP, CLEAN_EXAMPLES, ("run", "target"), _CLEANED_BY),
     "evaluate": CommandHelp("KERNEL.py", EVALUATE_HELP, EVALUATE_EXAMPLES, ("run", "target"), _EXPLAINED_BY),

@@ -70,6 +70,13 @@ def after_suite(suite: str, suite_id: str, runs: Sequence[str], is_complete: boo
     return steps
 
 
+def after_set(set_id: str, shapes: Sequence[str], checkpoints: Path) -> list[NextStep]:
+    """`shapes`: names of those that have a result."""
+    where = _elsewhere(checkpoints)
+    steps = [NextStep("the table again", f"{PROGRAM} show {set_id}{where}")]
+    return steps + [NextStep("one of its runs", f"{PROGRAM} show {set_id}.{name}{where}") for name in shapes[:1]]
+
+
 def print_next(console: Console, steps: Sequence[NextStep]) -> None:
     """One line each, whole: commands are copied."""
     for number, step in enumerate(steps):

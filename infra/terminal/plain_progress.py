@@ -88,7 +88,7 @@ class PlainProgress:
             case Notice(message=message, level=level):
                 return f"{'warning: ' if level == 'warning' else ''}{message}"
             case RunEnded(ending=ending, reason=reason):
-                return f"{ending.value}: {reason}"
+                return ending.value if reason == ending.value else f"{ending.value}: {reason}"
 
     def _where(self, number: int, lane: str = "") -> str:
         if number == BASELINE_ROUND:

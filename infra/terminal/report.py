@@ -17,7 +17,7 @@ from rich.text import Text
 
 from accelopt_core.candidate import Attempt
 from accelopt_core.catalogue.explaining import Explanation
-from accelopt_core.evaluation import timed
+from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Measured, timed
 from accelopt_core.learning.usage import uses_of
 from accelopt_core.loop.choosing import pulls_of
 from accelopt_core.optimization_memory import Experience
@@ -61,6 +61,8 @@ class RunSummary:
     """What any round was shown of memory."""
     links: tuple[MendedLink, ...] = ()
     """To hosts, that dropped and came back."""
+    compilers_own: CompilersOwn | None = None
+    """What the compiler makes of the reference by itself; None where nobody asked it."""
 
     @property
     def improved(self) -> bool:
@@ -106,11 +108,12 @@ def summary_of(folder: RunFolder) -> RunSummary:
     totals, entries = Totals(), folder.model_calls()
     for entry in entries:
         totals = totals.plus(entry)
+    manifest = folder.manifest()
     took_turns = dict.fromkeys(draw.proposer for turn in folder.turns() for draw in turn.draws)
     return RunSummary(
-        folder.manifest(), folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
+        manifest, folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
         folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
-        folder.mended_links(),
+        folder.mended_links(), NEEDS_A_DEVICE if manifest.target.simulated else folder.compilers_own(),
     )  # fmt: skip
 
 
@@ -243,6 +246,8 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
         ("cost", money),
         ("time", wording.duration(summary.seconds)),
     ]
+    if summary.baseline is not None and summary.best is not None:
+        facts.insert(0, ("beside", _baselines(summary.baseline.result, summary.best.result, summary.compilers_own)))
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
         facts.append(("memory", comparing.memory_line(uses, others)))
@@ -250,6 +255,17 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
+
+
+def _baselines(before: Measured, best: Measured, own: CompilersOwn | None) -> str:
+    """The three that a kernel is held beside, in one line: the input kernel, the bound, the compiler's own."""
+    if own is None or own.latency_us is None:
+        by_itself = own.said if own is not None else "not asked"
+    else:
+        faster = wording.speedup(own.latency_us, best.latency_us)
+        by_itself = f"{wording.latency(own.latency_us)} ({faster}; {own.said})"
+    bound = wording.latency(best.profile.bounds.peak_us)
+    return f"input {wording.latency(before.latency_us)}, bound {bound}, compiler's own: {by_itself}"
 
 
 def shown_path(path: Path) -> str:

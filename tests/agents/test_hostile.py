@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 import orchestrator
 from infra.agents import server
+from infra.agents.protocol import _Calls
 from infra.agents.terms import terms_of
 from infra.command_line import read
 from tests.agents.client import SMALL, Agent, folder_of_a_kernel, listing, with_agent
@@ -101,12 +104,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("profile", {**A_KERNEL, "shapes": ["128x512"] * 17}, "shapes: "),
     ("profile", {**A_KERNEL, "shapes": ["0x5"]}, "shapes.0: "),
     ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["x" * 10_000]}, "constants.0: "),
+    ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["scale=0.5"]}, "values without names"),
+    ("profile", {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2}, "profile: shapes: the arrays have"),
+    ("profile", {"kernel": "mine.py", "shapes": ["128x512:float99"]}, "profile: 'float99' is no dtype"),
     ("migrate", {**A_KERNEL, "output": "new.py", "constants": {"__import__('os')": 1}}, "constants: "),
     ("start_run", {**A_KERNEL, "rounds": 10**9}, "rounds: "),
     ("start_run", {**A_KERNEL, "hours": 1e300}, "hours: "),
     ("start_run", {**A_KERNEL, "provider": "command", "model_command": "touch /tmp/x"}, "no field"),
     ("resume_run", {"run_id": "../../work"}, "run_id: "),
     ("follow_run", {"run_id": "x", "wait_seconds": 10**6}, "wait_seconds: "),
+    ("follow_run", {}, "no run in the folder of this server yet: start_run"),
+    ("apply", {**A_CHANGE, "site": "bogus", "output": "new.py"}, "apply: group-loads cannot be used at 'bogus'"),
     ("stop_run", {"run_id": "1"}, "no run of this server"),
     ("shell", {"command": "id"}, "no tool is called 'shell'; there are: evaluate, "),
     ("evaluate\nx", {}, "no tool is called"),
@@ -120,6 +128,7 @@ def test_calls_that_mean_harm_are_refused_in_one_line_and_change_nothing(work: P
         for name, arguments, why in REFUSED:
             said = await agent.refused(name, arguments)
             assert why in said and len(said) < 500 and PRIVATE not in said, (name, arguments, said)
+            assert not said.startswith(f"{name}: {name}: "), said
 
     with_agent(work, script)
     assert listing(work.parent) == before
@@ -152,7 +161,11 @@ GARBAGE = [
     b"[" * 100_000,
     b'"a text"',
     b"[1, 2]",
-    b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}',
+    b'{"jsonrpc": "2.0", "method": "x", "params": {"id": 7, "name": "' + b"x" * (1 << 20) + b'"}}',
+]
+TOO_LONG = [
+    (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "' + b"x" * (1 << 20) + b'"}}', 7),
+    (b'{"method":"tools/call","jsonrpc":"2.0","id":"a1","params":{"id":8,"name":"' + b"x" * (1 << 20) + b'"}}', "a1"),
 ]
 GARBAGE += [
     b"{}",
@@ -174,6 +187,9 @@ def test_garbage_on_its_input_is_answered_with_an_error_and_the_next_call_works(
         for line in GARBAGE:
             wire.send(line)
             assert wire.answer(None)["error"]["code"] == -32700
+        for line, asked in TOO_LONG:
+            wire.send(line)
+            assert "at most 262,144 bytes" in wire.answer(asked)["error"]["message"]
         for line in NO_REQUESTS:
             wire.send(line)
         wire.ask(1, "no/such/method")
@@ -192,7 +208,7 @@ ENDLESS = f"while True:\n    pass\n{SLOW}"
 
 
 def in_the_middle_of_an_evaluation(wire: Wire, work: Path) -> set[int]:
-    """Every process of an evaluation that would not end for minutes: errand, judge, and the candidate's own."""
+    """Every process of an evaluation that would not end for minutes: the call, judge, and the candidate's own."""
     (work / "endless.py").write_text(ENDLESS)
     wire.ask(5, "tools/call", name="evaluate", arguments={"kernel": "endless.py", "reference": "mine_reference.py"})
     found: set[int] = set()
@@ -311,6 +327,28 @@ def test_what_a_reference_leaves_behind_ends_with_the_call(tmp_path: Path) -> No
     assert left and eventually(lambda: not any(map(alive, left)))
 
 
+def test_a_call_s_seconds_count_while_it_waits_for_others() -> None:
+    async def script() -> None:
+        calls = _Calls(None, None)  # type: ignore[arg-type]  # which calls wait hangs on neither
+
+        async def at_work(*, task_status: TaskStatus[float]) -> None:
+            async with calls._place(60) as left_s:
+                task_status.started(left_s)
+                await anyio.sleep_forever()
+
+        async with anyio.create_task_group() as others:
+            for _ in range(2):
+                assert 59 < await others.start(at_work) <= 60
+            with pytest.raises(ValueError, match="it waited 0.1 s for 2 other calls"):
+                async with calls._place(0.1):
+                    raise AssertionError("a third place")
+            others.cancel_scope.cancel()
+        async with calls._place(0.1):
+            """Who waited in vain holds no place, and neither do those that have ended."""
+
+    anyio.run(script)
+
+
 @pytest.mark.slow
 def test_more_calls_than_there_are_places_for_are_refused_and_the_others_are_answered(work: Path) -> None:
     with served(work) as wire:
@@ -324,7 +362,7 @@ def test_more_calls_than_there_are_places_for_are_refused_and_the_others_are_ans
     assert len(refused) == 14 and all("under way already" in text for text in refused), refused
 
 
-def test_an_errand_s_folder_of_runs_may_not_be_a_link_that_leads_out(work: Path) -> None:
+def test_a_call_s_folder_of_runs_may_not_be_a_link_that_leads_out(work: Path) -> None:
     (work / "checkpoints").symlink_to(work.parent / "elsewhere")
     before = listing(work.parent)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from infra.agents.errand import CARRIED_OUT
+from infra.agents.call import CARRIED_OUT
 from infra.agents.requests import StopRun
 from infra.agents.tools import INSTRUCTIONS, TOOLS
 from infra.command_line import read

@@ -57,7 +57,7 @@ def test_a_wrong_kernel_has_a_verdict_and_no_menu_and_the_doctor_is_content(tmp_
         assert verdict["verdict"] == "incorrect" and not verdict["right"] and verdict["measured"] is None
         assert verdict["failure"]["reason"] and verdict["said"].startswith("wrong: ")
         huge = {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2, "seconds": 5}
-        assert "longer than 5 s" in await agent.refused("profile", huge)
+        assert "GiB of HBM" in await agent.refused("profile", huge)
         assert "shorter" in await agent.refused("evaluate", {"kernel": "mine.py", "preset": "shorter"})
         late = await agent.refused("evaluate", {"task": "bmm", "seconds": 5})
         assert "longer than 5 s" in late

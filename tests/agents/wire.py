@@ -54,7 +54,7 @@ class Wire:
         assert said["jsonrpc"] == "2.0"
         return said
 
-    def answer(self, number: int | None) -> dict[str, Any]:
+    def answer(self, number: int | str | None) -> dict[str, Any]:
         while (said := self.line()).get("id", "none") != number or "method" in said:
             pass
         return said

@@ -187,6 +187,7 @@ MISTAKES = [
     ("dir/mine", None, {}, "for a file write --kernel dir/mine"),
     ("my.toml", None, {}, "for a file write --config my.toml"),
     ("dcotor", None, {}, "did you mean the command doctor?"),
+    ("optimise", None, {}, "did you mean --kernel FILE.py?"),
     ("a!b", None, {}, "neither a host (USER@HOST) nor a command"),
     # the file
     ("", "[run]\nroundz = 5", {}, "nki-optimizer.toml: unknown setting [run] roundz: did you mean [run] rounds?"),

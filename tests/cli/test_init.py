@@ -94,8 +94,21 @@ def test_shapes_that_are_given_are_taken_and_traced(tmp_path: Path, capsys: pyte
     assert x.shape == (256, 512) and y.shape == (128, 512) and y.dtype.name == "bfloat16"
 
 
+def test_shapes_are_of_the_arrays_and_a_number_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "norm.py").write_text(NORM)
+    status, said, errors = init(capsys, tmp_path / "norm.py", "--shape", "256x1024", "1024")
+    assert status == 0 and "the kernel traces at them" in said, errors
+    text = (tmp_path / "norm_reference.py").read_text()
+    assert "# count: a number" in text and "keep the dtype" in text
+
+
 @pytest.mark.parametrize(
-    ("shapes", "said"), [(("256x512",), "1 shapes for 2 arrays"), (("256x512", "axb"), "write it as 128x512:float32")]
+    ("shapes", "said"),
+    [
+        (("256x512",), "1 shapes for 2 arrays"),
+        (("256x512", "axb"), "write it as 128x512:float32"),
+        (("512by1000",), "write it as 128x512:float32"),
+    ],
 )
 def test_shapes_that_do_not_fit_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shapes: tuple[str, ...], said: str

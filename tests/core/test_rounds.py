@@ -675,7 +675,7 @@ def test_memory_takes_back_what_it_learned_from_a_winner_that_failed() -> None:
 
 
 def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
-    said = "wrong: the output has a NaN (seed 84); the input kernel there: wrong: the output has a NaN (seed 84)"
+    said = "wrong: the output has a NaN (seed 84); the input kernel too"
     right_elsewhere = replace(beside(60, 100), shared_faults=(said,))
     script = Script([measured(100), measured(60)], final={"r001t1": right_elsewhere})
     outcome = script.run(rounds=1)

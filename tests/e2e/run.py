@@ -14,6 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 
+QUICK = {"NKI_OPT_MENU_SECONDS": "0", "NKI_OPT_SEEDS": "0", "NKI_OPT_EXTRA_SEEDS": "1"}
+"""Pricing a menu takes seconds for each kernel of a run, and seven seeds of every distribution most of its processor
+time; test_menu_run.py has a menu, and a run of a shipped task all seeds (`environment=AS_SHIPPED`)."""
+AS_SHIPPED = {"NKI_OPT_MENU_SECONDS": "0", "NKI_OPT_SEEDS": "", "NKI_OPT_EXTRA_SEEDS": "2"}
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -71,8 +76,7 @@ def orchestrate(
             str(folder / "memory" / "rewrites.json"),
         ],
         cwd=folder,
-        # Pricing a menu takes seconds for each kernel of a run; test_menu_run.py has one.
-        env={**clean, "NKI_OPT_MENU_SECONDS": "0", **(environment or {}), "COLUMNS": "120"},
+        env={**clean, **QUICK, **(environment or {}), "COLUMNS": "120"},
         capture_output=True,
         text=True,
         timeout=timeout_s,

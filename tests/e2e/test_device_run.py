@@ -96,7 +96,7 @@ def test_the_best_by_simulation_go_to_the_device_and_it_decides(
     told = io.StringIO()
     report.print_report(Console(file=told, width=160), report.summary_of(done.folder))
     assert f"over {len(sent)} kernels, its first choice is" in told.getvalue()
-    seen = residuals_of(done.settings, done.folder.manifest().target)
+    seen = residuals_of(done.settings.run.memory, done.folder.manifest().target)
     assert len(seen.of_other_runs("the next one")) == len(sent) and seen.of_other_runs(done.folder.run_id) == ()
 
 

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
-from tests.e2e.run import ROOT, orchestrate
+from tests.e2e.run import AS_SHIPPED, ROOT, orchestrate
 
 
 def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Path) -> None:
-    first = orchestrate("--task", "matmul", "--preset", "small", "--rounds", "3", folder=tmp_path)
+    of_matmul = ("--task", "matmul", "--preset", "small", "--rounds")
+    first = orchestrate(*of_matmul, "2", folder=tmp_path, environment=AS_SHIPPED)
     assert first.status == 0, first.errors + first.output
     assert first.speedup > 1.05 and "improved" in first.outcomes()
     assert "simulated" in first.output and "best_kernel.py" in first.output
     assert "ANTHROPIC_API_KEY" in first.output, "it says how to use a model instead"
-    second = orchestrate("--task", "matmul", "--preset", "small", "--rounds", "1", folder=tmp_path)
+    second = orchestrate(*of_matmul, "1", folder=tmp_path)
     started = next(e for e in second.events() if e["event"] == "RunStarted")
     assert started["experiences"] >= 1
     assert second.status == 0

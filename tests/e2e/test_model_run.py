@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,21 @@ SCRIPT = [PLAN, code(WRONG), code(BROKEN), "I would rather talk about the weathe
 """One round: a wrong kernel, one that does not compile, a reply with no code, and then a good one."""
 
 
-@pytest.fixture(params=["anthropic", pytest.param("openai", marks=pytest.mark.slow)])
-def provider(request: pytest.FixtureRequest) -> str:
-    return request.param
+@dataclass(frozen=True)
+class Told:
+    """A run of SCRIPT, and what the model was asked."""
+
+    folder: Path
+    ran: Ran
+    asked: list[str]
+
+
+@pytest.fixture(scope="module", params=["anthropic", pytest.param("openai", marks=pytest.mark.slow)])
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp(request.param)
+    with WireServer(SCRIPT) as server:
+        ran = run_with(server, request.param, folder)
+        return Told(folder, ran, [each.last_user_message for each in server.requests])
 
 
 def run_with(server: WireServer, provider: str, folder: Path, *flags: str) -> Ran:
@@ -44,35 +57,37 @@ def run_with(server: WireServer, provider: str, folder: Path, *flags: str) -> Ra
     return orchestrate("--kernel", "add.py", "--rounds", "1", *flags, folder=folder, environment=environment)
 
 
-def test_the_loop_survives_bad_replies_and_keeps_the_good_one(provider: str, tmp_path: Path) -> None:
-    with WireServer(SCRIPT) as server:
-        ran = run_with(server, provider, tmp_path)
+def test_the_loop_survives_bad_replies_and_keeps_the_good_one(told: Told) -> None:
+    ran = told.ran
     assert ran.status == 0, ran.errors + ran.output
     assert ran.outcomes() == ["incorrect", "compile_failed", "no_kernel", "improved"]
     assert ran.speedup > 1.3
     assert (ran.folder / "best_kernel.py").read_text(encoding="utf-8").strip() == FAST.strip()
-    assert (tmp_path / "add.py").read_text(encoding="utf-8") == SLOW, "the user's file is never modified"
+    assert (told.folder / "add.py").read_text(encoding="utf-8") == SLOW, "the user's file is never modified"
 
 
-def test_every_fault_is_fed_back_to_the_executor(provider: str, tmp_path: Path) -> None:
-    with WireServer(SCRIPT) as server:
-        run_with(server, provider, tmp_path)
-        asked = [request.last_user_message for request in server.requests]
-    assert "outputs differ" in asked[2] and "seed" in asked[2]
-    assert "tensor_plus" in asked[3]
-    assert "code block" in asked[4] or "kernel" in asked[4]
+def test_every_fault_is_fed_back_to_the_executor(told: Told) -> None:
+    assert "outputs differ" in told.asked[2] and "seed" in told.asked[2]
+    assert "tensor_plus" in told.asked[3]
+    assert "code block" in told.asked[4] or "kernel" in told.asked[4]
 
 
-def test_the_win_is_remembered_and_no_secret_is_written_anywhere(provider: str, tmp_path: Path) -> None:
-    with WireServer(SCRIPT) as server:
-        ran = run_with(server, provider, tmp_path)
-    memory = json.loads((tmp_path / "memory" / "rewrites.json").read_text(encoding="utf-8"))
+def test_the_win_is_remembered_and_no_secret_is_written_anywhere(told: Told) -> None:
+    ran = told.ran
+    memory = json.loads((told.folder / "memory" / "rewrites.json").read_text(encoding="utf-8"))
     (win,) = memory["experiences"]
     assert win["technique"] == "widen-dma-rows" and win["speedup"] == pytest.approx(ran.speedup, rel=1e-3)
-    for path in tmp_path.rglob("*"):
+    for path in told.folder.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), f"{path} holds the API key"
     assert SECRET not in ran.output + ran.errors
+
+
+def test_all_nine_steps_are_in_the_log_in_order(told: Told) -> None:
+    tried = ["execute", "upload", "compile and verify"]
+    assert told.ran.steps(1) == [
+        "profile", "plan", *tried, *tried, "execute", *tried, "benchmark", "decide", "summarize", "reflect",
+    ], "of three kernels, and of a reply with none"  # fmt: skip
 
 
 def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
@@ -112,14 +127,7 @@ def test_samples_of_a_plan_are_asked_for_one_by_one_and_the_fastest_counts(tmp_p
     assert (ran.folder / "best_kernel.py").read_text(encoding="utf-8").strip() == FAST.strip()
 
 
-def test_all_nine_steps_are_in_the_log_in_order(provider: str, tmp_path: Path) -> None:
-    with WireServer([PLAN, code(FAST), SUMMARY, LESSON]) as server:
-        ran = run_with(server, provider, tmp_path)
-    assert ran.steps(1) == [
-        "profile", "plan", "execute", "upload", "compile and verify", "benchmark", "decide", "summarize", "reflect",
-    ]  # fmt: skip
-
-
+@pytest.mark.slow
 def test_in_place_writes_the_winner_back_after_a_copy(tmp_path: Path) -> None:
     with WireServer([PLAN, code(FAST), SUMMARY, LESSON]) as server:
         ran = run_with(server, "anthropic", tmp_path, "--in-place")

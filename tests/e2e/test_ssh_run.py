@@ -152,6 +152,7 @@ def test_two_hosts_of_two_cores_try_four_candidates_of_a_round_at_once(sshd: Ssh
     assert not list((ran.folder / "remote").iterdir())
 
 
+@pytest.mark.slow  # tests/ssh/test_restarted_client.py tests the same of a target
 def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()
     checkpoints, far = tmp_path / "checkpoints", tmp_path / "host"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from accelopt_core.optimization_memory import Experience
+from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
 from infra.tasks.seed_index import seed_index
 from tests.e2e.run import orchestrate
@@ -14,6 +17,7 @@ from tests.infra.test_suite import a_run
 TASKS = [seed.name for seed in seed_index()]
 
 
+@pytest.mark.slow
 def test_a_suite_goes_on_with_the_task_it_was_at(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     for task in TASKS:
@@ -49,6 +53,29 @@ def test_two_tasks_side_by_side_end_as_one_after_the_other(tmp_path: Path) -> No
             tmp_path / name / "checkpoints" / f"s1.{task}" / "best_kernel.py" for name in ("alone", "beside")
         )
         assert alone.read_bytes() == beside.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_task_that_begins_when_another_has_ended_plans_with_what_that_one_planned_with(tmp_path: Path) -> None:
+    checkpoints, shared = tmp_path / "checkpoints", MemoryFile(tmp_path / "memory" / "rewrites.json", print)
+    before = Experience("Widen the rows", "of an earlier run", technique="fill-partitions", speedup=1.2)
+    shared.record(before, "earlier/r001t1")
+    for task in TASKS:
+        a_run(checkpoints, task, 40.0, 20.0)
+    known = {before.key}
+    for task in ("silu", "rmsnorm_matmul"):
+        shutil.rmtree(checkpoints / f"s1.{task}")  # the one that is to do in this session
+        ran = orchestrate(
+            "--suite", "nkibench", "--resume", "s1", "--preset", "small", "--rounds", "1", "--provider", "catalogue",
+            "--tasks-at-once", "2", folder=tmp_path,
+        )  # fmt: skip
+        assert ran.status == 0, ran.errors
+        own = MemoryFile(checkpoints / f"s1.{task}" / "memory.json", print).load().experiences
+        begun = [each for each in ran.events() if each["event"] == "RunStarted"]
+        assert ran.folder.name == f"s1.{task}" and [each["experiences"] for each in begun] == [1]
+        assert {each.kernel for each in own if each.key != before.key} == {task}, "it learned, and from itself alone"
+        known |= {each.key for each in own}
+        assert {each.key for each in shared.load().experiences} == known, "later runs know all of it"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ NEEDS_RAY = pytest.mark.skipif(not HAS_RAY, reason="no Ray here: .venv/bin/pip i
 STORE_BYTES = 80_000_000
 MARK = "NKI_TEST_RAY_NODE"
 """In the environment of all that a node starts: by that it is found and ended, whatever group it is in."""
+AS_OTHERS = {"RAY_worker_niceness": "0"}
+"""Ray's workers stand back by 15 behind all else on their machine: beside other tests they would hardly work."""
 SECRET_OF_THE_NODE = {"OPENAI_API_KEY": "sk-of-whoever-started-the-node"}
 
 HEAD_SYSTEM = (
@@ -49,7 +51,9 @@ class RayNode:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
         scratch = self.folder / "own"
         scratch.mkdir(exist_ok=True)
-        environment = {**kept, **SECRET_OF_THE_NODE, "TMPDIR": str(scratch), MARK: self.mark, **self.environment}
+        environment = {
+            **kept, **SECRET_OF_THE_NODE, **AS_OTHERS, "TMPDIR": str(scratch), MARK: self.mark, **self.environment
+        }  # fmt: skip
         with open(self.folder / "start.log", "ab") as log:
             self.process = subprocess.Popen(
                 [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats",

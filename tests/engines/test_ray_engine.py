@@ -17,7 +17,7 @@ from accelopt_core.evaluation import CompileFailed, Incorrect, Measured
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TargetUnreachable
 from accelopt_core.task import ShapePreset, Task
 from infra.engines.bundle import bundle
-from infra.engines.engine import Errand, Wanted
+from infra.engines.engine import Command, Placement
 from infra.engines.ray_engine import RayEngine
 from infra.prediction.predictor import Predictor
 from infra.targets.local import LocalTarget
@@ -49,8 +49,8 @@ def engine(cluster: Cluster) -> Iterator[RayEngine]:
 def quietly(line: str) -> None: ...
 
 
-def script(text: str, limit_s: float = 20.0) -> Errand:
-    return Errand(("-c", text), limit_s)
+def script(text: str, limit_s: float = 20.0) -> Command:
+    return Command(("-c", text), limit_s)
 
 
 # --- the same as here -----------------------------------------------------------------------------------
@@ -113,18 +113,18 @@ def test_the_doctor_shows_each_node_and_what_it_makes_of_a_known_kernel(cluster:
 def test_a_node_unpacks_what_is_sent_once_and_again_where_it_is_damaged(engine: RayEngine, cluster: Cluster) -> None:
     where = "import os; print(os.getcwd())"
     node = engine.nodes()[0].id
-    first = engine.carry_out(script(where), quietly, Wanted(node))
+    first = engine.carry_out(script(where), quietly, Placement(node))
     tree = Path((first.result or "").strip())
     assert tree.name == bundle().key and any(node.scratch in tree.parents for node in cluster.nodes())
     made = (tree / "infra/judging/judge.py").stat()
-    again = engine.carry_out(script(where), quietly, Wanted(node))
+    again = engine.carry_out(script(where), quietly, Placement(node))
     assert again.result == first.result
     assert (tree / "infra/judging/judge.py").stat().st_ino == made.st_ino
 
     (tree / "infra/judging/judge.py").write_text("print('not the judge')")
     other = RayEngine(cluster.address)  # its job gets new workers, and each looks before it starts
     try:
-        assert other.carry_out(script(where), quietly, Wanted(node)).result == first.result
+        assert other.carry_out(script(where), quietly, Placement(node)).result == first.result
     finally:
         other.close()
     assert "not the judge" not in (tree / "infra/judging/judge.py").read_text()
@@ -149,10 +149,10 @@ def test_no_key_of_anybody_is_where_candidates_are_judged(cluster: Cluster, monk
         monkeypatch.setenv(name, value)
     other = RayEngine(cluster.address)
     try:
-        came = other.carry_out(script("import os, json; print(json.dumps(dict(os.environ)))"), quietly)
-        judge = json.loads(came.result or "")
+        done = other.carry_out(script("import os, json; print(json.dumps(dict(os.environ)))"), quietly)
+        judge = json.loads(done.result or "")
         assert not [name for name in judge if name.startswith("RAY_") or name in (*mine, *SECRET_OF_THE_NODE)]
-        worker = int(came.where.rpartition(" ")[2])
+        worker = int(done.where.rpartition(" ")[2])
         block = Path(f"/proc/{worker}/environ").read_bytes()
         values = (*mine.values(), *SECRET_OF_THE_NODE.values())
         assert b"NKI_TEST_RAY_NODE" in block and not [value for value in values if value.encode() in block]
@@ -182,7 +182,7 @@ def test_a_run_that_ends_leaves_nothing_at_work_on_the_nodes(cluster: Cluster, t
     other.close()
     thread.join(30)
     assert errors and "the run has ended" in str(errors[0])
-    assert eventually(lambda: not _running(str(mark))), "the errand goes on"
+    assert eventually(lambda: not _running(str(mark))), "the command goes on"
 
 
 def _running(words: str) -> list[int]:

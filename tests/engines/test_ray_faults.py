@@ -18,7 +18,7 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Crashed, Evaluation, Measured, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, TargetUnreachable
 from accelopt_core.task import ShapePreset, Task
-from infra.engines.engine import ANYWHERE, Came, Errand, Wanted
+from infra.engines.engine import ANYWHERE, Command, Completed, Placement
 from infra.engines.ray_engine import RayEngine
 from infra.targets.local import LocalTarget
 from infra.targets.metered import MeteredTarget
@@ -66,27 +66,27 @@ def worker_of(line: str) -> int:
 
 
 class Background:
-    """An errand in a thread of its own, with what is told of it."""
+    """A command in a thread of its own, with what is told of it."""
 
-    def __init__(self, engine: RayEngine, errand: Errand, wanted: Wanted = ANYWHERE) -> None:
+    def __init__(self, engine: RayEngine, command: Command, placement: Placement = ANYWHERE) -> None:
         self.told: list[str] = []
-        self.came: list[Came | BaseException] = []
+        self.done: list[Completed | BaseException] = []
 
         def ask() -> None:
             try:
-                self.came.append(engine.carry_out(errand, self.told.append, wanted))
+                self.done.append(engine.carry_out(command, self.told.append, placement))
             except Exception as error:
-                self.came.append(error)
+                self.done.append(error)
 
         self._thread = threading.Thread(target=ask)
         self._thread.start()
 
-    def wait(self, timeout_s: float = 120.0) -> Came:
+    def wait(self, timeout_s: float = 120.0) -> Completed:
         self._thread.join(timeout_s)
-        assert self.came, self.told
-        (came,) = self.came
-        assert isinstance(came, Came), came
-        return came
+        assert self.done, self.told
+        (done,) = self.done
+        assert isinstance(done, Completed), done
+        return done
 
 
 # --- a worker -----------------------------------------------------------------------------------------------
@@ -132,10 +132,10 @@ def test_what_never_ends_is_ended_with_all_that_it_started(cluster: Cluster, tmp
         f"open({str(left)!r}, 'w').write(str(child.pid)); time.sleep(600)"
     )
     with engine_of(cluster) as engine:
-        came = engine.carry_out(Errand(("-c", text), 2.0, collect="result"), lambda line: None)
-        assert came.late and came.result is None and came.seconds < 10
+        done = engine.carry_out(Command(("-c", text), 2.0, collect="result"), lambda line: None)
+        assert done.late and done.result is None and done.seconds < 10
         assert eventually(lambda: not alive(int(left.read_text())))
-        assert engine.carry_out(Errand(("-c", "print('next')"), 20.0), lambda line: None).result == "next\n"
+        assert engine.carry_out(Command(("-c", "print('next')"), 20.0), lambda line: None).result == "next\n"
 
 
 @pytest.mark.slow
@@ -156,9 +156,9 @@ def test_one_that_hangs_itself_is_gone_on_without(cluster: Cluster, what: str) -
 
     try:
         with engine_of(cluster) as engine:
-            came = engine.carry_out(Errand(("-c", "import time; time.sleep(600)"), 2.0, collect="r"), stop)
-            assert came.late
-            assert engine.carry_out(Errand(("-c", "print('next')"), 20.0), lambda line: None).result == "next\n"
+            done = engine.carry_out(Command(("-c", "import time; time.sleep(600)"), 2.0, collect="r"), stop)
+            assert done.late
+            assert engine.carry_out(Command(("-c", "print('next')"), 20.0), lambda line: None).result == "next\n"
     finally:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
@@ -210,7 +210,7 @@ def running_on(node: RayNode, work: Background) -> bool:
 def test_a_node_that_is_lost_and_comes_back(mortal: Cluster, tmp_path: Path) -> None:
     with engine_of(mortal) as engine:
         assert engine.places == 2
-        works = [Background(engine, Errand(("-c", SLEEPS.format(str(tmp_path / str(n)))), 90.0)) for n in range(2)]
+        works = [Background(engine, Command(("-c", SLEEPS.format(str(tmp_path / str(n)))), 90.0)) for n in range(2)]
         assert all(eventually(on_its_way(work)) for work in works)
         assert eventually(lambda: all((tmp_path / str(n)).exists() for n in range(2)))
         hit = [running_on(mortal.other, work) for work in works]
@@ -220,15 +220,15 @@ def test_a_node_that_is_lost_and_comes_back(mortal: Cluster, tmp_path: Path) -> 
         mortal.other.start()
         assert eventually(lambda: len(engine.nodes()) == 2, 60)
         assert eventually(lambda: engine.places == 2, 60)
-        back = next(node for node in engine.nodes() if node.id not in {works[hit.index(True)].came[0].node})
-        came = engine.carry_out(Errand(("-c", "print('back')"), 20.0), lambda line: None, Wanted(back.id))
-        assert came.result == "back\n"
+        back = next(node for node in engine.nodes() if node.id not in {works[hit.index(True)].done[0].node})
+        done = engine.carry_out(Command(("-c", "print('back')"), 20.0), lambda line: None, Placement(back.id))
+        assert done.result == "back\n"
 
 
 @pytest.mark.slow
 def test_the_head_is_restarted_under_an_evaluation(mortal: Cluster, tmp_path: Path) -> None:
     with engine_of(mortal) as engine:
-        work = Background(engine, Errand(("-c", SLEEPS.format(str(tmp_path / "first"))), 90.0))
+        work = Background(engine, Command(("-c", SLEEPS.format(str(tmp_path / "first"))), 90.0))
         assert eventually((tmp_path / "first").exists)
         for node in mortal.nodes():  # a node without its head ends by itself, a minute later
             node.kill()
@@ -243,13 +243,13 @@ def test_the_head_is_restarted_under_an_evaluation(mortal: Cluster, tmp_path: Pa
 @pytest.mark.slow
 def test_a_head_that_does_not_come_back_is_said_in_one_line(mortal: Cluster, tmp_path: Path) -> None:
     with engine_of(mortal, patience_s=5.0) as engine:
-        work = Background(engine, Errand(("-c", SLEEPS.format(str(tmp_path / "first"))), 90.0))
+        work = Background(engine, Command(("-c", SLEEPS.format(str(tmp_path / "first"))), 90.0))
         assert eventually((tmp_path / "first").exists)
         for node in mortal.nodes():
             node.kill()
         work._thread.join(120)
-        (came,) = work.came
-        assert isinstance(came, TargetUnreachable) and "\n" not in str(came)
+        (done,) = work.done
+        assert isinstance(done, TargetUnreachable) and "\n" not in str(done)
 
 
 FILLS = """
@@ -278,7 +278,7 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
         assert fills.stdout is not None and fills.stdin is not None
         assert fills.stdout.readline() == "full\n"
         with engine_of(mortal) as engine:
-            work = Background(engine, Errand(("-c", "print('done')"), 30.0))
+            work = Background(engine, Command(("-c", "print('done')"), 30.0))
             assert eventually(lambda: any("object store is full" in line for line in work.told), 60), work.told
             fills.stdin.close()
             fills.wait(30)
@@ -294,19 +294,19 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
 
 @pytest.mark.slow
 def test_each_group_of_neuron_cores_is_an_actor_that_knows_its_cores() -> None:
-    """No device is here: what is shown is who gets which cores, and that a group takes one errand at a time."""
+    """No device is here: what is shown is who gets which cores, and that a group takes one command at a time."""
     text = "import os, time; print(os.environ['NKI_OPTIMIZER_CORES']); time.sleep(1)"
     with (
         running_cluster(other=('--resources={"neuron_cores": 4}', "--num-cpus=2")) as cluster,
         engine_of(cluster) as engine,
     ):
         assert engine.neuron_cores == 4
-        works = [Background(engine, Errand(("-c", text), 30.0), Wanted(neuron_cores=2)) for _ in range(4)]
-        came = [work.wait() for work in works]
-        assert sorted(each.result for each in came) == ["0,1\n", "0,1\n", "2,3\n", "2,3\n"]
-        workers = {each.where for each in came}
+        works = [Background(engine, Command(("-c", text), 30.0), Placement(neuron_cores=2)) for _ in range(4)]
+        done = [work.wait() for work in works]
+        assert sorted(each.result for each in done) == ["0,1\n", "0,1\n", "2,3\n", "2,3\n"]
+        workers = {each.where for each in done}
         assert len(workers) == 2, "an actor per group, for as long as the run"
-        first = worker_of(came[0].where)
+        first = worker_of(done[0].where)
         os.kill(first, signal.SIGKILL)
-        again = [Background(engine, Errand(("-c", text), 30.0), Wanted(neuron_cores=2)) for _ in range(2)]
+        again = [Background(engine, Command(("-c", text), 30.0), Placement(neuron_cores=2)) for _ in range(2)]
         assert sorted(work.wait().result for work in again) == ["0,1\n", "2,3\n"]

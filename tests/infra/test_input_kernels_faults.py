@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Task
+from infra.commands.evaluate import evaluation
+from infra.documents.kernel_document import EvaluationDocument
 from infra.targets.local import LocalTarget
 
 REFERENCE = """
@@ -112,7 +116,7 @@ def test_a_candidate_of_the_same_arithmetic_is_right_in_a_round(target: LocalTar
 
     assert isinstance(result, Measured), explain(result)
     (line,) = result.shared_faults
-    assert line.count("inputs mixed") == 2, "of both kernels"
+    assert line.count("inputs mixed") == 1 and line.endswith("; the input kernel too"), "both fail alike"
 
 
 def test_a_candidate_is_held_to_the_rows_that_the_input_kernel_has_numbers_in(target: LocalTarget) -> None:
@@ -127,3 +131,27 @@ def test_a_candidate_that_fails_its_references_own_inputs_is_wrong_at_once(targe
     result = judged(target, EvaluationRequest(TASK, Candidate("c", wrong, "input"), original=INPUT))
 
     assert isinstance(result, Incorrect) and result.failure.distribution == "reference"
+
+
+def test_a_kernel_that_is_its_own_original_is_judged_as_a_run_judges_its_first(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(ONE_PASS)
+    left_out = [name for name in DISTRIBUTIONS[1:] if name != "mixed"]
+    declared = f"DISTRIBUTIONS_LEFT_OUT = {dict.fromkeys(left_out, 'not what this is about')}\n"
+    (tmp_path / "mine_reference.py").write_text(REFERENCE + declared)
+    settings = config.from_keywords({"kernel": kernel, "view": "quiet"}).settings
+
+    def verdict(original: Path | None) -> EvaluationDocument:
+        return evaluation(settings, "mine.py", lambda step, detail: None, original)
+
+    strict = verdict(None)
+    assert not strict.right and "inputs mixed" in strict.said and "as its own original" in strict.said
+    taken = verdict(kernel)
+    assert taken.right and taken.measured is not None, taken.said
+    assert any("since the input kernel fails them too" in line for line in taken.measured.verified)
+
+
+def test_a_reference_that_leaves_float32_is_named_where_that_may_be_the_cause(target: LocalTarget) -> None:
+    wide = replace(TASK, reference_source=REFERENCE.replace("return centred /", "return np.float64(1) * centred /"))
+    assert "float64" in explain(judged(target, EvaluationRequest(wide, INPUT)))
+    assert "float64" not in explain(judged(target, EvaluationRequest(TASK, INPUT)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.task import ShapePreset, Task
-from infra.migrating import Rewritten, outdated, rewrite
+from infra.assembly.migrating import Rewritten, outdated, rewrite
 from infra.tasks.kernel_file import surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -286,3 +286,25 @@ def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(pr
     predict._rows = ROWS_AT_ONCE + 1
     predict([source + "\nX = 1\n" for source in wider])
     assert len({id(asked.together) for asked in predict._known.values()}) >= 1 + 4 + 1
+
+
+def test_many_kernels_are_handed_over_more_at_a_time_and_a_worker_still_gets_several_handfuls(
+    predict: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def counted(sources: Sequence[str]) -> list[None]:
+        sizes.append(len(sources))
+        return [None] * len(sources)
+
+    predict([SOURCE])
+    monkeypatch.setattr(predict, "_rows", 100)
+    monkeypatch.setattr(predict, "_predict", counted)
+    for count, largest in (
+        (12, 8 if predict._workers == 1 else 6),
+        (24 * predict._workers, 8),
+        (400 * predict._workers, 32),
+    ):
+        sizes.clear()
+        predict([f"{SOURCE}\nX = {count, number}\n" for number in range(count)])
+        assert sum(sizes) == count and max(sizes) == largest

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Implausible, IncumbentTiming, Predicted, Step, TimedOut
+from accelopt_core.evaluation import CompilersOwn, Implausible, IncumbentTiming, Predicted, Step, TimedOut
 from accelopt_core.ports import Role, Usage
 from infra.llm.ledger import LedgerEntry
 from infra.runs.in_place import KernelChanged, write_back
@@ -63,6 +63,7 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
         "finished: 5 rounds without improvement", "3: 1 improved, 1 reverted, 1 implausible", "$0.50",
         "on a device 400.0 to 550.0 µs, now 200.0 to 275.0 µs, 80 % sure: 149 measured kernels; 13 % by priors",
         "next     more patience: python3 orchestrator.py --resume 20261120-125418-matmul-3f2a --checkpoints",
+        "beside   input 500.0 µs, bound 100.0 µs, compiler's own: needs a device",
         "1,000 in, 50 out", "-line_7 = 7", "+line_7 = 70", "+line_150 = 151", "--- /home/me/mine.py",
     ):  # fmt: skip
         assert wanted in text, wanted
@@ -70,6 +71,21 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
     table = text[: text.index("---")].replace(str(folder.path), "")
     lines = [line for line in table.splitlines() if not line.startswith("on a device")]
     assert max(len(line) for line in lines) <= 80
+
+
+def test_on_a_device_the_compilers_own_stands_beside_the_input_and_the_bound(tmp_path: Path) -> None:
+    target = replace(manifest("run").target, simulated=False)
+    folder = RunFolder.create(tmp_path, replace(manifest("run"), target=target), {})
+    folder.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
+
+    def said() -> str:
+        return text_of(lambda console: print_report(console, summary_of(folder)), width=200)
+
+    assert "compiler's own: not asked" in said()
+    folder.keep_compilers_own(CompilersOwn(750.0, "by neuron through JAX 0.10.0"))
+    assert "compiler's own: 750.0 µs (1.50x; by neuron through JAX 0.10.0)" in said()
+    folder.keep_compilers_own(CompilersOwn(None, "needs JAX for Neuron"))
+    assert "compiler's own: needs JAX for Neuron" in said()
 
 
 def test_when_nothing_was_faster_it_says_so_and_shows_no_diff(tmp_path: Path) -> None:

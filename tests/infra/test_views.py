@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,7 +32,9 @@ from accelopt_core.loop.events import (
 )
 from accelopt_core.loop.lane import lane_names
 from accelopt_core.ports import Usage
-from infra.runs.event_log import EventLog
+from infra.assembly.following import A_PERSON, interruptible
+from infra.llm.stopping import Stopping
+from infra.runs.event_log import EventLog, Observers
 from infra.terminal import wording
 from infra.terminal.dashboard import LiveDashboard, draw, open_view
 from infra.terminal.plain_progress import PlainProgress
@@ -278,6 +281,27 @@ def test_every_step_of_every_round_is_a_line_with_the_time() -> None:
     assert f"12:54:18  round 2/10: wrong; best {now} (2.00x)" in lines
     assert "12:54:18  tokens 1,000 in, 100 out; cost $0.25" in lines
     assert lines[-1] == "12:54:18  finished: all rounds are done"
+
+
+def test_an_ending_without_a_reason_is_said_once() -> None:
+    (line,) = plain_lines([RunEnded(Ending.INTERRUPTED, "interrupted")])
+    assert line == "12:54:18  interrupted"
+
+
+def test_ctrl_c_says_which_step_it_lets_finish() -> None:
+    heard: list[Event] = []
+
+    class Ear:
+        def tell(self, event: Event) -> None:
+            heard.append(event)
+
+    observers = Observers(Ear())
+    observers.tell(StepBegan(3, Step.VERIFY))
+    with interruptible(observers, A_PERSON, Stopping()) as asked:
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+    notice = heard[-1]
+    assert isinstance(notice, Notice) and f"finishing this step ({Step.VERIFY.value})" in notice.message
 
 
 def test_one_event_is_one_line_however_long_or_hostile() -> None:

@@ -53,10 +53,10 @@ def said(earlier: Path, *words: str) -> str:
 @pytest.mark.parametrize("run_id", RUNS)
 @pytest.mark.parametrize("command", ["show", "diff"])
 def test_a_run_is_shown_as_it_was(earlier: Path, command: str, run_id: str) -> None:
-    """But for what the program of today says next, that it tells a model's faults in whole lines, and its picture."""
+    """But for what the program of today says next, a model's faults in whole lines, three baselines and its picture."""
     shown, next_steps, _ = said(earlier, command, run_id).partition("\nnext     ")
     shown = re.sub(r"\n[a-z ]*latency over rounds, and the best so far\n(?: .*\n)+", "", shown)
-    lines = [line for line in shown.splitlines(keepends=True) if not line.startswith("model failed: ")]
+    lines = [line for line in shown.splitlines(keepends=True) if not line.startswith(("model failed: ", "beside "))]
     assert "".join(lines) == (earlier / f"expected/{run_id}.{command}.txt").read_text()
     assert bool(next_steps) is (command == "show")
 
@@ -177,7 +177,7 @@ def test_settings_are_read_under_their_names_of_then(earlier: Path, name: str) -
     expected["guard"]["max-exploration"] = expected["guard"].pop("max-detour")
     now = config.to_document(given)
     expected["run"] |= {"function": None, "migrate": False, "beam": 1, "plans": 1, "samples": 1, "sweep": None}
-    expected["run"] |= {"tasks-at-once": None}
+    expected["run"] |= {"tasks-at-once": None, "shapes": None, "compiler-baseline": True}
     expected["model"] |= {"proposers": [], "usd-per-hour": 3.0}
     expected["target"] |= {"engine": "local", "neuron-cores": 0}
     assert {name: now[name] for name in expected} == expected  # groups that are newer have their defaults

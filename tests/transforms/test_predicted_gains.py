@@ -17,7 +17,9 @@ SITES = {
 }
 
 
-@pytest.mark.parametrize("technique", SITES)
+@pytest.mark.parametrize(
+    "technique", [pytest.param(each, marks=pytest.mark.slow) if each == "block-tiles" else each for each in SITES]
+)
 def test_the_gain_that_extrapolated_loops_promise_is_the_exact_one_within_a_quarter(technique):
     source = load_seed("matmul").kernel_source
     lhs, rhs = np.zeros((2048, 5120), np.float32), np.zeros((5120, 4096), np.float32)

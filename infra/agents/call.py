@@ -1,6 +1,6 @@
 """The process that carries out one call of a tool: a line of JSON in, lines of JSON out, and it ends.
 
-    python -m infra.agents.errand
+    python -m infra.agents.call
 
 Whoever started it keeps its standard input open: when that ends, this ends too, with all that it started. What is
 answered goes to a copy of standard output that nothing else has; whatever else prints goes to standard error.
@@ -382,9 +382,11 @@ def _checkpoints(job: Job) -> Path:
 
 def _found(job: Job, run_id: str) -> RunFolder:
     """Raises Outside where a link in the run's folder could lead elsewhere."""
-    from infra.runs.run_folder import find_run
+    from infra.runs.run_folder import RunNotFound, find_run, run_ids
 
     checkpoints = _checkpoints(job)
+    if not run_ids(checkpoints):
+        raise RunNotFound("no run in the folder of this server yet: start_run begins one")
     folder = find_run(checkpoints, run_id)
     entries = 0
     for where, folders, files in os.walk(folder.path):

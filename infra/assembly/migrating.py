@@ -1,7 +1,7 @@
 """A kernel of an older NKI rewritten before its run begins: by `nki_sim.migrate`, in a process of its own.
 
 The old kernel is run there, on its reference's own inputs, so the process sees no keys. Started as
-`python -m infra.migrating`: a job as JSON on stdin, what came of it as JSON on stdout.
+`python -m infra.assembly.migrating`: a job as JSON on stdin, what came of it as JSON on stdout.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rewrite(kernel: Path, source: str, task: Task) -> Rewritten:
     function = next((name for name in task.around.entry_points if name in defined), None)
     job = wire.Job(EvaluationRequest(task, Candidate("input", "")), nonce="", toolchain="simulator", machine="")
     done = subprocess.run(
-        [sys.executable, "-m", "infra.migrating"],
+        [sys.executable, "-m", "infra.assembly.migrating"],
         input=json.dumps({"job": wire.encode_job(job), "file": str(kernel.resolve()), "function": function}),
         cwd=TREE, env=scrubbed_environment(ONE_THREAD), capture_output=True, text=True,
     )  # fmt: skip
