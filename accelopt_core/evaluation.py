@@ -92,25 +92,9 @@ class Idle:
     line: int
     """Of the instruction that ended it."""
     waiting_on: str
-    """An engine, `dma`, or `order` where its own queue held it."""
+    """An engine, what moves data, or `order` where its own queue held it."""
     waiting_on_line: int
     """Of what it waited for; 0 where its own queue held it."""
-
-
-class Cause(str, Enum):
-    """Why time is lost; a gap's name begins with its cause."""
-
-    START_UP = "start-up before the busiest engine"
-    TAIL = "tail after the busiest engine"
-    WAITING = "engines wait for each other"
-    HBM_TRAFFIC = "HBM traffic beyond the minimum"
-    DMA_BANDWIDTH = "DMA below its bandwidth"
-    DMA_ISSUING = "issuing transfers"
-    ELEMENTWISE = "elementwise work on"
-    TABLE_SWITCHES = "activation table switches"
-    TRANSPOSES = "transposes on the Tensor engine"
-    THROTTLED = "Tensor engine throttled"
-    MATMUL = "matmul inefficiency"
 
 
 @dataclass(frozen=True)
@@ -122,28 +106,35 @@ class Gap:
     remedy: str
     evidence: str
 
-    @property
-    def cause(self) -> Cause | None:
-        """None of a gap of another release, which named its causes otherwise."""
-        return next((cause for cause in Cause if self.name.startswith(cause.value)), None)
-
 
 BUSY = 0.6
-"""Share of the time above which an engine, or the DMA, counts as what limits the kernel."""
+"""Share of the time above which an engine, or what moves data, counts as what limits the kernel."""
+
+MOVERS = ("dma", "dram")
+"""What moves data to and from the chip, as profiles call it."""
+
+_ENGINE_FIELD = "_engine_active_time"
+_NO_WORK = ("sync",)
+"""Engines that only issue and wait."""
+
+
+def busy_fields(fields: Mapping[str, float]) -> dict[str, str]:
+    """By engine, and by what moves data, the field that says how long it was busy, in seconds."""
+    engines = [name.removesuffix(_ENGINE_FIELD) for name in fields if name.endswith(_ENGINE_FIELD)]
+    found = {engine: engine + _ENGINE_FIELD for engine in engines if engine not in _NO_WORK}
+    return found | {mover: f"{mover}_active_time" for mover in MOVERS if f"{mover}_active_time" in fields}
 
 
 def busy_shares(fields: Mapping[str, float]) -> dict[str, float]:
-    """Fraction of the time that each engine and the DMA are busy, as far as the profiler says."""
+    """Fraction of the time that each engine, and what moves data, is busy, as far as the profiler says."""
     total_s = fields.get("total_time", 0.0)
     if not total_s > 0:
         return {}
-    names = {engine: f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")}
-    names["dma"] = "dma_active_time"
-    return {engine: fields[name] / total_s for engine, name in names.items() if name in fields}
+    return {engine: fields[name] / total_s for engine, name in busy_fields(fields).items()}
 
 
 def bound_by(fields: Mapping[str, float]) -> str:
-    """The engine, or `dma`, that limits a kernel of these profiler fields; empty where none is busy enough."""
+    """The engine, or one of MOVERS, that limits a kernel of these fields; empty where none is busy enough."""
     name, share = max(busy_shares(fields).items(), key=lambda item: item[1], default=("", 0.0))
     return name if share >= BUSY else ""
 
@@ -159,7 +150,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Profile:
-    """Named fields of the Neuron profiler's summary (its units: seconds, bytes, fractions), and more."""
+    """Named fields of the profiler's summary, in its units: seconds, bytes, fractions."""
 
     fields: Mapping[str, float]
     bounds: Bounds
@@ -179,7 +170,7 @@ class Profile:
             name = bound_by(self.fields)
             if not name:
                 return Bottleneck.UNDERUTILIZED
-            return Bottleneck.MEMORY_BOUND if name == "dma" else Bottleneck.COMPUTE_BOUND
+            return Bottleneck.MEMORY_BOUND if name in MOVERS else Bottleneck.COMPUTE_BOUND
         if self.bounds.peak_us < BUSY * latency_us:
             return Bottleneck.UNDERUTILIZED
         return Bottleneck.MEMORY_BOUND if self.bounds.limiter == "memory" else Bottleneck.COMPUTE_BOUND

@@ -14,7 +14,7 @@ from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Evaluation, Installed, Measured, Predicted, Step
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.task import Task
-from nki_sim.calibration import Calibration
+from accelopt_core.toolchain import Calibration
 
 # --- target ---------------------------------------------------------------------------------------
 
@@ -63,8 +63,8 @@ class EvaluationRequest:
     """It is the task's input kernel: right where it is right on the reference's own inputs. What it gets wrong on
     changed ones, nobody can be held to; that is left out, and said."""
     cores: int | None = None
-    """NeuronCores that the task's input runs on at once; a kernel for another number of them is refused, since their
-    times say nothing of each other. None: that is not known yet."""
+    """How many of them (`Language.core`) the task's input runs on at once; a kernel for another number is refused,
+    since their times say nothing of each other. None: that is not known yet."""
     known: tuple[KnownProgram, ...] = ()
     """A candidate that is compiled to one of these programs is a Duplicate of it."""
     by_tool: bool = False
@@ -100,7 +100,7 @@ class TargetInfo:
     """Changes whenever a latency measured there could change: machine, toolchain, its version."""
     simulated: bool
     machine: str
-    """What it times on, e.g. `trn2`: the key of `nki_sim.machine.MACHINES`. Prompts, prices and bounds are of it."""
+    """What it times on, e.g. `trn2`. Prompts, prices and bounds are of it."""
     caveat: str = ""
     """As `Measured.caveat`."""
     installed: Installed = Installed()

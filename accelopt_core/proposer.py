@@ -13,6 +13,7 @@ from typing import Protocol
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, IncumbentTiming, Measured
+from accelopt_core.language import Language
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.task import Task
 from ka_extensions.divergence_guard import Decision
@@ -65,6 +66,8 @@ class RoundContext:
     best: Candidate
     best_result: Measured
     baseline_us: float
+    language: Language
+    """That the kernels are written in."""
     history: tuple[Attempt, ...] = ()
     """Every attempt of this run, oldest first."""
     reflexions: tuple[Reflexion, ...] = ()

@@ -13,6 +13,9 @@ PUBLISHED_SEEDS = (0, 21, 42, 63, 84)
 DEFAULT_TOLERANCE = 2e-5
 """Relative L2 over the whole output, in float64 (NKIBench protocol)."""
 
+DEFAULT_LANGUAGE = "nki"
+"""`Language.key` where nobody names one."""
+
 ENTRY_POINTS = ("kernel", "optimized_kernel")
 """Names under which a kernel file may expose its kernel, in order of preference, where its user names none."""
 
@@ -130,6 +133,8 @@ class Task:
     left_out: tuple[tuple[str, str], ...] = ()
     """Input distributions that this problem is not defined for, each with the reason."""
     around: Surroundings = ALONE
+    language: str = DEFAULT_LANGUAGE
+    """That its kernels are written in: `Language.key`."""
 
     def __post_init__(self) -> None:
         if not self.presets:
@@ -162,5 +167,7 @@ class Task:
         data = asdict(self)
         if self.around == ALONE:  # as it was before there was anything else
             del data["around"]
+        if self.language == DEFAULT_LANGUAGE:  # likewise
+            del data["language"]
         text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

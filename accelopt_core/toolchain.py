@@ -1,8 +1,8 @@
-"""What the judge needs from a Neuron SDK, or from the simulator standing in for one.
+"""What the judge needs from whatever compiles, runs and times kernels of one language.
 
 A toolchain compiles a candidate once, in a process of the candidate's own, into an artifact that is
-pure data (a NEFF, or a simulated program). The same artifact is then run on inputs the candidate's
-code never saw, and timed.
+pure data (a NEFF, a simulated program, launches of compiled kernels). The same artifact is then run on inputs the
+candidate's code never saw, and timed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import HotLine, Idle, Installed, Likely, Proof, Step
-from accelopt_core.task import ALONE, Surroundings
+from accelopt_core.evaluation import Bounds, Gap, HotLine, Idle, Installed, Likely, Proof, Step
+from accelopt_core.language import Language
+from accelopt_core.task import ALONE, PrecisionPolicy, Surroundings, Work
 
 
 class CandidateFault(Exception):
@@ -52,7 +53,7 @@ class ToolchainMissing(Exception):
 class TensorArgument:
     shape: tuple[int, ...]
     dtype: str
-    """An NKI dtype name, e.g. `float32`."""
+    """As NumPy and ml_dtypes call it, e.g. `float32`."""
 
 
 Constant = Union[int, float, bool, str, None, "tuple[Constant, ...]"]
@@ -67,7 +68,7 @@ class ConstantArgument:
 
 @dataclass(frozen=True)
 class DtypeArgument:
-    """An element type given to the kernel at compile time, as `nki.language` calls it."""
+    """An element type given to the kernel at compile time, as NumPy and ml_dtypes call it."""
 
     element_type: str
 
@@ -95,7 +96,7 @@ class Facts:
     """What the profiler (or the machine model) says about one execution."""
 
     fields: Mapping[str, float]
-    """Names and units of the Neuron profiler's summary-json; a simulator adds some of its own (nki_sim.profile)."""
+    """Names and units of the profiler's summary; a simulator adds some of its own."""
     hot_lines: tuple[HotLine, ...] = ()
     idle: tuple[Idle, ...] = ()
     matmul_flops: int | None = None
@@ -122,103 +123,73 @@ class Traced:
     """As `Facts.low_precision`."""
 
 
-class MachineModel(Protocol):
-    """What the judge holds a kernel against: peak rates of one core of the machine that it was timed on.
-
-    `nki_sim.machine.Machine` is one; each number has its source there.
-    """
-
-    @property
-    def name(self) -> str:
-        """E.g. `trn2`."""
-        ...
-
-    @property
-    def matmul_fp32_flops_per_ns(self) -> float: ...
-
-    @property
-    def matmul_bf16_flops_per_ns(self) -> float: ...
-
-    @property
-    def tensor_double_row(self) -> bool:
-        """fp8 products at twice the bf16 rate."""
-        ...
-
-    @property
-    def tensor_fp32_transpose_passes(self) -> int: ...
-
-    @property
-    def vector_pool_ops_per_ns(self) -> float: ...
-
-    @property
-    def activation_table_load_ns(self) -> float: ...
-
-    @property
-    def dma_bytes_per_ns(self) -> float:
-        """All DMA engines together."""
-        ...
-
-    @property
-    def dma_plain_issue_ns(self) -> float:
-        """Between two transfers of whole tiles that name no queue."""
-        ...
-
-    @property
-    def dma_latency_ns(self) -> float:
-        """From a transfer's issue to what it moved being usable, beside its bytes."""
-        ...
-
-
 @dataclass(frozen=True)
-class Together:
-    """Several cores of one machine, held against the work of all of them: their rates add up, and what each does by
-    itself passes in a share of the time."""
+class Calibration:
+    """Constants of a machine's model, measured by its user. A value: it travels with a job as JSON, and nobody but the
+    language whose machine it is looks inside."""
 
-    core: MachineModel
-    cores: int
+    machine: str
+    """As `TargetInfo.machine`."""
+    on: str
+    """When and where, e.g. `2026-11-03 on trn2.3xlarge`; no name of a host."""
+    line: str
+    """How far to trust a latency. One line, at most 110 characters."""
+    constants: tuple[tuple[str, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.line.startswith("calibrated: ") or "\n" in self.line or len(self.line) > _LONGEST_LINE:
+            raise ValueError(f"a calibration's line is `calibrated: ...`, at most {_LONGEST_LINE} long: {self.line!r}")
+
+    @property
+    def label(self) -> str:
+        """Beside the name of what simulates."""
+        return f"calibrated on {self.on}"
+
+
+_LONGEST_LINE = 110
+
+
+class MachineModel(Protocol):
+    """What the judge holds a kernel against: one core of the machine that it was timed on, or several together."""
 
     @property
     def name(self) -> str:
-        return f"{self.cores} cores of {self.core.name}"
+        """E.g. `trn2`, or `2 cores of trn2`."""
+        ...
 
     @property
-    def matmul_fp32_flops_per_ns(self) -> float:
-        return self.cores * self.core.matmul_fp32_flops_per_ns
+    def memory_bytes_per_ns(self) -> float:
+        """The most that can be moved to and from the chip's memory (GB/s)."""
+        ...
 
     @property
-    def matmul_bf16_flops_per_ns(self) -> float:
-        return self.cores * self.core.matmul_bf16_flops_per_ns
+    def fastest_flops_per_ns(self) -> float:
+        """Of matrix products, in whatever type those are fastest in that results may be judged in (GFLOP/s)."""
+        ...
 
-    @property
-    def tensor_double_row(self) -> bool:
-        return self.core.tensor_double_row
+    def matmul_flops_per_ns(self, precision: PrecisionPolicy) -> float:
+        """Of matrix products, at the fastest rate that the policy permits (GFLOP/s)."""
+        ...
 
-    @property
-    def tensor_fp32_transpose_passes(self) -> int:
-        return self.core.tensor_fp32_transpose_passes
+    def bounds(self, work: Work, precision: PrecisionPolicy, declared: bool = True) -> Bounds:
+        """Each kind of work at its own peak rate. `declared`: by the task, else counted."""
+        ...
 
-    @property
-    def vector_pool_ops_per_ns(self) -> float:
-        return self.cores * self.core.vector_pool_ops_per_ns
+    def gaps(self, facts: Facts, bounds: Bounds, latency_us: float) -> tuple[Gap, ...]:
+        """What could be gained, largest first; empty where nothing can be priced soundly."""
+        ...
 
-    @property
-    def activation_table_load_ns(self) -> float:
-        return self.core.activation_table_load_ns / self.cores
-
-    @property
-    def dma_bytes_per_ns(self) -> float:
-        return self.cores * self.core.dma_bytes_per_ns
-
-    @property
-    def dma_latency_ns(self) -> float:
-        return self.core.dma_latency_ns
-
-    @property
-    def dma_plain_issue_ns(self) -> float:
-        return self.core.dma_plain_issue_ns / self.cores
+    def of_cores(self, cores: int) -> MachineModel:
+        """So many of this one core together, held against the work of all of them."""
+        ...
 
 
 class Toolchain(Protocol):
+    @property
+    def language(self) -> Language:
+        """What its kernels are written in."""
+        ...
+
     @property
     def name(self) -> str:
         """For people, e.g. `simulated trn2 (nki_sim 0.1.0)` or `trn2 (NKI 0.6.0, neuron-explorer 2.32)`."""
@@ -292,7 +263,7 @@ class Toolchain(Protocol):
         ...
 
     def cores(self, artifact: Any) -> int:
-        """NeuronCores that it runs on at once (LNC)."""
+        """How many it runs on at once (`Language.core`)."""
         ...
 
     def memory_bytes(self, artifact: Any) -> int:

@@ -33,7 +33,7 @@ from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ALONE, ShapePreset, Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 from infra.isolation.sandbox import ONE_THREAD
-from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain
+from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from nki_sim.dtypes import as_dtype
@@ -87,7 +87,7 @@ def in_this_process() -> Callable[[], None]:
             namespace: dict[str, object] = {}
             exec(compile(source, "<kernel>", "exec"), namespace)
             specs = [TensorSpec(a.shape, as_dtype(a.dtype)) for a in arguments if isinstance(a, TensorArgument)]
-            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.machine.name), self.machine)
+            return Simulated(nki_sim.trace(namespace["kernel"], *specs, machine=self.model.name), self.model)
 
     toolchain = NotIsolated("trn2")
     cache = ReferenceCache(None)

@@ -23,8 +23,8 @@ from accelopt_core.evaluation import Measured, explain
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.runs.suite import latest_suite
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import Seed, load_seed, seed_index
 
 ROOT = Path(__file__).resolve().parents[1]

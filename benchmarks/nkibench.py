@@ -28,13 +28,14 @@ from rich.console import Console
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Measured, Profile, explain
 from accelopt_core.judging.bounds import bounds_for
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import CandidateFault
 from infra.journal import JournalError, replace_file
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import kernel_arguments
 from infra.records import from_document, to_document
-from infra.runs.suite import SuiteRow, SuiteTable, latest_suite, peaks_of, ranking_of, table_of_runs
+from infra.runs.suite import SuiteRow, SuiteTable, latest_suite, ranking_of, table_of_runs
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import Seed, TaskNotFound, load_seed, seed_index
 from infra.terminal.suite_table import markdown, print_suite
@@ -134,7 +135,7 @@ def measure(seeds: Sequence[Seed], preset: str, depth: Depth) -> SuiteTable:
         for check in result.checks:
             print(f"{'':24}  {check}", file=sys.stderr)
     return SuiteTable(
-        f"simulated {MACHINE}", True, peaks_of(MACHINE), tuple(rows), missing, time.monotonic() - began
+        f"simulated {MACHINE}", True, NKI.peaks(MACHINE), tuple(rows), missing, time.monotonic() - began
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.language import NKI
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import bootstrap
@@ -25,9 +28,9 @@ if __name__ == "__main__":
     bootstrap.enter(__file__)
 
 from accelopt_core.evaluation import Bounds, Evaluation, Measured, Profile, Step
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings
-from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, ModelReply, ModelRequest, Progress, Role, TargetInfo, Usage
@@ -130,10 +133,10 @@ def run(folder: Path, rounds: int) -> tuple[list[float], float]:
             proposer_from_model(
                 {role: model for role in Role},
                 lambda source, also: api_reference(source, MACHINE, also=also), instruction_list(MACHINE),
-                PromptSettings(machine_facts(machine(MACHINE))), datetime.date.today,
+                PromptSettings(NKI.key, machine_facts(machine(MACHINE)), Dialect()), datetime.date.today,
             ),
             RunJournal(run_folder, MemoryFile(folder / "memory.json", print)), spending, observer,
-            LoopSettings(rounds=rounds, patience=rounds), lambda: False,
+            LoopSettings(rounds=rounds, patience=rounds), lambda: False, language=NKI,
         ).run()  # fmt: skip
     run_folder.close()
     elapsed = [1e3 * (after - before) for before, after in zip(watcher.ended_at, watcher.ended_at[1:])]

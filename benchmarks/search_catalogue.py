@@ -50,7 +50,7 @@ from benchmarks.search_kernels import Asked, Change, Timed
 from infra.isolation.deadline import within
 from infra.journal import JournalError, JsonLines
 from infra.judging.shipment import TREE
-from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain, simulator_fingerprint
+from infra.simulator.toolchain import Simulated, SimulatorToolchain, simulator_fingerprint
 from infra.tasks.seed_index import Seed
 from nki_sim.dtypes import as_dtype
 from nki_sim.errors import NkiError
@@ -86,7 +86,7 @@ class TracedHere(SimulatorToolchain):
                 exec(compile(source, file, "exec"), space)
                 kernel = next(space[name] for name in around.entry_points if name in space)
                 given = [_given(each) for each in arguments]
-                return Simulated(nki_sim.trace(kernel, *given, machine=self.machine.name), self.machine)
+                return Simulated(nki_sim.trace(kernel, *given, machine=self.model.name), self.model)
         except CandidateFault:
             raise
         except NkiError as error:

@@ -27,9 +27,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.catalogue.explaining import heading, stops
 from accelopt_core.catalogue.rewrites import rewrites_in
 from accelopt_core.evaluation import Measured, explain
+from accelopt_core.explanation import heading, stops
 from accelopt_core.ports import EvaluationRequest, TargetError, TaskFault
 from benchmarks.strangers_cases import REPOSITORIES, STRANGERS, Half, Stranger, completed
 from infra.assembly import migrating

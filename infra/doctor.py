@@ -29,7 +29,6 @@ try:
     from accelopt_core.ports import EvaluationLimits, EvaluationRequest
     from accelopt_core.task import ShapePreset, Task, Work
     from accelopt_core.toolchain import Toolchain, ToolchainMissing
-    from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
     from infra.neuron.commands import Installation, this_machine
     from infra.neuron.known_kernel import KNOWN_KERNEL
     from infra.neuron.packages import Device, Listing, list_devices, system_versions
@@ -54,6 +53,7 @@ try:
         why_taken,
     )
     from infra.neuron.toolchain import open_neuron_toolchain
+    from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
     from nki_sim.machine import MACHINES
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(

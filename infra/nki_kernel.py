@@ -6,9 +6,9 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from accelopt_core import kernel_wrapper
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
+from accelopt_core.languages.nki import kernel_wrapper
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
 from infra.targets.local import LocalTarget
 from infra.tasks.kernel_file import kernel_text, surroundings_of

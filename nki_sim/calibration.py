@@ -8,50 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Protocol
 
 from nki_sim.machine import Machine, Rate, Source, machine
 
 _RATES = "rates"
-_LONGEST_LINE = 110
-"""Of `Machine.calibration`."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Constants of one machine, measured by its user. A value: it travels with a job as JSON."""
+class Calibration(Protocol):
+    """Constants of one machine, measured by its user."""
 
-    machine: str
-    """A key of `nki_sim.machine.MACHINES`."""
-    on: str
-    """When and where, e.g. `2026-11-03 on trn2.3xlarge`; no name of a host."""
-    line: str
-    """What `Machine.calibration` says of it: how far to trust a latency. One line, at most 110 characters."""
-    constants: tuple[tuple[str, float], ...]
+    @property
+    def machine(self) -> str:
+        """A key of `nki_sim.machine.MACHINES`."""
+        ...
 
-    def __post_init__(self) -> None:
-        if not self.line.startswith("calibrated: ") or "\n" in self.line or len(self.line) > _LONGEST_LINE:
-            raise ValueError(f"a calibration's line is `calibrated: ...`, at most {_LONGEST_LINE} long: {self.line!r}")
+    @property
+    def line(self) -> str:
+        """What `Machine.calibration` says of it: how far to trust a latency."""
+        ...
 
     @property
     def label(self) -> str:
         """Beside the name of what simulates."""
-        return f"calibrated on {self.on}"
+        ...
 
-
-def from_json(data: Mapping[str, Any] | None) -> Calibration | None:
-    """The Calibration behind its `asdict` form, checked; None for None. Raises ValueError, TypeError or KeyError."""
-    if data is None:
-        return None
-    made = Calibration(
-        str(data["machine"]),
-        str(data["on"]),
-        str(data["line"]),
-        tuple((str(name), float(value)) for name, value in data["constants"]),
-    )
-    with_constants(machine(made.machine), dict(made.constants))
-    return made
+    @property
+    def constants(self) -> tuple[tuple[str, float], ...]: ...
 
 
 def calibrated_machine(name: str, calibration: Calibration | None) -> Machine:

@@ -10,12 +10,13 @@ import ast
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from accelopt_core.candidate import Attempt, Candidate, parsed
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, Rewrite, every_rewrite, rewrites_in, without_repeats
 from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
-from accelopt_core.evaluation import Cause, Gap, HotLine, Measured, microseconds
+from accelopt_core.evaluation import Gap, HotLine, Measured, microseconds
+from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict
+from accelopt_core.languages.nki.gaps import Cause, cause_of
 from accelopt_core.task import Surroundings
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Refusal, Transform, parse_kernel
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
@@ -29,65 +30,6 @@ MOST_LINES = 5
 """Of the kernel, that a gap names."""
 MOST_ANSWERS = 12
 """Of transforms, to one gap, beside one for all that were applied and one for all that have no site of their kind."""
-
-
-class Verdict(str, Enum):
-    """What came of a transform, the most useful to know first."""
-
-    GAINS = "offered"
-    REFUSED = "refused"
-    NO_GAIN = "no gain predicted"
-    NOT_PRICED = "not priced"
-    TRIED = "tried"
-    APPLIED = "applied already"
-    ABSENT = "has no site of its kind"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one transform has to say of one gap."""
-
-    transform: str
-    """Several by commas, where they were applied or none of them has a site of its kind."""
-    verdict: Verdict
-    said: str
-    """The change and what it gains, the rule that stands in its way, or when it was applied; empty without a site."""
-    line: int | None = None
-    gain_us: float | None = None
-    """Predicted, of what is offered."""
-    normalizing_helps: bool = False
-    on_a_hot_line: bool = False
-    more: int = 0
-    """Further places with the same verdict."""
-
-
-@dataclass(frozen=True)
-class ExplainedGap:
-    name: str
-    cost_us: float
-    percent: float
-    """Of the latency."""
-    remedy: str
-    lines: tuple[HotLine, ...] = ()
-    """Where it arises: those that keep its engine busy, or that the busiest engine waited for; the longest first."""
-    answers: tuple[Answer, ...] = ()
-    left_out: int = 0
-    """Further answers."""
-    unread: tuple[str, ...] = ()
-    """Of those lines what the transforms do not read, one line each."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Of one kernel, as it was measured."""
-
-    kernel: str
-    """Id of the candidate."""
-    latency_us: float
-    gaps: tuple[ExplainedGap, ...]
-    """The most valuable first."""
-    note: str = ""
-    """What of it could not be explained, in one line."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +104,8 @@ def joined(
     for gap in _worth_telling(result):
         located = _located(gap, result, places.starts)
         hot = {line.line for line in located.lines}
-        told = [a for t in transforms if gap.cause in t.addresses for a in answers.of(t.name, hot)]
+        cause = cause_of(gap)
+        told = [a for t in transforms if cause in t.addresses for a in answers.of(t.name, hot)]
         unread = tuple(said for line in located.lines if (said := places.unread(line)))
         bounded, left_out = _bounded(told)
         gaps.append(replace(located, answers=bounded, left_out=left_out, unread=unread))
@@ -190,14 +133,12 @@ def _worth_telling(result: Measured) -> list[Gap]:
 
 def _located(gap: Gap, result: Measured, starts: Mapping[int, int]) -> ExplainedGap:
     """`starts`: by line, the first one of its statement."""
-    profile = result.profile
-    lines = _waited_for(result) if gap.cause is Cause.WAITING else []
+    profile, cause = result.profile, cause_of(gap)
+    lines = _waited_for(result) if cause is Cause.WAITING else []
     if not lines:
-        engine = (
-            gap.name.rpartition(" ")[2] if gap.cause is Cause.ELEMENTWISE else _ENGINES.get(gap.cause or Cause.TAIL)
-        )
+        engine = gap.name.rpartition(" ")[2] if cause is Cause.ELEMENTWISE else _ENGINES.get(cause or Cause.TAIL)
         lines = [line for line in profile.hot_lines if line.engine == engine]
-        if gap.cause is Cause.TRANSPOSES:
+        if cause is Cause.TRANSPOSES:
             lines = [line for line in lines if "transpose" in line.text] or lines
         lines = lines or list(profile.hot_lines)
     shown = [HotLine(starts.get(x.line, x.line), x.engine, x.active_us, x.instructions, x.text) for x in lines]
@@ -371,43 +312,3 @@ def _bounded(answers: Sequence[Answer]) -> tuple[tuple[Answer, ...], int]:
 
 
 # --- in words ---------------------------------------------------------------------------------------
-
-
-def heading(gap: ExplainedGap) -> str:
-    """`DMA below its bandwidth: 34.1 µs (12.0 %), lines 31 and 35`"""
-    lines = sorted({line.line for line in gap.lines})
-    where = f", line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}" if lines else ""
-    return f"{gap.name}: {microseconds(gap.cost_us)} ({gap.percent:.1f} %){where}"
-
-
-def sentence(answer: Answer) -> str:
-    """`widen-dma-rows refused, line 31: t is bound 2 times (lines 31 and 40); normalizing would help`"""
-    if answer.verdict is Verdict.ABSENT:
-        several = ", " in answer.transform
-        return f"{answer.transform} {'have no sites of their' if several else 'has no site of its'} kind here"
-    if answer.verdict is Verdict.APPLIED:
-        return f"applied already: {answer.said}"
-    at = f", line {answer.line}" if answer.line is not None else ""
-    return f"{answer.transform} {answer.verdict.value}{at}: {details(answer)}"
-
-
-def details(answer: Answer) -> str:
-    helps = "; normalizing would help" if answer.normalizing_helps else ""
-    more = f" (and {answer.more} more)" if answer.more else ""
-    return f"{answer.said}{helps}{more}"
-
-
-def reasons(gap: ExplainedGap) -> tuple[str, ...]:
-    """Why it is still there, one line each; never none."""
-    said = (*gap.unread, *(sentence(answer) for answer in gap.answers))
-    return said or (f"no transform of the catalogue addresses it; what does: {gap.remedy}",)
-
-
-def stops(gap: ExplainedGap) -> tuple[str, ...]:
-    """Of `reasons` those that stand in the way; what is offered, or was done, does not."""
-    in_the_way = [
-        answer for answer in gap.answers if answer.verdict in (Verdict.REFUSED, Verdict.NO_GAIN, Verdict.ABSENT)
-    ]
-    offered = any(answer.verdict is Verdict.GAINS for answer in gap.answers)
-    said = (*gap.unread, *(sentence(answer) for answer in in_the_way))
-    return said if said or offered else reasons(gap)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from accelopt_core.candidate import Plan, source_hash
-from accelopt_core.catalogue.explaining import LIMIT_S, Analysis, analyzed, heading, joined, stops
+from accelopt_core.catalogue.explaining import LIMIT_S, Analysis, analyzed, joined
 from accelopt_core.catalogue.look_ahead import tried
 from accelopt_core.catalogue.rewrites import (
     NotRewrites,
@@ -25,6 +25,7 @@ from accelopt_core.catalogue.rewrites import (
     rewrites_in,
 )
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
+from accelopt_core.explanation import heading, stops
 from accelopt_core.model.answers import MalformedAnswer, microseconds_field, text_field
 from accelopt_core.model.menu import Blocked, Offer, Offers, ToolFailed
 from accelopt_core.proposer import RoundContext

@@ -28,7 +28,7 @@ from accelopt_core.evaluation import (
     TimedOut,
     is_proved_equal,
 )
-from accelopt_core.judging.bounds import bounds_for, gaps_for
+from accelopt_core.judging.bounds import bounds_for
 from accelopt_core.judging.correctness import (
     Compiled,
     Draw,
@@ -44,9 +44,9 @@ from accelopt_core.judging.plausibility import contradiction
 from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.same_program import Compilations
-from accelopt_core.judging.static_checks import Finding, dialect, forbidden
 from accelopt_core.judging.timing import time_alone, time_paired
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
+from accelopt_core.language import Finding, Language
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import PrecisionPolicy, ShapePreset
 from accelopt_core.toolchain import (
@@ -57,7 +57,6 @@ from accelopt_core.toolchain import (
     RunError,
     StepTimeout,
     Timing,
-    Together,
     Toolchain,
     ToolchainMissing,
 )
@@ -91,7 +90,7 @@ def _judged(
         proofs: tuple[Proof, ...] = ()
         worst = 0.0
         task = request.task
-        _refuse_hostile_text(request, progress)
+        _refuse_hostile_text(request, toolchain.language, progress)
         known = compilations.duplicate(request.known)
         if known is not None:
             return Duplicate(known.candidate_id, known.came_to)
@@ -160,25 +159,25 @@ _LONGEST_REASON = 300
 """Characters, of what went wrong in the judge."""
 
 
-def _refuse_hostile_text(request: EvaluationRequest, progress: Progress) -> None:
+def _refuse_hostile_text(request: EvaluationRequest, language: Language, progress: Progress) -> None:
     """A proposed kernel that reaches out is not run; the user's own is run as carefully, and the user is told."""
     try:
         request.candidate.source.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CompileError(f"character {error.start} of the file is half a character: not UTF-8") from None
-    found = forbidden(request.candidate.source, request.task.around.importable)
+    found = language.forbidden(request.candidate.source, request.task.around.importable)
     if request.candidate.parent_id is not None:
-        known = set() if request.original is None else _places(request, request.original.source)
+        known = set() if request.original is None else _places(request, language, request.original.source)
         for finding in found:
             if _place(finding, request.candidate.source) not in known:
                 raise CompileError(finding.message + f" ({finding.rule})", finding.line)
-    for finding in (*found, *dialect(request.candidate.source))[:3]:
+    for finding in (*found, *language.notes(request.candidate.source))[:3]:
         progress(Step.VERIFY, f"note: {finding.describe()}")
 
 
-def _places(request: EvaluationRequest, source: str) -> set[tuple[str, str, str]]:
+def _places(request: EvaluationRequest, language: Language, source: str) -> set[tuple[str, str, str]]:
     """What the user's own kernel has: whoever makes it faster keeps its lines."""
-    return {_place(finding, source) for finding in forbidden(source, request.task.around.importable)}
+    return {_place(finding, source) for finding in language.forbidden(source, request.task.around.importable)}
 
 
 def _place(finding: Finding, source: str) -> tuple[str, str, str]:
@@ -201,9 +200,10 @@ def _artifact(
     artifact = toolchain.compile(candidate.source, specs, request.limits.compile_timeout_s, request.task.around)
     cores = toolchain.cores(artifact)
     if request.cores is not None and cores != request.cores:
+        several = toolchain.language.several_cores.format(cores=cores)
         raise CompileError(
-            f"the kernel runs on {cores} NeuronCores and the task's input on {request.cores}: times on other "
-            f"numbers of cores are not compared; write it for {request.cores}, without kernel[{cores}]"
+            f"the kernel runs on {cores} {toolchain.language.core}s and the task's input on {request.cores}: times on "
+            f"other numbers of cores are not compared; write it for {request.cores}, without {several}"
         )
     return artifact
 
@@ -321,12 +321,12 @@ def _measured(
         reason = f"the task is float32-faithful, but instructions compute in {', '.join(narrow)}"
         return Incorrect(CheckFailure(seed=task.seeds[0], preset=task.full.name, output=0, reason=reason))
     cores = toolchain.cores(compiled.artifact)
-    machine = toolchain.machine if cores == 1 else Together(toolchain.machine, cores)
+    machine = toolchain.machine if cores == 1 else toolchain.machine.of_cores(cores)
     why = contradiction(task, facts, traced, latency, machine)
     if why is not None:
         return Implausible(why, latency)
     bounds = bounds_for(task, facts, machine)
-    gaps = gaps_for(facts, bounds, latency, machine)
+    gaps = machine.gaps(facts, bounds, latency)
     profile = Profile(dict(facts.fields), bounds, facts.hot_lines, gaps, facts.idle)
     measured = Measured(
         latency,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accelopt_core.judging.bounds import matmul_rate
+from accelopt_core.evaluation import busy_fields
 from accelopt_core.task import Task
 from accelopt_core.toolchain import Facts, MachineModel, Traced
 
@@ -70,7 +70,7 @@ def _own_instructions(task: Task, facts: Facts, latency_us: float, machine: Mach
 def _declared_traffic(task: Task, facts: Facts, latency_us: float, machine: MachineModel) -> str | None:
     if task.full.work is None:
         return None
-    rate = machine.dma_bytes_per_ns
+    rate = machine.memory_bytes_per_ns
     least_us = task.full.work.hbm_bytes / rate / 1e3
     if latency_us >= TRAFFIC_SLACK * least_us:
         return None
@@ -81,7 +81,7 @@ def _declared_traffic(task: Task, facts: Facts, latency_us: float, machine: Mach
 
 
 def _needed_flops(task: Task, facts: Facts, needed: int, latency_us: float, machine: MachineModel) -> str | None:
-    rate = max(matmul_rate(machine, task.precision), machine.matmul_bf16_flops_per_ns)
+    rate = max(machine.matmul_flops_per_ns(task.precision), machine.fastest_flops_per_ns)
     least_us = needed / rate / 1e3
     if latency_us < WORK_SLACK * least_us:
         return (
@@ -101,9 +101,8 @@ def _busy_times(facts: Facts) -> str | None:
     total_us = 1e6 * facts.fields.get("total_time", 0.0)
     if not total_us > 0:
         return None
-    engines = [f"{engine}_engine_active_time" for engine in ("tensor", "vector", "scalar", "gpsimd")]
-    for name in (*engines, "dma_active_time"):
-        busy_us = 1e6 * facts.fields.get(name, 0.0)
+    for name in busy_fields(facts.fields).values():
+        busy_us = 1e6 * facts.fields[name]
         if busy_us > BUSY_SLACK * total_us + BUSY_SLACK_US:
             return f"{name} is {busy_us:,.1f} µs in an execution of {total_us:,.1f} µs: one of them is wrong"
     return None

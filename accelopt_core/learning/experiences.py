@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, microseconds
-from accelopt_core.learning.operators import kernel_operators
+from accelopt_core.language import Language
 from accelopt_core.optimization_memory import CLEAR_WIN, Experience
 from accelopt_core.proposer import RoundContext
 from ka_extensions.divergence_guard import Decision
@@ -33,7 +33,7 @@ def measured_experience(
     """An experience whose numbers, snippets and provenance come from the measurement, whoever wrote the words."""
     slow, fast = differing_lines(context.parent.source, candidate.source)
     machine, toolchain = machine_and_toolchain(result.machine)
-    operators = {*kernel_operators(context.parent.source), *kernel_operators(candidate.source)}
+    operators = {o for each in (context.parent, candidate) for o in context.language.operators(each.source)}
     return Experience(
         title=title,
         summary=summary,
@@ -70,7 +70,7 @@ def measured_rejection(
 
 
 def way_experience(
-    task: str, source: str, baseline: Measured, way: Sequence[Attempt], today: datetime.date
+    task: str, language: Language, source: str, baseline: Measured, way: Sequence[Attempt], today: datetime.date
 ) -> Experience | None:
     """What several changes came to together, one after the other, from a run's input `source` to the last of `way`.
 
@@ -96,7 +96,7 @@ def way_experience(
         summary=f"Together {speedup:.2f}x: {'; then '.join(steps)}.",
         technique=" + ".join(techniques),
         bottleneck=baseline.bottleneck.value,
-        operators=tuple(sorted({*kernel_operators(source), *kernel_operators(last.candidate.source)})),
+        operators=tuple(sorted({*language.operators(source), *language.operators(last.candidate.source)})),
         slow=slow,
         fast=fast,
         speedup=speedup,
@@ -108,7 +108,14 @@ def way_experience(
 
 
 def refutation(
-    task: str, plan: Plan, candidate: Candidate, parent_us: float, result: Measured, summary: str, today: datetime.date
+    task: str,
+    language: Language,
+    plan: Plan,
+    candidate: Candidate,
+    parent_us: float,
+    result: Measured,
+    summary: str,
+    today: datetime.date,
 ) -> tuple[Experience, Experience]:
     """What a winner that failed its last check was taken for, and what memory is to hold against it."""
     machine, toolchain = machine_and_toolchain(result.machine)
@@ -117,7 +124,7 @@ def refutation(
         summary=summary,
         technique=plan.technique,
         bottleneck=plan.bottleneck.value,
-        operators=kernel_operators(candidate.source),
+        operators=language.operators(candidate.source),
         speedup=parent_us / result.latency_us,
         kernel=task,
         machine=machine,

@@ -18,13 +18,13 @@ from functools import partial
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Evaluation, Measured, Step, explain
+from accelopt_core.language import Language
 from accelopt_core.learning.experiences import (
     machine_and_toolchain,
     measured_rejection,
     refutation,
     way_experience,
 )
-from accelopt_core.learning.operators import kernel_operators
 from accelopt_core.loop.beam import BeamState
 from accelopt_core.loop.events import (
     BASELINE_ROUND,
@@ -170,9 +170,13 @@ class Loop:
         past: Past | None = None,
         today: Callable[[], datetime.date] = datetime.date.today,
         guide: Guide | None = None,
+        *,
+        language: Language,
     ) -> None:
-        """`guide`: who tells kernels apart and which are worth a device's time; without one all are evaluated."""
+        """`language`: that its kernels are written in. `guide`: who tells kernels apart and which are worth a device's
+        time; without one all are evaluated."""
         self._task = task
+        self._language = language
         self._target = target
         self._proposer = proposer
         self._journal = journal
@@ -561,7 +565,9 @@ class Loop:
             while at in self._measured:
                 way.insert(0, self._measured[at])
                 at = way[0].parent_id
-            experience = way_experience(self._task.name, self._input.source, self._state.baseline, way, self._today())
+            experience = way_experience(
+                self._task.name, self._language, self._input.source, self._state.baseline, way, self._today()
+            )
             if experience is not None:
                 self._journal.remember(experience, f"{name}-way", ())
 
@@ -573,7 +579,8 @@ class Loop:
         parent_us = measured.get(attempt.parent_id, self._state.baseline).latency_us
         if attempt.plan is not None:
             taken_for, refuted = refutation(
-                self._task.name, attempt.plan, candidate, parent_us, measured[candidate.id], summary, self._today()
+                self._task.name, self._language, attempt.plan, candidate, parent_us, measured[candidate.id], summary,
+                self._today(),
             )  # fmt: skip
             self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
         self._state.drop(candidate.id)
@@ -593,7 +600,7 @@ class Loop:
         def choose() -> tuple[Experience, ...]:
             return self._journal.recall().retrieve(
                 bottleneck=result.bottleneck.value,
-                operators=kernel_operators(state.parent.source),
+                operators=self._language.operators(state.parent.source),
                 limit=settings.experiences,
                 machine=machine_and_toolchain(result.machine)[0],
                 toolchain=machine_and_toolchain(result.machine)[1],
@@ -602,8 +609,8 @@ class Loop:
 
         return RoundContext(
             number, self._task, state.parent, result, state.best, state.best_result,
-            state.baseline.latency_us, history, self._window.entries, self._window.avoid, self._window.build_on,
-            self._journal.shown(number, choose), settings.bans.banned(history, number),
+            state.baseline.latency_us, self._language, history, self._window.entries, self._window.avoid,
+            self._window.build_on, self._journal.shown(number, choose), settings.bans.banned(history, number),
             recurring_errors(history, number, least=settings.recurring_after), state.measured,
             rounds_left=max(0, self._settings.rounds - number), until=time.monotonic() + self._budget.seconds_left(),
         )  # fmt: skip

@@ -32,7 +32,11 @@ class ModelExecutor:
         self._referenced: tuple[tuple[str, str], str] | None = None
         self._settings = settings
         self._system = render(
-            "executor_system.j2", machine=settings.machine, dialect=settings.dialect, sweeps=settings.sweeps
+            settings.language,
+            "executor_system.j2",
+            machine=settings.machine,
+            dialect=settings.dialect,
+            sweeps=settings.sweeps,
         )
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
@@ -93,6 +97,7 @@ def executor_prompt(
     context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...], api_reference: str, detail: Detail
 ) -> str:
     return render(
+        context.language.key,
         "executor_user.j2",
         context=context,
         task=context.task,

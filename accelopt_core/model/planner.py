@@ -54,7 +54,7 @@ class ModelPlanner:
         self._instructions = instructions
         self._settings = settings
         self._menu = menu
-        self._system = render("planner_system.j2", machine=settings.machine)
+        self._system = render(settings.language, "planner_system.j2", machine=settings.machine)
 
     def plan(self, context: RoundContext) -> Plan:
         """One plan. Raises UnusablePlan after two malformed answers, or a ModelError."""
@@ -80,13 +80,14 @@ def planner_prompt(context: RoundContext, instructions: str, detail: Detail, off
     older = tried[: len(tried) - len(attempts)]
     result = context.parent_result
     return render(
+        context.language.key,
         "planner_user.j2",
         context=context,
         task=context.task,
         precision=PRECISION_TEXT[context.task.precision],
         profile=result.profile,
         bounds=result.profile.bounds,
-        fields=profile_fields(result.profile, detail.fields),
+        fields=profile_fields(context.language.key, result.profile, detail.fields),
         speedup=f"{context.baseline_us / context.best_result.latency_us:.2f}",
         wins=[(label, each, _is_in(context.parent.source, each.fast)) for label, each in experiences if each.is_win],
         rejections=[(label, each) for label, each in experiences if not each.is_win],

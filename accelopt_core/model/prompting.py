@@ -17,8 +17,7 @@ from typing import TypeVar
 
 import jinja2
 
-from accelopt_core.evaluation import Profile, microseconds, timed
-from accelopt_core.machine_facts import MachineFacts
+from accelopt_core.evaluation import Profile, busy_fields, microseconds, timed
 from accelopt_core.model.answers import MalformedAnswer
 from accelopt_core.ports import LanguageModel, Message, ModelContextOverflow, ModelReply, ModelRequest, Role
 from accelopt_core.task import PrecisionPolicy, Surroundings
@@ -72,21 +71,14 @@ LESS_AND_LESS: tuple[Detail, ...] = (
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """What a kernel may be written in."""
-
-    versions: str = "NKI 0.3 to 0.7"
-    """All of them."""
-    any_python: bool = False
-    """Do they run the kernel as Python, instead of reading a part of it?"""
-
-
-@dataclass(frozen=True)
 class PromptSettings:
-    machine: MachineFacts
-    """That the target times on: all that prompts say of hardware is of it."""
-    dialect: Dialect = Dialect()
-    """That the target compiles, or that the user's kernel is in."""
+    language: str
+    """`Language.key`: whose fragments the prompts are made with."""
+    machine: object
+    """What those say of hardware: numbers of the machine that the target times on."""
+    dialect: object = None
+    """What a kernel may be written in: that the target compiles, or that the user's kernel is in. Of a type that the
+    language's fragments know."""
     longest: int = LONGEST_PROMPT
     """Characters."""
     max_tokens: dict[Role, int] = field(
@@ -125,9 +117,12 @@ class Field:
     meaning: str
 
 
-def render(template: str, **values: object) -> str:
-    """Raises jinja2.UndefinedError for a name the template wants and nobody gave."""
-    return _environment().get_template(template).render(**values).strip() + "\n"
+def render(language: str, template: str, **values: object) -> str:
+    """With the fragments of that language (`Language.key`).
+
+    Raises jinja2.UndefinedError for a name the template wants and nobody gave.
+    """
+    return _environment(language).get_template(template).render(**values).strip() + "\n"
 
 
 @cache
@@ -135,7 +130,7 @@ def prompts_version() -> str:
     """Changes whenever any text of the prompts changes; 16 hex digits."""
     digest = hashlib.sha256()
     for path in sorted(_prompt_files()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(path.relative_to(PROMPTS).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -200,11 +195,11 @@ def ask_for_object(
     return read(model.complete(again).text)
 
 
-def profile_fields(profile: Profile, most: int) -> list[Field]:
-    """The profile's fields that prompts show, in the order of `prompts/profile_fields.txt`."""
+def profile_fields(language: str, profile: Profile, most: int) -> list[Field]:
+    """The profile's fields that prompts show, in the order of the language's `profile_fields.txt`."""
     shown = [
         Field(name, _formatted(profile.fields[name], unit), meaning)
-        for name, unit, meaning in _field_list()
+        for name, unit, meaning in _field_list(language)
         if name in profile.fields
     ]
     return shown[:most]
@@ -213,10 +208,9 @@ def profile_fields(profile: Profile, most: int) -> list[Field]:
 def engine_times(profile: Profile) -> list[EngineTime]:
     """Every engine that works, the busiest first."""
     found = []
-    for engine in ("tensor", "vector", "scalar", "gpsimd", "dma"):
-        fields = profile.fields
-        busy_s = fields.get("dma_active_time" if engine == "dma" else f"{engine}_engine_active_time", 0.0)
-        if busy_s > 0:
+    fields = profile.fields
+    for engine, busy in busy_fields(fields).items():
+        if (busy_s := fields[busy]) > 0:
             begin, end = fields.get(f"{engine}_begin_time"), fields.get(f"{engine}_end_time")
             waits = [
                 (match.group(1), 1e6 * value)
@@ -248,7 +242,7 @@ LEAST_CHANGE = 0.01
 """Of the value before: what moved less is left out."""
 
 
-def profile_changes(before: Profile, after: Profile) -> list[ProfileChange]:
+def profile_changes(language: str, before: Profile, after: Profile) -> list[ProfileChange]:
     """What two profiles of one run do not have in common: engines, gaps, then the fields that prompts show."""
     values: dict[str, list[tuple[float, str] | None]] = {}
     for at, profile in enumerate((before, after)):
@@ -256,7 +250,9 @@ def profile_changes(before: Profile, after: Profile) -> list[ProfileChange]:
         gaps = [(f"gap: {gap.name}", gap.cost_us) for gap in profile.gaps]
         shown = [(what, us, microseconds(us)) for what, us in (*engines, *gaps)]
         shown += [
-            (n, profile.fields[n], _formatted(profile.fields[n], u)) for n, u, _ in _field_list() if n in profile.fields
+            (n, profile.fields[n], _formatted(profile.fields[n], u))
+            for n, u, _ in _field_list(language)
+            if n in profile.fields
         ]
         for what, value, text in shown:
             values.setdefault(what, [None, None])[at] = value, text
@@ -309,11 +305,11 @@ PRECISION_TEXT = {
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(language: str) -> jinja2.Environment:
     _prompt_files()
     # Prompts are plain text for a model: HTML escaping would corrupt the kernels in them.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PROMPTS),
+        loader=jinja2.FileSystemLoader([PROMPTS / language, PROMPTS]),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
         trim_blocks=True,
@@ -337,7 +333,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _prompt_files() -> tuple[Path, ...]:
-    files = tuple(path for pattern in ("*.j2", "*.txt") for path in PROMPTS.glob(pattern))
+    files = tuple(path for pattern in ("*.j2", "*.txt") for path in PROMPTS.rglob(pattern))
     if not files:
         raise PromptsMissing(f"no prompt templates in {PROMPTS}: run from a checkout or an editable install")
     return files
@@ -378,9 +374,9 @@ def top(text: str, longest: int) -> str:
 
 
 @cache
-def _field_list() -> tuple[tuple[str, str, str], ...]:
+def _field_list(language: str) -> tuple[tuple[str, str, str], ...]:
     rows: list[tuple[str, str, str]] = []
-    for line in (PROMPTS / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
+    for line in (PROMPTS / language / "profile_fields.txt").read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             name, unit, meaning = (part.strip() for part in line.split("|", 2))
             rows.append((name, unit, meaning))

@@ -40,7 +40,7 @@ class ModelReflector:
     def __init__(self, model: LanguageModel, settings: PromptSettings) -> None:
         self._model = model
         self._settings = settings
-        self._system = render("reflexion_system.j2", machine=settings.machine)
+        self._system = render(settings.language, "reflexion_system.j2", machine=settings.machine)
 
     def reflect(
         self,
@@ -90,7 +90,9 @@ def _prompt(
     detail: Detail,
 ) -> str:
     after = result.profile if isinstance(result, Measured) else None
+    language = context.language.key
     return render(
+        language,
         "reflexion_user.j2",
         context=context,
         plan=plan,
@@ -99,9 +101,9 @@ def _prompt(
         actual_gain_us=actual_gain_us(context, result),
         outcome=f"The candidate {explain(result)}." if result is not None else "No usable kernel was written.",
         diff=kernel_diff(context.parent.source, candidate.source) if candidate is not None else "",
-        fields_before=profile_fields(context.parent_result.profile, detail.fields),
-        fields_after=profile_fields(after, detail.fields) if after is not None else [],
-        changes=profile_changes(context.parent_result.profile, after) if after is not None else [],
+        fields_before=profile_fields(language, context.parent_result.profile, detail.fields),
+        fields_after=profile_fields(language, after, detail.fields) if after is not None else [],
+        changes=profile_changes(language, context.parent_result.profile, after) if after is not None else [],
         detail=detail,
     )
 

@@ -31,7 +31,7 @@ class ModelSummarizer:
         self._model = model
         self._today = today
         self._settings = settings
-        self._system = render("summarizer_system.j2", machine=settings.machine)
+        self._system = render(settings.language, "summarizer_system.j2", machine=settings.machine)
 
     def summarize(
         self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
@@ -51,10 +51,11 @@ class ModelSummarizer:
                 Role.SUMMARIZER,
                 self._system,
                 lambda detail: render(
+                    context.language.key,
                     "summarizer_user.j2",
                     **values,
-                    fields_before=profile_fields(context.parent_result.profile, detail.fields),
-                    fields_after=profile_fields(result.profile, detail.fields),
+                    fields_before=profile_fields(context.language.key, context.parent_result.profile, detail.fields),
+                    fields_after=profile_fields(context.language.key, result.profile, detail.fields),
                     detail=detail,
                 ),
                 _read_summary,

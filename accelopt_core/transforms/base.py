@@ -10,7 +10,8 @@ from typing import Protocol
 
 import libcst as cst
 
-from accelopt_core.evaluation import Bottleneck, Cause
+from accelopt_core.evaluation import Bottleneck
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.task import ALONE, ENTRY_POINTS, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 from accelopt_core.transforms.printing import text_of_module

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel

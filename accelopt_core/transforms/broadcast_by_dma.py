@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement

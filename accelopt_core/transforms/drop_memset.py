@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted, instead_of

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by

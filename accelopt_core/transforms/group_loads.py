@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.grouped_iterations import FACTORS, grouped
 from accelopt_core.transforms.isa_effects import LOADS

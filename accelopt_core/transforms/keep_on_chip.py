@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, NotPlain, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, read_kernel
 from accelopt_core.transforms.loop_sites import lines_of, loop_at

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import (
     AnalysisContext,
     IllegalSite,

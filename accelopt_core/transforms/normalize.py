@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
 from accelopt_core.transforms.normalize_bounds import with_sizes_simplified, with_whole_tiles

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 

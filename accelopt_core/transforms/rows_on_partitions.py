@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import (
     AnalysisContext,
     IllegalSite,

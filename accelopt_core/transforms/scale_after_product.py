@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.declared import declared_dtype, declared_shape
 from accelopt_core.transforms.index_algebra import number

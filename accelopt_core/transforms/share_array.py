@@ -25,7 +25,7 @@ from enum import Enum
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.index_algebra import Indices
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import (
     AnalysisContext,
     IllegalSite,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from accelopt_core.evaluation import Cause
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, Site
 from accelopt_core.transforms.grouped_iterations import FACTORS, grouped
 from accelopt_core.transforms.kernel_code import KernelCode, Statement, read_kernel

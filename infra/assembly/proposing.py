@@ -11,11 +11,13 @@ import config
 from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.loop import events
 from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
 from accelopt_core.loop.rounds import RunResult
-from accelopt_core.machine_facts import machine_facts
-from accelopt_core.model.prompting import Dialect, PromptSettings
+from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import LanguageModel, Role, TargetInfo, Usage
 from accelopt_core.proposer import Proposer
@@ -156,7 +158,7 @@ class Proposing:
         core = calibrated_machine(self.info.machine, self.info.calibration)
         traced = VERSIONS.index(versions[0]) > VERSIONS.index(LAST_PARSED)
         told = PromptSettings(
-            machine_facts(core), Dialect(nki_text(versions), traced), temperature=temperature,
+            NKI.key, machine_facts(core), Dialect(nki_text(versions), traced), temperature=temperature,
             sweeps=most_swept(self.settings, self.provider) >= 2,
         )  # fmt: skip
         return told if longest is None else replace(told, max_tokens={role: longest for role in Role})

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import config
 from accelopt_core.catalogue.explaining import LIMIT_S
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop import events
 from accelopt_core.loop.rounds import BaselineRejected, Loop, Past, RunResult
 from accelopt_core.model.prompting import prompts_version
@@ -188,6 +189,7 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                 interrupted,
                 _past(folder),
                 guide=guide,
+                language=NKI,
             )
             try:
                 try:
@@ -266,5 +268,6 @@ def _folder(settings: config.Settings, problem: Problem, info: TargetInfo, provi
             "prompts": prompts_version(),
         },
         rounds=settings.run.rounds,
+        language=problem.task.language,
     )
     return RunFolder.create(settings.run.checkpoints, manifest, config.to_document(settings))

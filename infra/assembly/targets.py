@@ -15,9 +15,9 @@ from infra.assembly.rounds import limits_of
 from infra.calibration.file import Calibrations
 from infra.engines.engine_names import address_of
 from infra.engines.ray_engine import RayEngine
-from infra.judging.simulator_toolchain import simulator_fingerprint
 from infra.prediction.predictor import WORKERS, Predictor
 from infra.runs.residual_file import ResidualFile
+from infra.simulator.toolchain import simulator_fingerprint
 from infra.targets.local import LocalTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool

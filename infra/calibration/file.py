@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.evaluation import Installed
+from accelopt_core.toolchain import Calibration
 from infra.calibration.constants import CONSTANTS, Constant
 from infra.journal import JournalError, explained, make_folder, replace_file
 from infra.records import BadRecord, from_document, to_document
-from nki_sim.calibration import Calibration, constant_of
+from nki_sim.calibration import constant_of
 from nki_sim.machine import MACHINES, machine
 
 FILE_VERSION = 1

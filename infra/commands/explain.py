@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import config
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import Measured, Step
+from accelopt_core.explanation import Explanation
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
 from infra.assembly.problem import problem_of, quick_start, resumed_problem

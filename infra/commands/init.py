@@ -14,8 +14,8 @@ from pathlib import Path
 import config
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, TensorArgument, ToolchainMissing
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.settings_reader import SettingsError
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
 from infra.tasks.plain_reference import dtype_named

@@ -12,6 +12,7 @@ from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.catalogue.menu import CatalogueMenu
 from accelopt_core.catalogue.rewrites import SiteName, carried_out
 from accelopt_core.evaluation import Measured
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import Progress
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import TransformError
@@ -36,7 +37,7 @@ def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s:
     info, result = evaluated(settings, problem, progress, is_input=True, gates_only=len(task.presets) > 1)
     if not isinstance(result, Measured):
         raise problem.rejected(result)
-    context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us)
+    context = RoundContext(1, task, candidate, result, candidate, result, result.latency_us, NKI)
     with closing(predictor_of(settings, task, info)) as predictor:
         offers = CatalogueMenu(predictor, limit_s, tie=ties.shipped().within).offers(context)
     return MenuDocument(

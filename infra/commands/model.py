@@ -9,7 +9,7 @@ from pathlib import Path
 
 import config
 from accelopt_core.candidate import parsed
-from accelopt_core.task import Surroundings
+from accelopt_core.task import DEFAULT_LANGUAGE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument
 from infra.assembly.targets import calibrations_of, host_runner
 from infra.commands.optimize import RunOutcome
@@ -23,12 +23,13 @@ from infra.documents.model_document import (
     projection_document,
     put_back_document,
 )
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.languages.registry import supported
 from infra.model_benchmark.named import WINNER, places_of
 from infra.model_benchmark.placing import Kernel
 from infra.model_benchmark.projection import KernelFile, KernelUse, projection, read_table
 from infra.runs.run_folder import RunFolder, find_run
 from infra.settings_reader import SettingsError
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.toml_files import BadToml
@@ -44,9 +45,8 @@ def benchmark(settings: config.Settings, tell: Callable[[str], object], won: Run
     from infra.e2e_benchmark import Benchmark, Host
     from infra.model_benchmark.harnesses import harness_of
     from infra.model_benchmark.kept_runs import KeptRuns
-    from infra.targets.over_ssh import NEURON_PYTHONS, NEURON_TOOLS
 
-    wanted = settings.benchmark
+    wanted, there = settings.benchmark, supported(DEFAULT_LANGUAGE).host
     host, checkout = _where(settings)
     if not wanted.put:
         raise SettingsError("model: which kernel, in the place of what? --put KERNEL=FILE:FUNCTION")
@@ -60,9 +60,9 @@ def benchmark(settings: config.Settings, tell: Callable[[str], object], won: Run
             python = runner.find_python((named,), needs=[])
         else:
             needs = [[module] for module in harness.needs]
-            python = runner.find_python(NEURON_PYTHONS if needs else ("python3",), needs=needs)
+            python = runner.find_python(there.pythons if needs else ("python3",), needs=needs)
         found = Benchmark(
-            Host(runner, python, (posixpath.dirname(python), NEURON_TOOLS), 3600 * wanted.harness_hours),
+            Host(runner, python, (posixpath.dirname(python), there.tools), 3600 * wanted.harness_hours),
             checkout, harness, KeptRuns(wanted.model_benchmarks, runner.where, runner.root), tell,
         ).run([(kernels[word], place) for word, place in places], baseline_again=wanted.baseline_again)  # fmt: skip
     put = tuple(PutDocument(kernels[word].name, place.file, place.function) for word, place in places)

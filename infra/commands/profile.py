@@ -24,9 +24,9 @@ from accelopt_core.toolchain import (
 )
 from infra.assembly.problem import problem_of
 from infra.assembly.targets import calibrations_of
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import kernel_arguments
 from infra.settings_reader import SettingsError
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import SHAPE
 from infra.tasks.plain_reference import dtype_named

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import CheckFailure, Evaluation, Measured, explain
+from accelopt_core.explanation import Explanation
 from accelopt_core.model.menu import Blocked, Offer
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task

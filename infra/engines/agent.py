@@ -20,9 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from infra.devices.share import CORES_VARIABLE
 from infra.engines.engine import Command
 from infra.engines.processes import KeptProcess, KeptProcessEnded, Processes
-from infra.neuron.cores import CORES_VARIABLE
 
 _MOST_KEPT = 2
 """Processes that stay for the next question, of one worker: each holds the simulator in memory."""

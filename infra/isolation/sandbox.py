@@ -34,6 +34,10 @@ _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.002, 0.1
 """How often the folder and the process are looked at: often at first, when most compilations end."""
 
 
+CANDIDATE_BYTES = 8 << 30
+"""Of memory, for a candidate while it is traced, where nobody says otherwise; never more than half of what there is."""
+
+
 @dataclass(frozen=True)
 class ProcessLimits:
     deadline_s: float

@@ -1,7 +1,8 @@
 """The judge process: reads one job, evaluates one candidate, leaves one result.
 
     python -m infra.judging.judge --job JOB.json|--wait --result RESULT.json [--cache FOLDER] [--parent PID]
-    python -m infra.judging.judge --describe --toolchain simulator|auto --machine NAME [--calibration JSON]
+    python -m infra.judging.judge --describe --language KEY --toolchain simulator|auto --machine NAME
+                                  [--calibration JSON]
     python -m infra.judging.judge --arguments --job JOB.json
     python -m infra.judging.judge --compilers-own --job JOB.json
 
@@ -19,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 try:
-    from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn, Crashed, Evaluation, Step, TimedOut
+    from accelopt_core.evaluation import CompilersOwn, Crashed, Evaluation, Step, TimedOut
     from accelopt_core.judging.judge import judge
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
@@ -30,7 +31,7 @@ try:
     from infra.judging import wire
     from infra.judging.limits import SPARE_S, core_wait_s, judge_limit_s, judge_memory_bytes, limited_memory
     from infra.judging.toolchains import account_of, open_toolchain
-    from nki_sim import calibration
+    from infra.languages.registry import supported
 except ImportError as error:  # on a host that was not set up; a traceback would not say what to do
     raise SystemExit(
         f"{sys.executable} cannot judge kernels: {error}; give it what is missing (setup_trn2.sh does, or "
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
     parser.add_argument("--compilers-own", action="store_true", help="print what the compiler makes of the reference")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
+    parser.add_argument("--language", default="nki", help="what the kernels are written in (with --describe)")
     parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
     parser.add_argument("--machine", help="which the simulator simulates (with --describe)")
     parser.add_argument("--calibration", metavar="JSON", help="of that machine, by its user (with --describe)")
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.describe:
         if options.machine is None:
             parser.error("--describe needs --machine")
-        print(describe(options.toolchain, options.machine, options.calibration))
+        print(describe(options.language, options.toolchain, options.machine, options.calibration))
         return 0
     if options.job is not None and options.arguments:
         print(arguments(options.job.read_text(encoding="utf-8")))
@@ -83,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         toolchain = open_toolchain(
             job.toolchain,
+            language=job.request.task.language,
             machine=job.machine,
             calibration=job.calibration,
             memory_bytes=job.request.limits.memory_bytes,
@@ -130,10 +133,10 @@ def _verdict(job: wire.Job, toolchain: Toolchain, progress: Progress, cache: Ref
         return Crashed(reached, f"{said}; --candidate-memory allows both of them more")
 
 
-def describe(toolchain_name: str, machine: str, calibrated: str | None = None) -> str:
+def describe(language: str, toolchain_name: str, machine: str, calibrated: str | None = None) -> str:
     try:
-        measured = calibration.from_json(None if calibrated is None else json.loads(calibrated))
-        toolchain = open_toolchain(toolchain_name, machine=machine, calibration=measured)
+        measured = supported(language).calibration_of(None if calibrated is None else json.loads(calibrated))
+        toolchain = open_toolchain(toolchain_name, language=language, machine=machine, calibration=measured)
     except ToolchainMissing as error:
         return json.dumps({"target_error": wire.describe_fault(TargetMisconfigured(str(error)))})
     try:
@@ -159,18 +162,15 @@ def arguments(job: str) -> str:
 def compilers_own(job: str) -> str:
     """Of the job's task, on a device: latency and a word on it, or why there is none."""
     wanted = wire.decode_job(job)
+    language = wanted.request.task.language
     try:
-        toolchain = open_toolchain(wanted.toolchain, machine=wanted.machine, calibration=wanted.calibration)
+        toolchain = open_toolchain(
+            wanted.toolchain, language=language, machine=wanted.machine, calibration=wanted.calibration
+        )
     except ToolchainMissing as error:
         return wire.encode_compilers_own(CompilersOwn(None, str(error)))
     try:
-        if toolchain.simulated:
-            return wire.encode_compilers_own(NEEDS_A_DEVICE)
-        from infra.neuron.compilers_own import compilers_own as of_the_device
-        from infra.neuron.toolchain import NeuronToolchain
-
-        assert isinstance(toolchain, NeuronToolchain), "what is not simulated is a Neuron device"
-        return wire.encode_compilers_own(of_the_device(toolchain, wanted.request))
+        return wire.encode_compilers_own(supported(language).compilers_own(toolchain, wanted.request))
     except (ToolchainMissing, BadReference) as error:
         return wire.encode_compilers_own(CompilersOwn(None, str(error)))
     finally:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from accelopt_core.ports import EvaluationRequest
-from infra.neuron.cores import PATIENCE_S, WAIT_VARIABLE
+from infra.devices.share import PATIENCE_S, WAIT_VARIABLE
 
 SPARE_S = 300.0
 """On top of the limits of a judge's steps, for what it does between them."""

@@ -42,7 +42,9 @@ def files_to_ship(tree: Path = TREE, also: Sequence[str] = ()) -> dict[str, Path
     return dict(sorted(found.items()))
 
 
-_DECIDES = ("accelopt_core", "infra/isolation", "infra/judging", "infra/neuron", "nki_sim")
+_DECIDES = ("accelopt_core", "infra/devices", "infra/isolation", "infra/judging", "infra/languages", "infra/neuron",
+    "infra/simulator", "nki_sim",
+)  # fmt: skip
 """Folders whose every line may decide a verdict."""
 
 

@@ -45,9 +45,9 @@ from accelopt_core.ports import (
     TaskFault,
 )
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
+from accelopt_core.toolchain import Calibration
+from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
-from nki_sim import calibration
-from nki_sim.calibration import Calibration
 
 WIRE_VERSION = 8
 
@@ -111,7 +111,7 @@ def decode_job(text: str) -> Job:
         known=tuple(KnownProgram(**{**known, "programs": tuple(known["programs"])}) for known in data["known"]),
         by_tool=data["by_tool"],
     )
-    measured = calibration.from_json(job["calibration"])
+    measured = supported(request.task.language).calibration_of(job["calibration"])
     return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
 
 

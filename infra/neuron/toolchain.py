@@ -24,13 +24,26 @@ from pathlib import Path
 import numpy as np
 
 from accelopt_core.evaluation import HotLine, Installed, Proof, Step
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import ALONE, Surroundings
-from accelopt_core.toolchain import ArgumentSpec, Facts, RunError, StepTimeout, Timing, ToolchainMissing, Traced
+from accelopt_core.toolchain import (
+    ArgumentSpec,
+    Calibration,
+    Facts,
+    RunError,
+    StepTimeout,
+    Timing,
+    ToolchainMissing,
+    Traced,
+)
+from infra.devices.leases import Told
+from infra.devices.share import CoreShare
 from infra.neuron.commands import Installation, ToolRun, run_tool, this_machine
 from infra.neuron.compiling import Neff, NeffCompiler
-from infra.neuron.cores import CoreShare, share_of_this_host
+from infra.neuron.cores import share_of_this_host
 from infra.neuron.faults import run_fault
-from infra.neuron.leases import Told
 from infra.neuron.packages import system_versions
 from infra.neuron.profile import ProfileUnreadable, narrow_matmuls, resource_bound_us
 from infra.neuron.profile_reader import ProfileReader, find_table_reader
@@ -47,7 +60,7 @@ from infra.neuron.routes import (
     probe_routes,
 )
 from infra.neuron.tensors import read_output, write_input
-from nki_sim.calibration import Calibration, calibrated_machine
+from nki_sim.calibration import calibrated_machine
 from nki_sim.machine import MACHINES, Machine
 
 log = logging.getLogger(__name__)
@@ -112,6 +125,7 @@ def open_neuron_toolchain(
 class NeuronToolchain:
     """One route on one NeuronCore. Satisfies `accelopt_core.toolchain.Toolchain`."""
 
+    language: Language = NKI
     simulated = False
     caveat = ""
     parallel_runs = 1
@@ -129,7 +143,8 @@ class NeuronToolchain:
         trace: Trace,
     ) -> None:
         self.route = route
-        self.machine = machine
+        self.model = machine
+        self.machine = NeuronCores(machine)
         self._probe = probe
         self._where = installation
         self._profiler = profiler
@@ -147,7 +162,7 @@ class NeuronToolchain:
     def _compiler(self) -> NeffCompiler:
         python = Path(str(self._probe.python))
         folders = self._probe.folders
-        return NeffCompiler(self.route, python, folders, self._where, self.machine.name, self._share.core, self._folder)
+        return NeffCompiler(self.route, python, folders, self._where, self.model.name, self._share.core, self._folder)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -170,7 +185,7 @@ class NeuronToolchain:
     def name(self) -> str:
         known = self.versions
         compiler = f"NKI {known['nki']}" if "nki" in known else f"neuronx-cc {known.get('neuronx-cc', 'unknown')}"
-        return f"{self.machine.name} ({compiler}, {self._profiler.name} {known.get('aws-neuronx-tools', 'unknown')})"
+        return f"{self.model.name} ({compiler}, {self._profiler.name} {known.get('aws-neuronx-tools', 'unknown')})"
 
     @property
     def fingerprint(self) -> str:
@@ -182,7 +197,7 @@ class NeuronToolchain:
             "profiler": [self._profiler.name, binary.st_size],
             "versions": sorted(self.versions.items()),
         }
-        return f"{self.machine.name}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+        return f"{self.model.name}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
 
     def close(self) -> None:
         self._share.close()
@@ -201,7 +216,7 @@ class NeuronToolchain:
     def traced(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
     ) -> Traced | None:
-        return self._trace(self.machine.name, source, arguments, timeout_s, around)
+        return self._trace(self.model.name, source, arguments, timeout_s, around)
 
     def prove(
         self,
@@ -337,7 +352,7 @@ class NeuronToolchain:
             counted_flops=None if flops is None else int(flops),
             vector_ops=0,  # no profiler counts them; a bound by the other two resources is still a bound
             hbm_bytes=artifact.io_bytes,
-            resource_bound_us=resource_bound_us(summary, self.machine),
+            resource_bound_us=resource_bound_us(summary, self.model),
         )
 
     def _capture(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue.explaining import LIMIT_S, Explanation, explained, heading, reasons
+from accelopt_core.catalogue.explaining import LIMIT_S, explained
 from accelopt_core.evaluation import Measured
+from accelopt_core.explanation import Explanation, heading, reasons
 from accelopt_core.loop.events import Ending, Event, Notice
 from accelopt_core.loop.rounds import RunResult
 from accelopt_core.ports import TargetError, TaskFault

@@ -24,7 +24,7 @@ from accelopt_core.candidate import Candidate, source_hash
 from accelopt_core.evaluation import Predicted
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured
 from accelopt_core.task import Surroundings, Task
-from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument, constant
+from accelopt_core.toolchain import ArgumentSpec, Calibration, ConstantArgument, DtypeArgument, TensorArgument, constant
 from infra.engines.engine import Engine
 from infra.engines.local import LocalEngine
 from infra.isolation.sandbox import scrubbed_environment
@@ -32,7 +32,6 @@ from infra.judging import wire
 from infra.judging.shipment import TREE
 from infra.prediction.timelines import EngineTimeline, NoTimeline, from_line
 from infra.scratch_folder import ScratchFolder
-from nki_sim.calibration import Calibration
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""

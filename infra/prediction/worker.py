@@ -17,14 +17,14 @@ import sys
 from collections.abc import Sequence
 
 from accelopt_core.evaluation import Predicted, bound_by
+from accelopt_core.languages.nki.calibration import from_json
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError
 from infra.isolation.sandbox import adopt_descendants
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.judging.wire import decode_surroundings
 from infra.prediction import timelines
 from infra.prediction.predictor import decode_arguments
-from nki_sim.calibration import from_json
+from infra.simulator.toolchain import SimulatorToolchain
 
 
 def main() -> int:

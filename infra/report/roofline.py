@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accelopt_core.evaluation import Measured
-from nki_sim.calibration import Calibration, calibrated_machine
+from accelopt_core.toolchain import Calibration
+from nki_sim.calibration import calibrated_machine
 
 
 class NoRoofline(Exception):

@@ -11,8 +11,8 @@ from html import escape
 from pathlib import Path
 
 from accelopt_core.candidate import Attempt
-from accelopt_core.catalogue.explaining import heading, reasons
 from accelopt_core.evaluation import Measured, Proof, between
+from accelopt_core.explanation import heading, reasons
 from infra.documents.run_document import RunDocument, run_document
 from infra.report.diffs import Diff, DiffBudget
 from infra.report.roofline import NoRoofline, Roofline, roofline

@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from accelopt_core.candidate import Attempt, Candidate
-from accelopt_core.catalogue.explaining import Explanation
 from accelopt_core.evaluation import CompilersOwn, Measured
+from accelopt_core.explanation import Explanation
 from accelopt_core.loop.choosing import Turn
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.ports import Choice, TargetInfo
-from accelopt_core.task import Surroundings
+from accelopt_core.task import DEFAULT_LANGUAGE, Surroundings
 from infra.journal import (
     FileLock,
     JournalDamaged,
@@ -99,6 +99,8 @@ class Manifest:
     """Why it stopped, in one line."""
     updated: str = ""
     format: int = 1
+    language: str = DEFAULT_LANGUAGE
+    """That the kernels are written in: `Language.key`."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from accelopt_core.evaluation import Likely, Measured
+from accelopt_core.languages.registry import language_named
 from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
-from nki_sim.machine import machine
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Ranking:
     latency_us: float
     percent_of_peak: float
     engine_percent: dict[str, float]
-    """Of the time, how long each engine and the DMA are busy."""
+    """Of the time, how long each engine, and what moves data, is busy."""
     verified: tuple[str, ...] = ()
     """Names of the shapes at which it was verified; empty: it was only timed."""
     likely: Likely | None = None
@@ -77,14 +77,6 @@ def geometric_mean(values: Iterable[float]) -> float:
     """0.0 for no values at all: there is nothing to be the mean of."""
     logs = [math.log(value) for value in values]
     return math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
-
-
-def peaks_of(machine_name: str) -> str:
-    core = machine(machine_name)
-    return (
-        f"one core's peak: {core.matmul_fp32_flops_per_ns / 1e3:,.2f} TFLOPS of float32 products, "
-        f"{core.vector_pool_ops_per_ns:,.0f} Gop/s elementwise, {core.dma_bytes_per_ns:,.0f} GB/s of DMA"
-    )
 
 
 def ranking_of(result: Measured) -> Ranking:
@@ -146,7 +138,7 @@ def table_of_runs(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Sui
             missing[task] = folder.manifest().reason or "not measured yet" if has_begun(folder) else "not begun"
             continue
         manifest, winner = folder.manifest(), folder.winner()
-        of, peaks = baseline.result, peaks_of(manifest.target.machine)
+        of, peaks = baseline.result, language_named(manifest.language).peaks(manifest.target.machine)
         begin, end = (datetime.fromisoformat(text) for text in (manifest.created, manifest.updated))
         seconds += (end - begin).total_seconds()
         improved = winner is not None and winner.candidate.id != baseline.candidate.id

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from accelopt_core.ports import EvaluationRequest
+from accelopt_core.toolchain import Calibration
 from infra.journal import make_folder, replace_file, utc_now
 from infra.records import BadRecord, from_document, to_document
-from nki_sim.calibration import Calibration
 
 _SIZE_LIMIT_BYTES = 1 << 16
 

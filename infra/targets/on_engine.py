@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo, TargetMisconfigured, TargetUnreachable
-from accelopt_core.toolchain import ToolchainMissing
+from accelopt_core.task import DEFAULT_LANGUAGE
+from accelopt_core.toolchain import Calibration, ToolchainMissing
 from infra.calibration.file import CalibrationOf
+from infra.devices.share import PATIENCE_S, WAIT_VARIABLE
 from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Command, Engine, Placement
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import account_of, open_toolchain
-from infra.neuron.cores import PATIENCE_S, WAIT_VARIABLE
 from infra.targets.metered import WorkClock
 from ka_extensions.plain_text import one_line
-from nki_sim.calibration import Calibration
 
 _DESCRIBE_LIMIT_S = 300.0
 
@@ -33,12 +33,14 @@ class EngineTarget:
         machine: str,
         calibration: Calibration | None = None,
         *,
+        language: str = DEFAULT_LANGUAGE,
         calibration_of: CalibrationOf = lambda machine, installed: None,
         neuron_cores: int = 0,
         groups: int = 1,
         core_wait_s: float = PATIENCE_S,
     ) -> None:
-        """toolchain: `simulator` or `auto`; machine: which is simulated, a device says itself what it is.
+        """toolchain: `simulator` or `auto`, of that language (`Language.key`); machine: which is simulated, a device
+        says itself what it is.
         calibration: what the machine's model is replaced by; calibration_of: finds a device's own, once it has said
         what it is.
         neuron_cores: how many each candidate is evaluated with, of `groups` groups; 0 where none are asked for.
@@ -46,6 +48,7 @@ class EngineTarget:
         """
         self.engine = engine
         self._toolchain = toolchain
+        self._language = language
         self._machine = machine
         self._calibration = calibration
         self._calibration_of = calibration_of
@@ -85,7 +88,9 @@ class EngineTarget:
     def _described_here(self) -> TargetInfo:
         """The simulator is the same wherever this very tree is."""
         try:
-            toolchain = open_toolchain(self._toolchain, machine=self._machine, calibration=self._calibration)
+            toolchain = open_toolchain(
+                self._toolchain, language=self._language, machine=self._machine, calibration=self._calibration
+            )
         except ToolchainMissing as error:
             raise TargetMisconfigured(str(error)) from error
         try:
@@ -95,7 +100,10 @@ class EngineTarget:
 
     def _described_there(self, node: str = "") -> TargetInfo:
         """As a judge says it, which is on a node with devices."""
-        argv = ("-m", "infra.judging.judge", "--describe", "--toolchain", self._toolchain, "--machine", self._machine)
+        argv = (
+            "-m", "infra.judging.judge", "--describe", "--language", self._language, "--toolchain", self._toolchain,
+            "--machine", self._machine,
+        )  # fmt: skip
         done = self.engine.carry_out(
             Command(argv, _DESCRIBE_LIMIT_S), lambda line: None, Placement(node, self._placement.neuron_cores)
         )

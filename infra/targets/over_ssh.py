@@ -26,13 +26,16 @@ from accelopt_core.ports import (
     TargetMisconfigured,
     TargetUnreachable,
 )
+from accelopt_core.task import DEFAULT_LANGUAGE
+from accelopt_core.toolchain import Calibration
 from infra import doctor
 from infra.calibration.file import CalibrationOf
+from infra.devices.share import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.journal import utc_now
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.shipment import files_to_ship
-from infra.neuron.cores import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
+from infra.languages.registry import supported
 from infra.runs.mended_links import MendedLinks
 from infra.ssh.config import SshSettings
 from infra.ssh.host_keys import Terminal
@@ -40,12 +43,6 @@ from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.ssh.runner import JOB_DIR, JobSpec, RemoteJob, RemoteTree, SshRunner
 from infra.ssh.sessions import Sessions
 from infra.ssh.stream import JobRefused
-from nki_sim.calibration import Calibration
-
-NEURON_PYTHONS = ("/opt/aws_neuronx_venv_*/bin/python", "python3")
-"""Where the Neuron DLAMI keeps its virtual environments (AWS Neuron documentation, DLAMI user guide)."""
-NEURON_TOOLS = "/opt/aws/neuron/bin"
-"""neuron-ls, neuron-profile, neuron-explorer; log-ins without a terminal often lack it in PATH."""
 
 KEEP_DAYS = 7.0
 _COLLECTED = ("result.json",)
@@ -66,13 +63,14 @@ class _Station:
 
 
 class SshTarget:
-    """`ubuntu@10.0.0.1` or an alias of ~/.ssh/config; a Trn2, or any machine with `remote_simulator`."""
+    """`ubuntu@10.0.0.1` or an alias of ~/.ssh/config: with a device, or any machine with `remote_simulator`."""
 
     def __init__(
         self,
         destination: str,
         *,
         machine: str,
+        language: str = DEFAULT_LANGUAGE,
         remote_simulator: bool = False,
         remote_python: str | None = None,
         settings: SshSettings | None = None,
@@ -84,12 +82,15 @@ class SshTarget:
         calibration_of: CalibrationOf = lambda machine, installed: None,
     ) -> None:
         """machine: which is simulated there with `remote_simulator`; a device says itself what it is.
+        language: that the kernels are written in (`Language.key`).
         cores: those of the host that may be used, one candidate on each; a simulated one only has to be counted.
         calibration: of the machine that is simulated there; calibration_of: finds a device's own, once it has said what
         it is.
         core_wait_s: how long an evaluation waits there for a core, or for its turn to be timed, while others have it.
         """
         self._toolchain = "simulator" if remote_simulator else "auto"
+        self._language = language
+        self._needs = supported(language).host
         self._machine = machine
         self._calibration = calibration
         self._calibration_of = calibration_of
@@ -147,7 +148,7 @@ class SshTarget:
         return self._runner.clean(owed, remove=remove)
 
     def examine(self) -> doctor.DoctorReport:
-        """What works on that machine, found out there; also where it has no Neuron SDK, if it can simulate at least."""
+        """What works on that machine, found out there; also where it has no SDK, if it can simulate at least."""
         python = self._find_python(sdk=False)
         station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
         answer = self._runner.run(
@@ -269,14 +270,14 @@ class SshTarget:
             return self._station
 
     def _find_python(self, *, sdk: bool) -> str:
-        """sdk: it must have the Neuron SDK; otherwise one that has is preferred where there is one."""
-        candidates = (self._python,) if self._python else NEURON_PYTHONS
+        """sdk: it must have what devices need; otherwise one that has is preferred where there is one."""
+        candidates = (self._python,) if self._python else self._needs.pythons
         needs = [["numpy"], ["ml_dtypes"]]
         simulator = self._toolchain == "simulator"
         try:
             if not simulator:
                 try:
-                    return self._runner.find_python(candidates, needs=[*needs, ["nki", "neuronxcc"]])
+                    return self._runner.find_python(candidates, needs=[*needs, *map(list, self._needs.modules)])
                 except JobRefused as error:
                     if sdk or error.code != "no_python":
                         raise
@@ -287,9 +288,9 @@ class SshTarget:
             remedy = (
                 "install numpy and ml_dtypes there, or name a Python that has them with --remote-python"
                 if simulator
-                else "install the SDK, name its Python with --remote-python, or simulate there: --remote-simulator"
+                else self._needs.remedy
             )
-            what = "Python for the simulator" if simulator else "Neuron SDK"
+            what = "Python for the simulator" if simulator else self._needs.name
             raise TargetMisconfigured(f"no {what} found ({error}); {remedy}") from error
 
     def _ask_judge(self, station: _Station) -> TargetInfo:
@@ -300,6 +301,8 @@ class SshTarget:
                 "-m",
                 "infra.judging.judge",
                 "--describe",
+                "--language",
+                self._language,
                 "--toolchain",
                 self._toolchain,
                 "--machine",
@@ -336,13 +339,13 @@ class SshTarget:
         return {"PYTHONPATH": station.tree.path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
 
     def _share(self, wait_s: float) -> dict[str, str]:
-        """What of the host's cores a judge may take (infra.neuron.cores)."""
+        """What of the host's cores a judge may take (infra.devices.share)."""
         if self._toolchain == "simulator":
             return {}
         return {CORES_VARIABLE: ",".join(map(str, self._cores)), WAIT_VARIABLE: f"{wait_s:g}"}
 
     def _path(self, station: _Station) -> tuple[str, ...]:
-        return (posixpath.dirname(station.python), NEURON_TOOLS)
+        return tuple(filter(None, (posixpath.dirname(station.python), self._needs.tools)))
 
     # --- one evaluation -------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from accelopt_core.catalogue.explaining import Answer, ExplainedGap, Explanation, Verdict, details, heading, reasons
 from accelopt_core.evaluation import Measured, explain
+from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict, details, heading, reasons
 from infra.terminal.started_as import started_as
 from infra.terminal.wording import latency, one_line
 

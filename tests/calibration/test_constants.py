@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accelopt_core.judging.closeness import relative_l2
-from accelopt_core.judging.static_checks import dialect, forbidden
+from accelopt_core.languages.nki.static_checks import dialect, forbidden
 from infra.calibration.constants import CONSTANTS, NOT_MEASURED, Constant, in_order_of_worth, kernels_of
 from infra.calibration.kernel import TOLERANCE, CalibrationKernel
 from nki_sim.calibration import constant_of

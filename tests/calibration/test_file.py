@@ -12,10 +12,11 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Installed, Measured
-from accelopt_core.machine_facts import machine_facts
+from accelopt_core.languages.nki.calibration import from_json
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import Task
-from accelopt_core.toolchain import ToolchainMissing
+from accelopt_core.toolchain import Calibration, ToolchainMissing
 from infra.calibration.constants import CONSTANTS
 from infra.calibration.file import (
     BadCalibration,
@@ -28,14 +29,14 @@ from infra.calibration.file import (
     save,
 )
 from infra.judging import wire
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.prediction.predictor import Predictor
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.ssh.job_records import request_key
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
-from nki_sim.calibration import Calibration, calibrated_machine, constant_of, from_json
+from nki_sim.calibration import calibrated_machine, constant_of
 from nki_sim.machine import TRN1, TRN2
 from tests.calibration.devices import INSTALLED
 from tests.e2e.run import orchestrate
@@ -238,7 +239,7 @@ def test_a_device_is_judged_by_its_own_constants_and_by_no_others(tmp_path: Path
     installation = PretendSdk(tmp_path, site=SIMULATED).installation
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=installation, calibration=SLOWER)
     toolchain.close()
-    assert toolchain.machine.dma_software_issue_ns == ISSUE_NS
+    assert toolchain.model.dma_software_issue_ns == ISSUE_NS
     assert toolchain.installed == Installed("2.32", "nki 0.6.1+simulated", "trn2.3xlarge")
     with pytest.raises(ToolchainMissing, match="does not fit this device"):
         open_neuron_toolchain(

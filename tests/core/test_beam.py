@@ -11,6 +11,7 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Plan
 from accelopt_core.evaluation import Bottleneck, Evaluation
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.lane import MOST_LANES, lane_names
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.ports import EvaluationRequest, Progress
@@ -58,7 +59,7 @@ class BeamScript(Script):
 
     def go(self, settings: LoopSettings, past: Past | None = None) -> RunResult:
         proposer = Proposer("script", self, self, self, self)
-        return Loop(TASK, "k", self, proposer, self, self, self, settings, lambda: False, past).run()
+        return Loop(TASK, "k", self, proposer, self, self, self, settings, lambda: False, past, language=NKI).run()
 
     def started_from(self, number: int) -> list[str]:
         return [context.parent.source for context in self.contexts if context.round == number]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from accelopt_core.evaluation import Bounds, Gap
-from accelopt_core.judging.bounds import bounds, bounds_for, gaps_for
+from accelopt_core.judging.bounds import bounds_for
+from accelopt_core.languages.nki.gaps import gaps_for
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts
 from benchmarks import calibration_kernels as kernels
@@ -13,6 +15,7 @@ from nki_sim.machine import TRN2
 from nki_sim.profile import Measurement, measure
 
 MATMUL = Work(matmul_flops=515_396_075_520, vector_ops=0, hbm_bytes=536_870_912)  # NKIBench M4096 K5120 N12288
+CORE = NeuronCores(TRN2)
 SILU = Work(matmul_flops=0, vector_ops=3 * 4096 * 7168, hbm_bytes=2 * 4 * 4096 * 7168)
 
 
@@ -46,22 +49,22 @@ def facts(measured: Measurement) -> Facts:
 def test_the_peak_is_the_slowest_kind_of_work_at_its_own_rate(
     work: Work, precision: PrecisionPolicy, peak_us: float, limiter: str
 ) -> None:
-    bound = bounds(work, TRN2, precision)
+    bound = CORE.bounds(work, precision)
     assert bound.peak_us == pytest.approx(peak_us, rel=1e-6)
     assert bound.limiter == limiter
 
 
 def test_declared_work_wins_and_counted_work_says_that_it_is_counted() -> None:
     counted = Facts(fields={}, matmul_flops=1, vector_ops=2, hbm_bytes=3)
-    assert bounds_for(task(SILU), counted, TRN2).source == "declared"
-    derived = bounds_for(task(None), counted, TRN2)
+    assert bounds_for(task(SILU), counted, CORE).source == "declared"
+    derived = bounds_for(task(None), counted, CORE)
     assert derived.source == "trace"
     assert derived.memory_us == pytest.approx(3 / 435.2e3)
 
 
 def test_without_any_work_the_task_is_named() -> None:
     with pytest.raises(ValueError, match="example declares no work.*matmul_flops"):
-        bounds_for(task(None), Facts(fields={}), TRN2)
+        bounds_for(task(None), Facts(fields={}), CORE)
 
 
 # --- gaps -----------------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ def test_without_any_work_the_task_is_named() -> None:
 
 def gaps(measured: Measurement, work: Work) -> dict[str, Gap]:
     known = facts(measured)
-    found = gaps_for(known, bounds_for(task(work), known, TRN2), measured.latency_us, TRN2)
+    found = gaps_for(known, bounds_for(task(work), known, CORE), measured.latency_us, CORE)
     assert [gap.cost_us for gap in found] == sorted((gap.cost_us for gap in found), reverse=True)
     for gap in found:
         assert 0 < gap.cost_us <= measured.latency_us
@@ -121,7 +124,7 @@ def test_each_inefficiency_of_a_profile_has_its_gap(changed: dict[str, float], n
         **changed,
     }
     bound = Bounds(100.0, 5.0, 10e6 / 435.2e3, "declared")
-    found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), bound, 200.0, TRN2)}
+    found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), bound, 200.0, CORE)}
     assert name in found
     assert found[name].cost_us > 1
 
@@ -131,7 +134,7 @@ IDLE = ("start-up before the busiest engine", "tail after the busiest engine", "
 
 def test_idle_time_is_told_apart_by_where_it_lies() -> None:
     fields = {"tensor_engine_active_time": 60e-6, "tensor_begin_time": 10e-6, "tensor_end_time": 95e-6}
-    found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), Bounds(60.0, 0, 0, "declared"), 100.0, TRN2)}
+    found = {gap.name: gap for gap in gaps_for(Facts(fields=fields), Bounds(60.0, 0, 0, "declared"), 100.0, CORE)}
     stays = TRN2.dma_latency_ns / 1e3  # of the first load, and of the last store
     costs = {name: pytest.approx(us) for name, us in zip(IDLE, (10 - stays, 5 - stays, 25))}
     assert {name: gap.cost_us for name, gap in found.items()} == costs
@@ -148,8 +151,8 @@ def test_the_ends_of_a_simulated_run_are_priced() -> None:
 def test_what_is_hidden_behind_the_busiest_engine_costs_nothing() -> None:
     fields = {"tensor_engine_active_time": 100e-6, "hbm_read_bytes": 20e6, "hbm_write_bytes": 0.0}
     bound = Bounds(100.0, 0.0, 1.0, "declared")
-    assert gaps_for(Facts(fields=fields), bound, 100.0, TRN2) == ()
+    assert gaps_for(Facts(fields=fields), bound, 100.0, CORE) == ()
 
 
 def test_a_profile_without_known_fields_gives_no_gaps() -> None:
-    assert gaps_for(Facts(fields={"total_time": 1e-4}), Bounds(1, 1, 1, "declared"), 100.0, TRN2) == ()
+    assert gaps_for(Facts(fields={"total_time": 1e-4}), Bounds(1, 1, 1, "declared"), 100.0, CORE) == ()

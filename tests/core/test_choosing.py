@@ -12,6 +12,7 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.evaluation import Bottleneck, Bounds, Evaluation, Measured, Profile
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.choosing import Contender, TakingTurns, Turn, pulls_of
 from accelopt_core.loop.events import Ending, Event
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
@@ -154,7 +155,9 @@ class Stage:
             self.told.append, self.said.append, self.patience,
         )  # fmt: skip
         wanted = replace(LoopSettings(rounds=rounds, patience=self.patience, model_failures=4), **settings)
-        return Loop(TASK, "kernel = 1e6", self, turns.together(), self, self, self, wanted, lambda: False, past).run()
+        return Loop(
+            TASK, "kernel = 1e6", self, turns.together(), self, self, self, wanted, lambda: False, past, language=NKI
+        ).run()
 
     @property
     def turns(self) -> list[str]:

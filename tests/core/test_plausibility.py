@@ -9,9 +9,10 @@ import pytest
 
 from accelopt_core.judging.plausibility import contradiction, first_changed, needed_flops, one_value, same_bits
 from accelopt_core.judging.verification import Reference, argument_specs
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from accelopt_core.toolchain import Facts, Traced
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 from nki_sim.machine import TRN2
 from tests.redteam.test_shortcuts import TILINGS
@@ -19,6 +20,7 @@ from tests.redteam.test_shortcuts import TILINGS
 MATMUL = Work(matmul_flops=2 * 4096**3, vector_ops=0, hbm_bytes=3 * 4 * 4096**2)
 """1748 µs at 78.6 TFLOP/s, and 463 µs at 435 GB/s."""
 HONEST_US = 9000.0
+CORE = NeuronCores(TRN2)
 
 
 def task(work: Work | None, precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL) -> Task:
@@ -27,7 +29,7 @@ def task(work: Work | None, precision: PrecisionPolicy = PrecisionPolicy.FLOAT32
 
 def found(facts: Facts, *, us: float = HONEST_US, work: Work | None = MATMUL, traced: int | None = None) -> str:
     seen = None if traced is None else Traced(traced, ())
-    return contradiction(task(work), facts, seen, us, TRN2) or ""
+    return contradiction(task(work), facts, seen, us, CORE) or ""
 
 
 BUSY = {"total_time": 1e-3, "tensor_engine_active_time": 9e-4, "dma_active_time": 1e-3}
@@ -73,8 +75,8 @@ def test_products_without_effect_are_not_asked_for() -> None:
 
 def test_a_narrower_policy_has_the_faster_rate_for_its_bound() -> None:
     us, flops = 1200.0, Traced(2 * 4096**3, ())
-    assert contradiction(task(MATMUL, PrecisionPolicy.BF16_ALLOWED), Facts({}), flops, us, TRN2) is not None
-    assert contradiction(task(MATMUL, PrecisionPolicy.FP8_ALLOWED), Facts({}), flops, us, TRN2) is None
+    assert contradiction(task(MATMUL, PrecisionPolicy.BF16_ALLOWED), Facts({}), flops, us, CORE) is not None
+    assert contradiction(task(MATMUL, PrecisionPolicy.FP8_ALLOWED), Facts({}), flops, us, CORE) is None
 
 
 @pytest.mark.parametrize("name", sorted(TILINGS))
@@ -92,7 +94,7 @@ def test_every_shipped_kernel_is_plausible_as_a_device_would_report_it(name: str
     reported = replace(facts, counted_flops=int(facts.fields["hardware_flops"]), resource_bound_us=None)
     traced = Traced(artifact.measurement.matmul_flops, ())
     only = replace(seed.task(), presets=(small,))
-    assert contradiction(only, reported, traced, artifact.measurement.latency_us, TRN2) is None
+    assert contradiction(only, reported, traced, artifact.measurement.latency_us, CORE) is None
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from accelopt_core.evaluation import (
     Step,
 )
 from accelopt_core.judging.correctness import draws_at_a_gate
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.events import BASELINE_ROUND, Ending, Event, Notice, PlanMade, RoundEnded, StepBegan
 from accelopt_core.loop.known_programs import known_programs
 from accelopt_core.loop.rounds import BaselineRejected, Loop, LoopSettings, Past, RunResult, more_at_the_gates
@@ -197,7 +198,9 @@ class Script:
     def run(self, past: Past | None = None, **settings: object) -> RunResult:
         proposer = Proposer("script", self, self, self, self)
         wanted = replace(LoopSettings(rounds=1), **settings)
-        return Loop(TASK, "kernel = 0", self, proposer, self, self, self, wanted, lambda: self.interrupted, past).run()
+        return Loop(
+            TASK, "kernel = 0", self, proposer, self, self, self, wanted, lambda: self.interrupted, past, language=NKI
+        ).run()
 
     def steps(self, round: int) -> list[Step]:
         return [e.step for e in self.events if isinstance(e, StepBegan) and e.round == round]

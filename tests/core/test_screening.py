@@ -11,6 +11,7 @@ import pytest
 
 from accelopt_core.candidate import Plan
 from accelopt_core.evaluation import Bottleneck, Crashed, Evaluation, Predicted, Step
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past, RunResult
 from accelopt_core.loop.screening import Guide, may_be_best
 from accelopt_core.ports import EvaluationRequest, Progress, TargetUnreachable
@@ -86,7 +87,9 @@ class Kernels(Script):
     def go(self, past: Past | None = None, **settings: Any) -> RunResult:
         proposer = Proposer("script", self, self, self, self)
         wanted = replace(LoopSettings(rounds=1, patience=99), **settings)
-        loop = Loop(TASK, "k", self, proposer, self, self, self, wanted, lambda: False, past, guide=self.guide)
+        loop = Loop(
+            TASK, "k", self, proposer, self, self, self, wanted, lambda: False, past, guide=self.guide, language=NKI
+        )
         return loop.run()
 
 

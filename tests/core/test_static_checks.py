@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accelopt_core.judging.static_checks import RULES, dialect, forbidden, lines_with_code
+from accelopt_core.languages.nki.static_checks import RULES, dialect, forbidden
+from accelopt_core.languages.python_rules import lines_with_code
 from infra.tasks.seed_index import seed_index
 from tests.e2e import kernels
 

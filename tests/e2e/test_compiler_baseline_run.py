@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from infra.neuron.leases import FOLDER_VARIABLE
+from infra.devices.leases import FOLDER_VARIABLE
 from tests.calibration.pretend_host import PretendHost
 from tests.infra.test_documents import checked
 from tests.ssh.server import make_sshd

@@ -21,12 +21,12 @@ from accelopt_core.task import ShapePreset, Task
 from infra import command_line
 from infra.assembly import rounds, run
 from infra.assembly.targets import residuals_of
-from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.leases import FOLDER_VARIABLE
+from infra.devices.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.prediction.predictor import Predictor
 from infra.runs.event_log import Observers
 from infra.runs.run_folder import RunFolder
+from infra.simulator.toolchain import traced_on_simulator
 from infra.terminal import report
 from ka_extensions.outcome import Outcome
 from nki_sim import ties

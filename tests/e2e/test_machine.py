@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from accelopt_core.evaluation import Measured, microseconds
-from accelopt_core.judging.bounds import bounds
+from accelopt_core.evaluation import Bounds, Measured, microseconds
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
 from accelopt_core.task import PrecisionPolicy
 from infra import command_line
 from infra.assembly import run
-from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.leases import FOLDER_VARIABLE
+from infra.devices.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.prediction.predictor import Predictor
 from infra.runs.run_folder import RunFolder
+from infra.simulator.toolchain import traced_on_simulator
 from infra.tasks.seed_index import load_seed
-from nki_sim.machine import TRN1, TRN2
+from nki_sim.machine import TRN1, TRN2, Machine
 from tests.e2e.run import orchestrate
 from tests.e2e.test_model_run import LESSON, PLAN, SECRET
 from tests.infra.test_kernel_wrapper import PretendDevice
@@ -38,6 +38,12 @@ ROUND = ("--task", TASK, "--preset", PRESET, "--rounds", "1", "--max-repairs", "
 _ROW = re.compile(r"^\| ([a-z-]+) \| (\S+) \| .* \| ([\d.,]+) µs \|$", re.M)
 
 
+def bound_on(core: Machine) -> Bounds:
+    work = small().full.work
+    assert work is not None
+    return NeuronCores(core).bounds(work, PrecisionPolicy.FLOAT32_FAITHFUL)
+
+
 def reads_of(requests: list[SeenRequest], machine: str) -> None:
     """The prompts of planner and executor are of that machine, from its name to the prices of the menu."""
     planner, executor = requests[0], requests[1]
@@ -47,8 +53,8 @@ def reads_of(requests: list[SeenRequest], machine: str) -> None:
         assert f"{TRN1.sbuf_partition_bytes} usable bytes" in request.system
         assert TRN1.calibration in request.system
     prompt = planner.last_user_message
-    bound = bounds(small().full.work, TRN1, PrecisionPolicy.FLOAT32_FAITHFUL)
-    of_trn2 = bounds(small().full.work, TRN2, PrecisionPolicy.FLOAT32_FAITHFUL)
+    bound = bound_on(TRN1)
+    of_trn2 = bound_on(TRN2)
     assert f"memory {microseconds(bound.memory_us)};" in prompt
     assert microseconds(bound.memory_us) != microseconds(of_trn2.memory_us)
     prices = menu_of(prompt)
@@ -100,7 +106,7 @@ def test_a_simulated_trn1_is_read_of_as_trn1_and_said_not_to_be_calibrated(tmp_p
         reads_of(server.requests, "trn1")
     baseline = RunFolder(ran.folder).baseline()
     assert baseline is not None and "simulated trn1, uncalibrated" in baseline.result.machine
-    assert baseline.result.profile.bounds == bounds(small().full.work, TRN1, PrecisionPolicy.FLOAT32_FAITHFUL)
+    assert baseline.result.profile.bounds == bound_on(TRN1)
     assert RunFolder(ran.folder).manifest().target.machine == "trn1"
     assert TRN1.calibration in ran.output and "uncalibrated simulated" in ran.output
     lines = [line for line in ran.output.splitlines() if " µs" in line and "simulated" in line]
@@ -130,4 +136,4 @@ def test_a_host_that_reports_trn1_is_read_of_as_trn1(tmp_path: Path, monkeypatch
     assert done.settings.target.machine == "trn2", "what would be simulated is another matter"
     assert done.folder.manifest().target.machine == "trn1"
     assert isinstance(done.result.baseline, Measured) and done.result.baseline.caveat == ""
-    assert done.result.baseline.profile.bounds == bounds(small().full.work, TRN1, PrecisionPolicy.FLOAT32_FAITHFUL)
+    assert done.result.baseline.profile.bounds == bound_on(TRN1)

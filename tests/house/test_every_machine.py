@@ -15,17 +15,21 @@ import numpy as np
 import pytest
 
 import nki_sim
-from accelopt_core.judging.bounds import bounds, bounds_for, gaps_for
-from accelopt_core.machine_facts import machine_facts
-from accelopt_core.model.prompting import PROMPTS, Dialect, render
+from accelopt_core.judging.bounds import bounds_for
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.gaps import gaps_for
+from accelopt_core.languages.nki.machine_facts import machine_facts
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
+from accelopt_core.model.prompting import PROMPTS, render
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
 from infra import command_line
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
+from infra.devices.leases import FOLDER_VARIABLE
+from infra.devices.share import CORES_VARIABLE
 from infra.judging.toolchains import open_toolchain
-from infra.neuron.cores import CORES_VARIABLE, RUNTIME_VARIABLE, share_of_this_host
+from infra.neuron.cores import RUNTIME_VARIABLE, share_of_this_host
 from infra.neuron.known_kernel import KNOWN_ARGUMENTS, KNOWN_KERNEL
-from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from nki_sim import machine as table
 from nki_sim.isa.generations import SINCE
 from nki_sim.machine import MACHINES, TARGETS, TRN2, Confidence, Machine, first_with
@@ -131,7 +135,7 @@ def test_the_command_line_offers_it(core: Machine, tmp_path: Path) -> None:
 
 def check_what_models_read(core: Machine) -> None:
     """Of this machine and of no other, except where its numbers come from and since when something is there."""
-    texts = [render(system, machine=machine_facts(core), dialect=Dialect(), sweeps=False) for system in SYSTEMS]
+    texts = [render("nki", system, machine=machine_facts(core), dialect=Dialect(), sweeps=False) for system in SYSTEMS]
     assert all(core.product in text and "{{" not in text for text in texts)
     texts += [api_reference(KNOWN_KERNEL, core.name), instruction_list(core.name)]
     said = "\n".join(line for text in texts for line in text.splitlines() if "get_nc_version" not in line)
@@ -161,7 +165,7 @@ def check_an_instance_of_it_is_recognised(core: Machine, folder: Path) -> None:
     product.write_text(f"{core.name}.48xlarge\n")
     toolchain = open_neuron_toolchain(traced_on_simulator, installation=sdk.installation)
     toolchain.close()
-    assert toolchain.machine is core and toolchain.caveat == ""
+    assert toolchain.machine == NeuronCores(core) and toolchain.caveat == ""
 
 
 @EVERY
@@ -190,10 +194,14 @@ def check_a_kernel_is_timed(core: Machine) -> None:
 
 def check_a_kernel_is_judged(core: Machine) -> None:
     """Traced, checked, run, costed, scheduled, held against bounds, and its gaps priced: as a judge does it."""
-    toolchain = open_toolchain("simulator", machine=core.name)
+    toolchain = open_toolchain("simulator", language="nki", machine=core.name)
     assert isinstance(toolchain, SimulatorToolchain)
     try:
-        assert toolchain.machine is core and core.name in toolchain.name and core.name in toolchain.fingerprint
+        assert (
+            toolchain.machine == NeuronCores(core)
+            and core.name in toolchain.name
+            and core.name in toolchain.fingerprint
+        )
         assert toolchain.caveat == ("" if core.calibrated else core.calibration)
         artifact = toolchain.compile(KNOWN_KERNEL, KNOWN_ARGUMENTS, 120)
         lhs_t, rhs = (np.full(argument.shape, 0.5, np.float32) for argument in KNOWN_ARGUMENTS)
@@ -204,10 +212,10 @@ def check_a_kernel_is_judged(core: Machine) -> None:
     finally:
         toolchain.close()
     task = Task("t", "", (ShapePreset("full", (("M", 256),)),))
-    bound = bounds_for(task, facts, core)
+    bound = bounds_for(task, facts, NeuronCores(core))
     assert 0 < bound.floor_us <= bound.peak_us
     assert facts.resource_bound_us is not None and bound.memory_us <= facts.resource_bound_us <= latency_us
-    gaps = gaps_for(facts, bound, latency_us, core)
+    gaps = gaps_for(facts, bound, latency_us, NeuronCores(core))
     assert gaps and all(0 < gap.cost_us < latency_us for gap in gaps)
 
 
@@ -220,7 +228,7 @@ def test_a_kernel_is_judged_on_it(core: Machine) -> None:
 @EVERY
 def test_its_peaks_can_be_computed_under_every_precision(core: Machine) -> None:
     work = Work(matmul_flops=10**12, vector_ops=10**6, hbm_bytes=10**6)
-    narrower = [bounds(work, core, policy).peak_us for policy in PrecisionPolicy]
+    narrower = [NeuronCores(core).bounds(work, policy).peak_us for policy in PrecisionPolicy]
     assert narrower == sorted(narrower, reverse=True) and narrower[-1] > 0
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from infra.judging.simulator_toolchain import traced_on_simulator
+from infra.devices.leases import FOLDER_VARIABLE
 from infra.neuron import neff_worker
-from infra.neuron.leases import FOLDER_VARIABLE
 from infra.neuron.routes import LNC, ROUTES, SDK_OF_NKI, Route
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from nki_sim.lint import VERSIONS
 from nki_sim.machine import MACHINES
 from tests.house.structure import ROOT

@@ -13,15 +13,18 @@ ORDER = (
     ("ka_extensions", "nki_sim"),
     # what is optimised: types, then what is made of them
     ("accelopt_core.evaluation", "accelopt_core.task"),
-    ("accelopt_core.candidate", "accelopt_core.toolchain", "accelopt_core.machine_facts"),
-    ("accelopt_core.optimization_memory", "accelopt_core.kernel_wrapper"),
+    ("accelopt_core.candidate", "accelopt_core.language", "accelopt_core.explanation"),
+    ("accelopt_core.toolchain",),
+    ("accelopt_core.optimization_memory", "accelopt_core.languages"),
     ("accelopt_core.proposer", "accelopt_core.ports"),
     ("accelopt_core.learning", "accelopt_core.judging", "accelopt_core.transforms"),
     ("accelopt_core.model", "accelopt_core.loop", "accelopt_core.dispatch"),
     ("accelopt_core.catalogue",),
     # the outside world
     ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
-    ("infra.records", "infra.neuron", "infra.tasks", "infra.llm"),
+    ("infra.records", "infra.devices", "infra.tasks", "infra.llm", "infra.simulator"),
+    ("infra.neuron",),
+    ("infra.languages",),
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor", "infra.model_benchmark"),
     ("infra.engines", "infra.e2e_benchmark"),
@@ -62,7 +65,10 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 ROUND_KNOWS = ("accelopt_core.loop", "accelopt_core.model", "accelopt_core.learning")
-UNKNOWN_TO_ROUND = ("accelopt_core.transforms", "accelopt_core.catalogue", "accelopt_core.judging", "nki_sim", "infra")
+UNKNOWN_TO_ROUND = (
+    "accelopt_core.transforms", "accelopt_core.catalogue", "accelopt_core.judging", "accelopt_core.languages",
+    "nki_sim", "infra",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROUND_KNOWS)
@@ -77,15 +83,35 @@ def test_the_loop_and_the_model_know_no_transform_no_judge_and_no_simulator(name
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_judge_knows_the_simulator_by_its_toolchain_and_reads_kernels_as_the_linter_does() -> None:
+NEUTRAL = (
+    "accelopt_core.loop", "accelopt_core.model", "accelopt_core.judging", "accelopt_core.learning", "infra.judging",
+    "infra.runs", "infra.targets", "infra.devices", "infra.engines", "infra.ssh", "ka_extensions",
+)  # fmt: skip
+"""Rooms that know of languages what the ports say (`accelopt_core/language.py`, `toolchain.py`), and no more."""
+OF_ONE_LANGUAGE = (
+    "accelopt_core.languages.nki", "accelopt_core.languages.triton", "accelopt_core.transforms",
+    "accelopt_core.catalogue", "accelopt_core.dispatch.joining", "nki_sim", "infra.simulator", "infra.neuron",
+    "infra.triton", "infra.languages.nki", "infra.languages.triton",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_the_loop_the_judge_and_the_targets_import_no_language(name: str) -> None:
     wrong = [
         f"{module} imports {other}"
         for module in modules()
-        if module.startswith("accelopt_core.judging")
+        if module.startswith(name)
         for other in imports(module)
-        if other.startswith("nki_sim") and not other.startswith("nki_sim.lint")
+        if other.startswith(OF_ONE_LANGUAGE)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["accelopt_core.language", "accelopt_core.toolchain", "accelopt_core.ports",
+                                  "accelopt_core.proposer", "accelopt_core.task", "accelopt_core.candidate",
+                                  "accelopt_core.evaluation", "accelopt_core.optimization_memory"])  # fmt: skip
+def test_the_types_that_all_share_import_no_language(name: str) -> None:
+    assert not [other for other in imports(name) if other.startswith(("accelopt_core.languages", *OF_ONE_LANGUAGE))]
 
 
 def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> None:

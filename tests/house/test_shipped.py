@@ -59,7 +59,7 @@ def test_every_file_of_the_shipment_loads_with_what_a_host_has(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "module", ["infra.judging.judge", "infra.judging.trace_worker", "infra.judging.trace_server", "infra.doctor"]
+    "module", ["infra.judging.judge", "infra.simulator.trace_worker", "infra.simulator.trace_server", "infra.doctor"]
 )
 def test_what_a_host_starts_by_name_loads_by_itself(module: str) -> None:
     done = subprocess.run([sys.executable, "-I", "-c", LOAD, str(ROOT), module], capture_output=True, text=True)

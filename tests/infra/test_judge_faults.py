@@ -15,7 +15,7 @@ from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetMisco
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import CompileError, TensorArgument, ToolchainMissing
 from infra.engines import processes
-from infra.judging import simulator_toolchain
+from infra.simulator import toolchain as simulator_toolchain
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 

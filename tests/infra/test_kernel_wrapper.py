@@ -22,12 +22,12 @@ from accelopt_core.evaluation import (
 )
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
-from accelopt_core.kernel_wrapper import kernel_result
+from accelopt_core.languages.nki.kernel_wrapper import kernel_result
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Progress, Target, TargetInfo
-from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.leases import FOLDER_VARIABLE
+from infra.devices.leases import FOLDER_VARIABLE
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
 from infra.nki_kernel import NKIKernel
+from infra.simulator.toolchain import traced_on_simulator
 from infra.targets.over_ssh import SshTarget
 from infra.tasks.seed_index import TaskNotFound
 from tests.e2e import kernels

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import sys
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from accelopt_core.toolchain import TensorArgument
 toolchain = SimulatorToolchain("trn2")
 arguments = (TensorArgument((128, 256), "float32"), TensorArgument((128, 256), "float32"))

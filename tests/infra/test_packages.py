@@ -10,16 +10,16 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Measured
-from accelopt_core.judging.static_checks import forbidden
+from accelopt_core.languages.nki.static_checks import forbidden
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Surroundings, Task
 from accelopt_core.toolchain import CompileError, ConstantArgument, DtypeArgument, TensorArgument
 from accelopt_core.transforms.base import AnalysisContext, NotAKernel, parse_kernel
 from accelopt_core.transforms.retile import Retile
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import open_neuron_toolchain
 from infra.nki_kernel import NKIKernel
 from infra.prediction.predictor import Predictor
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.targets.local import LocalTarget
 from infra.tasks.reference_reader import TaskInvalid
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW

@@ -24,11 +24,11 @@ from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan, St
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
 from accelopt_core.task import ALONE, ShapePreset, Task
 from accelopt_core.toolchain import TensorArgument
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import ROWS_AT_ONCE, Predictor
 from infra.prediction.progress import PlanningWatch
 from infra.prediction.timelines import SLICES, NoTimeline
 from infra.prediction.worker import Prices
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from infra.terminal.plain_progress import PlainProgress

@@ -15,10 +15,11 @@ from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset
 from infra.engines.local import LocalEngine
-from infra.judging import simulator_toolchain, wire
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.judging import wire
 from infra.records import to_document
 from infra.runs.evaluations import evaluation_from
+from infra.simulator import toolchain as simulator_toolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from infra.terminal import wording

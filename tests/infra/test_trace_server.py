@@ -14,9 +14,9 @@ import pytest
 from accelopt_core.judging import orphans
 from accelopt_core.toolchain import ArgumentSpec, CompileError, StepTimeout, TensorArgument
 from infra.isolation import namespaces, sandbox
-from infra.judging import trace_worker
-from infra.judging.simulator_toolchain import SimulatorToolchain
-from infra.judging.trace_server import Forked
+from infra.simulator import trace_worker
+from infra.simulator.toolchain import SimulatorToolchain
+from infra.simulator.trace_server import Forked
 from nki_sim.program_file import dumps
 from tests.processes import eventually
 

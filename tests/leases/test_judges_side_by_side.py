@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import TensorArgument
-from infra.judging.simulator_toolchain import traced_on_simulator
-from infra.neuron.cores import CORES_VARIABLE, RUNTIME_VARIABLE
-from infra.neuron.leases import FOLDER_VARIABLE, LeaseUnavailable
+from infra.devices.leases import FOLDER_VARIABLE, LeaseUnavailable
+from infra.devices.share import CORES_VARIABLE
+from infra.neuron.cores import RUNTIME_VARIABLE
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from tests.toolchains.pretend_sdk import PretendSdk
 
 SOURCE = "import nki\nimport nki.language as nl\n\n@nki.jit\ndef kernel(a, b):\n    return nl.subtract(a, b)\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.neuron.leases import LEASE_S, LeaseFolder, LeaseUnavailable
+from infra.devices.leases import LEASE_S, LeaseFolder, LeaseUnavailable
 from tests.ssh.server import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the device and its driver are Linux only")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from accelopt_core.candidate import Candidate, Plan
 from accelopt_core.evaluation import Bottleneck, Bounds, Gap, HotLine, Measured, Profile
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import RoundContext
 from accelopt_core.task import ShapePreset, Task
@@ -132,6 +133,7 @@ def context(**changes: object) -> RoundContext:
         best=PARENT,
         best_result=measured(400.0),
         baseline_us=800.0,
+        language=NKI,
         history=history,
         reflexions=(
             Reflexion(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from accelopt_core.candidate import Attempt, source_hash
-from accelopt_core.learning.operators import kernel_operators
+from accelopt_core.languages.nki.operators import kernel_operators
 from accelopt_core.model.extraction import check_kernel, extract_kernel
 from accelopt_core.proposer import UnusableReply
 from ka_extensions.outcome import Outcome

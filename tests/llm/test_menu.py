@@ -14,8 +14,10 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.menu import CatalogueMenu
-from accelopt_core.evaluation import Cause, Gap
-from accelopt_core.machine_facts import machine_facts
+from accelopt_core.evaluation import Gap
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.gaps import Cause
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import Role
@@ -55,7 +57,12 @@ def stage(script: Script, menu: CatalogueMenu | None) -> Iterator[tuple[Proposer
         today = lambda: datetime.date(2026, 3, 1)  # noqa: E731  # a clock, not a function worth a name
         yield (
             proposer_from_model(
-                {role: model for role in Role}, lambda source, also: "API", "", PromptSettings(TRN2_FACTS), today, menu
+                {role: model for role in Role},
+                lambda source, also: "API",
+                "",
+                PromptSettings("nki", TRN2_FACTS, Dialect()),
+                today,
+                menu,
             ),
             server.requests,
         )

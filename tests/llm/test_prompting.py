@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,6 @@ import pytest
 import accelopt_core.model.prompting as prompting
 from accelopt_core.evaluation import (
     Bounds,
-    Cause,
     Gap,
     HotLine,
     Idle,
@@ -23,13 +23,14 @@ from accelopt_core.evaluation import (
     microseconds,
 )
 from accelopt_core.judging.quoting import quoting
-from accelopt_core.machine_facts import machine_facts
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.gaps import Cause
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.model.executor import executor_prompt
 from accelopt_core.model.planner import followed, labelled, planner_prompt
 from accelopt_core.model.prompting import (
     PROMPTS,
     Detail,
-    Dialect,
     brief,
     engine_times,
     numbered,
@@ -67,10 +68,9 @@ def test_the_version_changes_with_any_text(tmp_path: Path, monkeypatch: pytest.M
         return prompts_version.__wrapped__()
 
     before = version_of(PROMPTS)
-    for path in PROMPTS.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(PROMPTS, tmp_path, dirs_exist_ok=True)
     assert version_of(tmp_path) == before
-    with (tmp_path / "machine.j2").open("a") as file:
+    with (tmp_path / "nki/machine.j2").open("a") as file:
         file.write(" ")
     assert version_of(tmp_path) != before
     monkeypatch.undo()
@@ -88,12 +88,12 @@ def test_a_missing_prompt_folder_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_name_that_nobody_gave_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
-        render("planner_system.j2")
+        render("nki", "planner_system.j2")
 
 
 @pytest.mark.parametrize("template", SYSTEMS)
 def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
-    text = render(template, machine=replace(TRN2, name="Imaginium9"), dialect=Dialect(), sweeps=False)
+    text = render("nki", template, machine=replace(TRN2, name="Imaginium9"), dialect=Dialect(), sweeps=False)
     assert "Imaginium9" in text and "{{" not in text and "{%" not in text
 
 
@@ -106,13 +106,13 @@ def test_system_texts_render_from_machine_facts_alone(template: str) -> None:
 def test_an_executor_is_asked_for_what_is_valid_in_the_targets_version(
     dialect: Dialect, there: list[str], not_there: list[str]
 ) -> None:
-    text = render("executor_system.j2", machine=TRN2, dialect=dialect, sweeps=False)
+    text = render("nki", "executor_system.j2", machine=TRN2, dialect=dialect, sweeps=False)
     assert [part for part in there if part not in text] == []
     assert [part for part in not_there if part in text] == []
 
 
 def test_the_shared_text_teaches_the_machine_in_its_own_numbers() -> None:
-    text = render("planner_system.j2", machine=replace(TRN2, psum_banks=77, dma_full_row_bytes=8191))
+    text = render("nki", "planner_system.j2", machine=replace(TRN2, psum_banks=77, dma_full_row_bytes=8191))
     assert "77 banks" in text and "8191 bytes saturates" in text
     for subject in ("Tensor engine", "Vector engine", "Scalar engine", "GpSimd engine", "Sync engine", "stationary",
                     "memory-bound", "compute-bound", "underutilized", "nc_transpose", "throttles"):  # fmt: skip
@@ -130,7 +130,9 @@ def test_the_numbers_come_from_the_machine_table() -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_machine_can_be_taught(name: str) -> None:
-    assert machine_facts(MACHINES[name]).name in render("planner_system.j2", machine=machine_facts(MACHINES[name]))
+    assert machine_facts(MACHINES[name]).name in render(
+        "nki", "planner_system.j2", machine=machine_facts(MACHINES[name])
+    )
 
 
 def test_bounds_from_a_trace_are_not_called_absolute() -> None:
@@ -191,13 +193,13 @@ def test_a_hot_line_within_a_longer_statement_is_quoted_whole() -> None:
 
 
 def test_profile_fields_come_in_listed_order_with_units() -> None:
-    shown = [(field.name, field.text) for field in profile_fields(PROFILE, 10)]
+    shown = [(field.name, field.text) for field in profile_fields("nki", PROFILE, 10)]
     assert shown == [
         ("total_time", "400.0 µs"),
         ("hbm_read_bytes", "32.02 MiB"),
         ("vector_engine_instruction_count", "32"),
     ]
-    assert len(profile_fields(PROFILE, 2)) == 2
+    assert len(profile_fields("nki", PROFILE, 2)) == 2
 
 
 def test_line_numbers_are_those_of_the_file() -> None:
@@ -227,7 +229,7 @@ def test_code_ends_with_a_whole_line_and_says_how_many_are_missing() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_a_machine_that_throttles_is_said_to(name: str) -> None:
     facts = machine_facts(MACHINES[name])
-    text = render("planner_system.j2", machine=facts)
+    text = render("nki", "planner_system.j2", machine=facts)
     assert ("throttles itself" in text) == (facts.pe_cold_factor > 1)
 
 
@@ -309,7 +311,7 @@ def test_two_profiles_are_told_apart_by_what_moved() -> None:
     before = profile(80.0, 30.0, {"hbm_read_bytes": 4e6, "hbm_write_bytes": 1e6})
     after = profile(80.5, 0.0, {"hbm_read_bytes": 2e6, "hbm_write_bytes": 1e6})
 
-    changes = {each.what: (each.before, each.after) for each in profile_changes(before, after)}
+    changes = {each.what: (each.before, each.after) for each in profile_changes("nki", before, after)}
 
     assert list(changes) == [f"gap: {Cause.WAITING.value}", "hbm_read_bytes"]
     assert changes[f"gap: {Cause.WAITING.value}"] == ("30.0 µs", "")

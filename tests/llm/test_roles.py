@@ -12,7 +12,8 @@ import pytest
 
 from accelopt_core.candidate import Attempt, Candidate
 from accelopt_core.evaluation import Bottleneck, CompileFailed
-from accelopt_core.machine_facts import machine_facts
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import ModelContextOverflow, Role
@@ -63,7 +64,7 @@ def stage(script: Script, settings: PromptSettings | None = None) -> Iterator[St
                 {role: model for role in Role},
                 lambda source, also: API,
                 INSTRUCTIONS,
-                settings or PromptSettings(TRN2_FACTS),
+                settings or PromptSettings("nki", TRN2_FACTS, Dialect()),
                 lambda: datetime.date(2026, 3, 1),
             ),
         )
@@ -315,7 +316,7 @@ def test_a_long_history_is_cut_and_the_prompt_says_so() -> None:
 
 
 def test_details_go_before_the_prompt_exceeds_its_limit() -> None:
-    settings = PromptSettings(TRN2_FACTS, longest=19_000)
+    settings = PromptSettings("nki", TRN2_FACTS, Dialect(), longest=19_000)
     with stage([GOOD_PLAN], settings) as given:
         given.proposer.planner.plan(context(history=long_run()))
     seen = given.requests[0]
@@ -338,7 +339,7 @@ def test_a_model_with_a_short_context_gets_a_shorter_prompt() -> None:
 def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
     huge = Candidate("c0", KERNEL + "# filler\n" * 5_000)
     with (
-        stage([], PromptSettings(TRN2_FACTS, longest=20_000)) as given,
+        stage([], PromptSettings("nki", TRN2_FACTS, Dialect(), longest=20_000)) as given,
         pytest.raises(ModelContextOverflow, match="20,000"),
     ):
         given.proposer.planner.plan(context(parent=huge))
@@ -347,4 +348,4 @@ def test_a_kernel_that_fits_no_prompt_is_an_error_that_says_so() -> None:
 
 def test_every_role_needs_a_model() -> None:
     with pytest.raises(ValueError, match="no model for the planner, executor, summarizer, reflexion role"):
-        proposer_from_model({}, lambda source, also: API, INSTRUCTIONS, PromptSettings(TRN2_FACTS))
+        proposer_from_model({}, lambda source, also: API, INSTRUCTIONS, PromptSettings("nki", TRN2_FACTS, Dialect()))

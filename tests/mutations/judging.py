@@ -21,7 +21,7 @@ from accelopt_core.judging.verification import Reference, ReferenceCache, argume
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, Task
 from accelopt_core.toolchain import ArgumentSpec, CompileError, TensorArgument
-from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain
+from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.tasks.seed_index import load_seed
 from nki_sim.dtypes import as_dtype
 from nki_sim.session import TensorSpec
@@ -62,7 +62,7 @@ class TracedHere(SimulatorToolchain):
         ]
         try:
             exec(compile(source, "<mutant>", "exec"), module.__dict__)
-            return Simulated(nki_sim.trace(module.kernel, *specs, machine=self.machine.name), self.machine)
+            return Simulated(nki_sim.trace(module.kernel, *specs, machine=self.model.name), self.model)
         except Exception as error:  # a mutant may raise anything
             raise CompileError(f"{type(error).__name__}: {error}".splitlines()[0]) from None
 

@@ -12,8 +12,8 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Finding, Measured, explain
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import TensorArgument
-from infra.judging import simulator_toolchain
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.simulator import toolchain as simulator_toolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from nki_sim.program import Program
 from nki_sim.proofs.coverage import all_matter

@@ -18,12 +18,12 @@ import pytest
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Implausible, Incorrect, Measured, explain
 from accelopt_core.judging.judge import judge
-from accelopt_core.judging.static_checks import lines_with_code
 from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.languages.python_rules import lines_with_code
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import CompileError
 from infra.judging.limits import limited_memory
-from infra.judging.simulator_toolchain import Simulated, SimulatorToolchain, _checked
+from infra.simulator.toolchain import Simulated, SimulatorToolchain, _checked
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from nki_sim.machine import MACHINES

@@ -9,7 +9,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Measured, explain
-from accelopt_core.judging.static_checks import forbidden
+from accelopt_core.languages.nki.static_checks import forbidden
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from infra.targets.local import LocalTarget
 from ka_extensions.plain_text import fenced, inline

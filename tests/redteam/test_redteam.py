@@ -14,7 +14,7 @@ import pytest
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import CompileFailed, Evaluation, Implausible, Incorrect, Measured, TimedOut, explain
-from accelopt_core.judging.static_checks import forbidden
+from accelopt_core.languages.nki.static_checks import forbidden
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
 from infra.judging.shipment import TREE
@@ -148,7 +148,7 @@ def test_outputs_that_have_nothing_to_do_with_the_inputs_are_implausible(
 )
 def test_without_namespaces_the_filter_and_the_limits_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from accelopt_core.toolchain import CandidateFault, TensorArgument
-    from infra.judging import simulator_toolchain
+    from infra.simulator import toolchain as simulator_toolchain
 
     monkeypatch.setattr(simulator_toolchain, "DISK_LIMIT", 64 << 20)
     toolchain = simulator_toolchain.SimulatorToolchain("trn2", namespaces=False)
@@ -179,7 +179,7 @@ os._exit(0)
 
 def test_a_program_does_not_choose_the_machine_whose_limits_hold() -> None:
     from accelopt_core.toolchain import CompileError, TensorArgument
-    from infra.judging.simulator_toolchain import SimulatorToolchain
+    from infra.simulator.toolchain import SimulatorToolchain
 
     tensor = TensorArgument((128, 512), "float32")
     for machine, said in (("trn2", "it is for trn3, and trn2 is simulated"), ("trn3", "")):
@@ -240,7 +240,7 @@ PEERS = {
 @pytest.mark.parametrize("name", PEERS)
 def test_the_other_core_of_a_program_is_held_to_the_same_limits(name: str) -> None:
     from accelopt_core.toolchain import CompileError, TensorArgument
-    from infra.judging.simulator_toolchain import SimulatorToolchain
+    from infra.simulator.toolchain import SimulatorToolchain
 
     peer, said = PEERS[name]
     tensor = TensorArgument((128, 512), "float32")

@@ -12,7 +12,7 @@ from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Incorre
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ShapePreset, Task
 from accelopt_core.toolchain import RunError, TensorArgument
-from infra.judging.simulator_toolchain import SimulatorToolchain
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from tests.e2e import kernels
 

@@ -21,6 +21,7 @@ import pytest
 
 import config
 from accelopt_core.evaluation import Evaluation, Measured
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.events import Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Past
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
@@ -126,7 +127,7 @@ def test_a_resumed_run_comes_to_where_it_stood(earlier: Path, run_id: str) -> No
     quiet = Quiet()
     rounds = LoopSettings(rounds=expected["next_round"] - 1, patience=99, guard=guard, model_failures=99)
     loop = Loop(None, folder.input_kernel.read_text(), quiet, None, quiet, quiet, quiet, rounds, lambda: False,
-                Past(baseline.result, attempts))  # type: ignore[arg-type]  # no role is asked for anything  # fmt: skip
+                Past(baseline.result, attempts), language=NKI)  # type: ignore[arg-type]  # no role is asked for anything  # fmt: skip
     result = loop.run()
     assert quiet.kept[0] == result.best.id == expected["best"]
     assert [[attempt.id, attempt.outcome.value] for attempt in result.attempts] == expected["history"]

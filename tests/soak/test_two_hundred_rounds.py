@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.evaluation import Bounds, CheckFailure, CompileFailed, Evaluation, Incorrect, Measured, Profile, Step
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.loop.events import Ending, Event, RoundEnded
 from accelopt_core.loop.rounds import Loop, LoopSettings, Outcome
-from accelopt_core.machine_facts import machine_facts
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import EvaluationRequest, Progress, TargetInfo
@@ -159,14 +161,14 @@ def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
             "anthropic", settings, ledger,
             lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
         )  # fmt: skip
-        told = PromptSettings(machine_facts(machine("trn2")))
+        told = PromptSettings(NKI.key, machine_facts(machine("trn2")), Dialect())
         proposer = proposer_from_model(
             models, lambda source, also: "nisa.dma_copy(dst, src)", "", told, datetime.date.today
         )
         outcome = Loop(
             task, worth(BASELINE_US), RememberingTarget(judge, EvaluationStore(folder_path / "checkpoints", "soak"),
             replay=False), proposer, RunJournal(folder, memory), spending, observer,
-            LoopSettings(rounds=rounds, patience=rounds, width=width, beam=beam), lambda: False,
+            LoopSettings(rounds=rounds, patience=rounds, width=width, beam=beam), lambda: False, language=NKI,
         ).run()  # fmt: skip
         judge.close()
         folder.close()

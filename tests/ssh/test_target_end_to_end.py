@@ -159,7 +159,7 @@ def test_what_stays_at_home_stays_at_home() -> None:
     names = files_to_ship()
     assert (
         "infra/judging/judge.py" in names
-        and "infra/judging/trace_worker.py" in names
+        and "infra/simulator/trace_worker.py" in names
         and "nki_sim/__init__.py" in names
     )
     assert not [name for name in names if "transforms" in name or "llm" in name or "ssh" in name or "tests" in name]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.neuron.leases import FOLDER_VARIABLE
+from infra.devices.leases import FOLDER_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 
 from accelopt_core.toolchain import CompileError, TensorArgument
 from infra.isolation import sandbox
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from tests.processes import eventually, running
 from tests.redteam.attacks import EVERY_FILE
 from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk

@@ -17,9 +17,9 @@ from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from infra.judging import judge as judge_process
 from infra.judging import wire
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.compilers_own import compilers_own
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import FIXTURES, SIMULATED, PretendSdk
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from accelopt_core.toolchain import CompileError, ConstantArgument, TensorArgument
-from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.compiling import NeffCompiler
 from infra.neuron.routes import ROUTES, Route
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from tests.toolchains.pretend_sdk import FIXTURES, PretendSdk, shadow
 
 A = TensorArgument((4, 3), "float32")

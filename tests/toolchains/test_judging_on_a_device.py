@@ -17,8 +17,8 @@ from accelopt_core.evaluation import CompileFailed, Evaluation, Incorrect, Measu
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
-from infra.judging.simulator_toolchain import SimulatorToolchain, traced_on_simulator
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 

@@ -22,11 +22,11 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.compiling import Neff
 from infra.neuron.profile_reader import PARQUET_READER, ProfileReader
 from infra.neuron.profiler import Profiler
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from tests.processes import eventually, running
 from tests.toolchains.pretend_sdk import FIXTURES, READS_TABLES, PretendSdk
 

@@ -16,9 +16,9 @@ from accelopt_core.judging.timing import TURNS, PairedTiming, time_paired
 from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationLimits, EvaluationRequest
 from accelopt_core.toolchain import TensorArgument, Timing
-from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.compiling import Neff
 from infra.neuron.toolchain import NeuronToolchain, open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from infra.tasks.seed_index import load_seed
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 

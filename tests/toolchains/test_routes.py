@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from accelopt_core.toolchain import ToolchainMissing
-from infra.judging.simulator_toolchain import traced_on_simulator
 from infra.neuron.commands import newest_first
 from infra.neuron.routes import (
     ROUTES,
@@ -22,6 +21,7 @@ from infra.neuron.routes import (
     why_taken,
 )
 from infra.neuron.toolchain import open_neuron_toolchain
+from infra.simulator.toolchain import traced_on_simulator
 from nki_sim.machine import MACHINES
 from tests.toolchains.pretend_sdk import PretendSdk, shadow
 

@@ -13,6 +13,7 @@ from accelopt_core.candidate import Attempt, Candidate, Plan
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.catalogue.rewrites import every_rewrite
 from accelopt_core.evaluation import Bottleneck, Bounds, CompileFailed, Measured, Profile
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.optimization_memory import Experience, OptimizationMemory
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, RoundContext, UnusableReply
 from accelopt_core.task import Surroundings
@@ -41,7 +42,7 @@ def measured(latency_us: float, **fields: float) -> Measured:
 def context_for(source: str, latency_us: float = 1000.0, **changes) -> RoundContext:
     parent = Candidate("base", source)
     result = measured(latency_us)
-    made = RoundContext(1, MATMUL.task(), parent, result, parent, result, latency_us)
+    made = RoundContext(1, MATMUL.task(), parent, result, parent, result, latency_us, NKI)
     return replace(made, **changes)
 
 

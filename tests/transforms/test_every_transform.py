@@ -22,7 +22,9 @@ from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.nodes import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.catalogue.rewrites import rewrites_in
-from accelopt_core.evaluation import Cause, Measured
+from accelopt_core.evaluation import Measured
+from accelopt_core.languages.nki.gaps import Cause
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.task import ShapePreset, Task
@@ -482,7 +484,7 @@ def exhausted(
     proposer = catalogue_proposer(predictor, datetime.date.today, transforms, LookAhead(most_kernels=0, longest_way=0))
     while True:
         start = Candidate("start", source)
-        context = RoundContext(1, task_of(contract.task), start, result, start, result, result.latency_us)
+        context = RoundContext(1, task_of(contract.task), start, result, start, result, result.latency_us, NKI)
         try:
             plan = proposer.planner.plan(context)
         except NothingToPlan:
@@ -508,12 +510,12 @@ def test_the_gain_that_is_planned_is_the_one_that_is_judged_within_a_quarter(tra
     source = contract.kernel(load_seed(contract.task).kernel_source)
     start = Candidate("start", source)
     before = judged(contract.task, source)
-    context = RoundContext(1, task_of(contract.task), start, before, start, before, before.latency_us)
+    context = RoundContext(1, task_of(contract.task), start, before, start, before, before.latency_us, NKI)
     after_it = (transform_named(contract.opens),) if contract.opens else ()
     if after_it:  # begin where that one has nothing left to do
         source, before = exhausted(contract, source, before, predictor_for(contract.task), after_it)
         start = Candidate("start", source)
-        context = RoundContext(1, task_of(contract.task), start, before, start, before, before.latency_us)
+        context = RoundContext(1, task_of(contract.task), start, before, start, before, before.latency_us, NKI)
     transforms = (transform, *after_it)
     proposer = catalogue_proposer(predictor_for(contract.task), datetime.date.today, transforms)
 

@@ -8,28 +8,20 @@ from collections.abc import Sequence
 import pytest
 
 from accelopt_core.candidate import Attempt, Candidate, Plan
-from accelopt_core.catalogue.explaining import (
-    MOST_ANSWERS,
-    Answer,
-    ExplainedGap,
-    Explanation,
-    Verdict,
-    explained,
-    heading,
-    reasons,
-    stops,
-)
+from accelopt_core.catalogue.explaining import MOST_ANSWERS, explained
 from accelopt_core.catalogue.rewrites import SiteName, as_details
-from accelopt_core.evaluation import Bottleneck, Cause, Gap, Measured
+from accelopt_core.evaluation import Bottleneck, Gap, Measured
+from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict, heading, reasons, stops
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
+from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Surroundings, Task
 from accelopt_core.transforms.base import AnalysisContext, parse_kernel
 from accelopt_core.transforms.registry import STEPS, transform_named
-from infra.judging.simulator_toolchain import SimulatorToolchain
 from infra.prediction.predictor import Predictor
 from infra.records import from_document, to_document
+from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.seed_index import load_seed, seed_index
 from ka_extensions.outcome import Outcome
 from tests.transforms.running import HEADER

@@ -18,7 +18,9 @@ from accelopt_core.catalogue import descent, nodes
 from accelopt_core.catalogue import proposer as planner
 from accelopt_core.catalogue.nodes import LookAhead
 from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.evaluation import Bounds, Cause, Measured, Profile
+from accelopt_core.evaluation import Bounds, Measured, Profile
+from accelopt_core.languages.nki.gaps import Cause
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import NothingToPlan, RoundContext
 from accelopt_core.transforms.base import IllegalSite, KernelModule, Site, SiteGone
@@ -111,7 +113,7 @@ class Game:
         )
         best, result = min(ran, key=lambda pair: pair[1].latency_us)
         return RoundContext(
-            len(words), TASK, best, result, best, result, ran[0][1].latency_us, history=history, measured=ran
+            len(words), TASK, best, result, best, result, ran[0][1].latency_us, NKI, history=history, measured=ran
         )
 
     def plan(self, *words: str, history: tuple[Attempt, ...] = ()):
@@ -541,7 +543,7 @@ def test_small_gains_at_the_kernel_as_it_stands_go_in_front_of_a_step_from_its_n
     kernel = Candidate("input", source)
     plan = proposer.planner.plan(
         RoundContext(
-            1, TASK, kernel, measured(100.0), kernel, measured(100.0), 100.0, measured=((kernel, measured(100.0)),)
+            1, TASK, kernel, measured(100.0), kernel, measured(100.0), 100.0, NKI, measured=((kernel, measured(100.0)),)
         )
     )
     assert plan.title == "write the kernel in normal form, then go t, then go R"

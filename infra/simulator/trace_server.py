@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from infra.judging.integrity import Snapshot
+    from infra.simulator.integrity import Snapshot
 
 NUMBER = struct.Struct("=q")
 """How pids and wait statuses cross the socket."""
@@ -105,7 +105,7 @@ def main(tree: str, machine: str, parent: str, fd: str) -> int:
     from accelopt_core import toolchain  # noqa: F401  # this and what follows is loaded once, for all
     from accelopt_core.judging.orphans import end_with_parent
     from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
-    from infra.judging import integrity, trace_worker
+    from infra.simulator import integrity, trace_worker
     from nki_sim import program_file, session  # noqa: F401
 
     end_with_parent(int(parent))
@@ -147,7 +147,7 @@ def _end_as(work: Callable[[], int]) -> NoReturn:
 
 
 def _traced(files: list[int], parent: int, tracer: Snapshot) -> int:
-    from infra.judging import trace_worker
+    from infra.simulator import trace_worker
 
     return trace_worker.carry_out(_taken_over(files, parent), tracer)
 

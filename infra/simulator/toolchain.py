@@ -28,10 +28,14 @@ import numpy as np
 import nki_sim
 from accelopt_core.evaluation import Finding, HotLine, Idle, Installed, Likely, Proof, Property, Step
 from accelopt_core.judging.plausibility import first_changed
-from accelopt_core.judging.static_checks import lines_with_code
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.nki.neuron_cores import NeuronCores
+from accelopt_core.languages.python_rules import lines_with_code
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import (
     ArgumentSpec,
+    Calibration,
     CandidateFault,
     CompileError,
     Facts,
@@ -44,12 +48,11 @@ from accelopt_core.toolchain import (
 from infra.isolation import sandbox
 from infra.isolation.deadline import within
 from infra.isolation.report import is_lacking as lacks_isolation
-from infra.judging.shipment import TREE
-from infra.judging.trace_server import ServerGone, TraceServer
-from infra.judging.trace_worker import LENGTH_BYTES
 from infra.scratch_folder import ScratchFolder
+from infra.simulator.trace_server import ServerGone, TraceServer
+from infra.simulator.trace_worker import LENGTH_BYTES
 from nki_sim import canonical, profile, program_file
-from nki_sim.calibration import Calibration, calibrated_machine
+from nki_sim.calibration import calibrated_machine
 from nki_sim.capacity import check_capacity
 from nki_sim.cost import cost
 from nki_sim.errors import NkiError, NkiValidationError, ProgramFormatError, TooLong
@@ -73,8 +76,8 @@ log = logging.getLogger(__name__)
 
 Known = TypeVar("Known")
 
-CANDIDATE_BYTES = 8 << 30
-"""Of memory, for a candidate while it is traced, where nobody says otherwise; never more than half of what there is."""
+TREE = Path(__file__).resolve().parents[2]
+"""What the processes that are started here are loaded from."""
 
 PROGRAM_LIMIT = 1 << 30
 """Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
@@ -183,6 +186,7 @@ class SimulatorToolchain:
     What runs here is data that the candidate's process left, checked on loading; no code of its.
     """
 
+    language: Language = NKI
     simulated = True
     installed = Installed()
     parallel_runs = 64
@@ -192,13 +196,14 @@ class SimulatorToolchain:
         machine: str,
         *,
         calibration: Calibration | None = None,
-        memory_bytes: int = CANDIDATE_BYTES,
+        memory_bytes: int = sandbox.CANDIDATE_BYTES,
         namespaces: bool = True,
     ) -> None:
         """`calibration`: times are those of the machine as one device showed it.
         `namespaces`: False leaves them out even where they are to be had.
         """
-        self.machine = calibrated_machine(machine, calibration)
+        self.model = calibrated_machine(machine, calibration)
+        self.machine = NeuronCores(self.model)
         self._calibration = calibration
         self._memory_bytes = min(memory_bytes, _half_of_memory())
         self._namespaces = namespaces
@@ -212,18 +217,18 @@ class SimulatorToolchain:
 
     @property
     def name(self) -> str:
-        uncalibrated = "" if self.machine.calibrated else ", uncalibrated"
+        uncalibrated = "" if self.model.calibrated else ", uncalibrated"
         on_a_device = f", {self._calibration.label}" if self._calibration is not None else ""
-        return f"simulated {self.machine.name}{uncalibrated} (nki_sim {nki_sim.__version__}{on_a_device})"
+        return f"simulated {self.model.name}{uncalibrated} (nki_sim {nki_sim.__version__}{on_a_device})"
 
     @property
     def caveat(self) -> str:
-        return "" if self.machine.calibrated else self.machine.calibration
+        return "" if self.model.calibrated else self.model.calibration
 
     @cached_property
     def fingerprint(self) -> str:
         """As the function of that name."""
-        return simulator_fingerprint(self.machine.name, self._calibration)
+        return simulator_fingerprint(self.model.name, self._calibration)
 
     def traced(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
@@ -292,7 +297,7 @@ class SimulatorToolchain:
                 continue
             code = lines_with_code(source)
             try:
-                found.append(tuple(_checked(each, code, self.machine) for each in left))
+                found.append(tuple(_checked(each, code, self.model) for each in left))
             except CompileError as error:
                 found.append(error)
         return found
@@ -325,7 +330,7 @@ class SimulatorToolchain:
                     "report_fd": report.fileno(),
                     "namespaces": self._namespaces,
                     "parent": os.getpid(),
-                    "machine": self.machine.name,
+                    "machine": self.model.name,
                     "entry_points": around.entry_points,
                     "limits": asdict(limits),
                     "arguments": [[asdict(a) for a in arguments] for arguments in presets],
@@ -350,7 +355,7 @@ class SimulatorToolchain:
         stdin = json.dumps(job).encode()
         if self._may_fork and self._forking.acquire(blocking=False):
             try:
-                self._server = server = self._server or TraceServer(_start_python, TREE, self.machine.name)
+                self._server = server = self._server or TraceServer(_start_python, TREE, self.model.name)
                 finished = sandbox.watched(
                     lambda given, output: server.start(given, output, work, (program, failure, report)),
                     cwd=work,
@@ -476,7 +481,7 @@ class SimulatorToolchain:
             resource_bound_us=measured.resource_bound_us,
             low_precision=measured.low_precision,
             likely=Likely(
-                within.low_us, within.high_us, within.level if self.machine.calibrated else 0.0, measured.rests_on
+                within.low_us, within.high_us, within.level if self.model.calibrated else 0.0, measured.rests_on
             ),
         )
 
@@ -539,7 +544,7 @@ def traced_on_simulator(
         return None
     finally:
         simulator.close()
-    flops, _, _ = profile.useful_work(program, [cost(template, simulator.machine) for template in program.templates])
+    flops, _, _ = profile.useful_work(program, [cost(template, simulator.model) for template in program.templates])
     return Traced(flops, profile.low_precision(program))
 
 

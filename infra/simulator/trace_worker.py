@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from infra.judging.integrity import Snapshot
+    from infra.simulator.integrity import Snapshot
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def carry_out(job: dict[str, Any], tracer: Snapshot | None = None) -> int:
     from accelopt_core.judging.orphans import end_with_parent
     from accelopt_core.toolchain import constant  # noqa: F401
     from infra.isolation import linux, namespaces, report, sandbox, system_calls  # noqa: F401
-    from infra.judging import integrity  # noqa: F401
+    from infra.simulator import integrity  # noqa: F401
 
     end_with_parent(job["parent"])
     mounts = namespaces.Mounts((Path(job["tree"], "nki_sim"),), Path(job["work"]))
@@ -52,7 +52,7 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     import nki_sim
     from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
-    from infra.judging import integrity
+    from infra.simulator import integrity
     from nki_sim import program_file
     from nki_sim.dtypes import as_dtype
     from nki_sim.errors import NkiError

@@ -1,4 +1,4 @@
-"""Who may use which NeuronCore: expiring leases in a folder that all users of a host share. Shipped; stdlib only.
+"""Who may use which core or device: expiring leases in a folder that all users of a host share. Shipped; stdlib only.
 
 A lease is a file `core-3.17`: name, dot, number. The file with the highest number says whose the core is, and it
 holds while it was renewed (its mtime) within LEASE_S and its process is not known to be gone. To take a core that

@@ -1,0 +1,1 @@
+"""NKI, for the NeuronCores of AWS Trainium."""
