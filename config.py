@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from accelopt_core.languages.registry import LANGUAGES
 from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy
 from infra.engines.engine_names import address_of
@@ -70,6 +71,11 @@ class RunSettings(Group):
     )
     function: str | None = setting(
         None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
+    )
+    language: str | None = setting(
+        None,
+        "What the kernel is written in. Without it: by what its file imports.",
+        legal=Legal(choices=tuple(LANGUAGES)),
     )
     migrate: bool = setting(
         False, "Rewrite a kernel of an older NKI for 0.7 first (python -m nki_sim migrate), and prove it equal."

@@ -1,4 +1,4 @@
-"""What became of a candidate: exactly one of seven outcomes, and only one of them has a latency."""
+"""What became of a candidate: exactly one of eight outcomes, and only one of them has a latency."""
 
 from __future__ import annotations
 
@@ -441,7 +441,20 @@ _PROVED = {
     (Property.EQUIVALENCE, Finding.NOT_PROVABLE): "equality with the input kernel is not provable",
 }
 
-Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Duplicate, Measured]
+
+@dataclass(frozen=True)
+class Untimed:
+    """Right as far as it can be checked here, where there is no device of its kind to time it on."""
+
+    said: str
+    """By what it was checked, and what it needs to be timed; one line."""
+    checks: tuple[str, ...]
+    """As `Measured.checks`."""
+    worst_rel_l2: float
+    kind: Literal["untimed"] = "untimed"
+
+
+Evaluation = Union[CompileFailed, Incorrect, Implausible, TimedOut, Crashed, Duplicate, Untimed, Measured]
 
 
 def explain(evaluation: Evaluation) -> str:
@@ -462,6 +475,8 @@ def explain(evaluation: Evaluation) -> str:
                 f"the same program as {of}, which came to: {came_to}; it differs in words only, so it was not tried "
                 "again: change what the machine executes"
             )
+        case Untimed(said=said):
+            return f"right, but not timed: {said}"
         case Measured() as measured:
             return f"{measured.label}{timed(measured)}, {measured.percent_of_peak:.1f} % of peak"
 

@@ -44,8 +44,22 @@ class Language(Protocol):
         ...
 
     @property
+    def packages(self) -> frozenset[str]:
+        """Whose import tells that a file is written in it."""
+        ...
+
+    @property
     def entry_points(self) -> tuple[str, ...]:
         """Names under which a file may expose its kernel, in order of preference, where its user names none."""
+        ...
+
+    @property
+    def marked_by(self) -> str:
+        """What marks a function as a kernel, for people, e.g. `nki.jit`."""
+        ...
+
+    def kernels(self, source: str) -> list[str]:
+        """Functions of the file that may be meant, in its order. Raises what reading Python does."""
         ...
 
     def peaks(self, machine: str) -> str:

@@ -45,6 +45,10 @@ class StepTimeout(CandidateFault):
         return f"{self.step.value} took more than {self.limit_s:g} s"
 
 
+class NotTimed(Exception):
+    """Kernels can be checked with this toolchain but not timed; says by what they are checked and what is missing."""
+
+
 class ToolchainMissing(Exception):
     """This machine cannot compile or run kernels this way: the message says what was looked for and where."""
 
@@ -289,7 +293,9 @@ class Toolchain(Protocol):
 
     def time(
         self, artifact: Any, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
-    ) -> Timing: ...
+    ) -> Timing:
+        """Raises NotTimed where there is no device, RunError and StepTimeout."""
+        ...
 
     def facts(self, artifact: Any) -> Facts:
         """About the execution `time` measured last for this artifact."""

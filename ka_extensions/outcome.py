@@ -22,6 +22,8 @@ class Outcome(str, Enum):
     CRASHED = "crashed"
     DUPLICATE = "duplicate"
     """The program of an earlier kernel in other words."""
+    UNTIMED = "untimed"
+    """Right as far as it could be checked where no device could time it."""
     OUTRANKED = "outranked"
     """Not sent to the device: others of its round were predicted to be faster."""
     NO_KERNEL = "no_kernel"
@@ -43,6 +45,7 @@ FAULTS = frozenset(
         Outcome.TIMED_OUT,
         Outcome.IMPLAUSIBLE,
         Outcome.DUPLICATE,
+        Outcome.UNTIMED,
         Outcome.NO_KERNEL,
     }
 )

@@ -14,13 +14,36 @@ class BadProblem(Exception):
     """The reference module cannot be used; the line says why."""
 
 
+def _as_they_are(inputs: Sequence[Any]) -> list[Any]:
+    return list(inputs)
+
+
+def _reshaped(result: Any, reference: Any) -> list[np.ndarray]:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    references = reference if isinstance(reference, (tuple, list)) else (reference,)
+    return [
+        np.reshape(got, np.shape(want)) if np.size(got) == np.size(want) else np.asarray(got)
+        for got, want in zip(results, references)
+    ]
+
+
+_IDENTITIES = {"transform_to_nki_inputs": _as_they_are, "transform_nki_outputs": _reshaped}
+"""What a reference that does not define them means."""
+
+
 def load_problem(path: Path, *needed: str) -> Any:
-    """The module, with those functions. Raises BadProblem, and whatever the module's own code does."""
+    """The module, with those functions; the protocol's two transforms are identities where it has none.
+
+    Raises BadProblem, and whatever the module's own code does.
+    """
     spec = importlib.util.spec_from_file_location("problem", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise BadProblem(f"no reference module {path}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    for name, identity in _IDENTITIES.items():
+        if not hasattr(module, name):
+            setattr(module, name, identity)
     for name in needed:
         if not hasattr(module, name):
             raise BadProblem(f"{path} has no function {name}")

@@ -26,6 +26,7 @@ from accelopt_core.evaluation import (
     Proof,
     Step,
     TimedOut,
+    Untimed,
     is_proved_equal,
 )
 from accelopt_core.judging.bounds import bounds_for
@@ -54,6 +55,7 @@ from accelopt_core.toolchain import (
     CandidateFault,
     CompileError,
     Facts,
+    NotTimed,
     RunError,
     StepTimeout,
     Timing,
@@ -133,7 +135,10 @@ def _judged(
             proofs = proved(request, toolchain, full, cache, progress)
         step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
-        timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
+        try:
+            timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
+        except NotTimed as error:
+            return Untimed(str(error), tuple(checks), worst)
         facts = toolchain.facts(full.artifact)
         result = _measured(
             request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs

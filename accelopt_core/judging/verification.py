@@ -20,7 +20,25 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgumen
 NOISE_DRAWS = 2
 """With one, a row that hangs on a single number (two equal logits of a softmax) seems exact by luck, one in many."""
 
-REFERENCE_NAMES = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
+REFERENCE_NAMES = ("get_inputs", "forward")
+
+
+def _inputs_as_they_are(inputs: Sequence[Any]) -> list[Any]:
+    return list(inputs)
+
+
+def _outputs_reshaped(result: Any, reference: Any) -> list[np.ndarray]:
+    """Raises ValueError where there are not as many of them, or of so many elements."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    references = reference if isinstance(reference, (tuple, list)) else (reference,)
+    if len(results) != len(references):
+        raise ValueError(f"the kernel returns {len(results)} arrays, and the reference {len(references)}")
+    return [np.reshape(got, np.shape(wanted)) for got, wanted in zip(results, references)]
+
+
+TO_KERNEL, FROM_KERNEL = "transform_to_nki_inputs", "transform_nki_outputs"
+"""As NKIBench calls them: what a reference may define where the kernel wants its arguments in another form."""
+_IDENTITIES = {TO_KERNEL: _inputs_as_they_are, FROM_KERNEL: _outputs_reshaped}
 
 
 class BadReference(Exception):
@@ -28,7 +46,7 @@ class BadReference(Exception):
 
 
 class UnusableOutputs(Exception):
-    """The reference's transform_nki_outputs fails on what this kernel returned: their shapes and why."""
+    """The reference cannot take what this kernel returned: their shapes and why."""
 
 
 class Reference:
@@ -45,6 +63,9 @@ class Reference:
         missing = [name for name in REFERENCE_NAMES if not callable(getattr(module, name, None))]
         if missing:
             raise BadReference(f"the reference of {task.name} lacks {', '.join(missing)}() (docs/tasks.md)")
+        for name, identity in _IDENTITIES.items():
+            if not hasattr(module, name):
+                setattr(module, name, identity)
         for name, value in preset.values:
             if not hasattr(module, name):
                 raise BadReference(f"the reference of {task.name} has no shape constant {name} (preset {preset.name})")
@@ -58,7 +79,7 @@ class Reference:
 
     def kernel_arguments(self, inputs: list[Any]) -> list[Any]:
         """Arrays (C order) and Python constants, in the order of the kernel's parameters."""
-        arguments = self._call("transform_to_nki_inputs", inputs)
+        arguments = self._call(TO_KERNEL, inputs)
         return [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
 
     def expected(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
@@ -107,13 +128,13 @@ class Reference:
         kernel_result: Any = tuple(result) if len(result) != 1 else result[0]
         reference: Any = expected if len(expected) != 1 else expected[0]
         try:
-            found = [np.asarray(a) for a in self._call("transform_nki_outputs", kernel_result, reference)]
+            found = [np.asarray(a) for a in self._call(FROM_KERNEL, kernel_result, reference)]
         except BadReference as error:
             shapes = ", ".join(str(list(r.shape)) for r in result) or "nothing"
             raise UnusableOutputs(f"the kernel returns {shapes}: {_brief(error.__cause__ or error)}") from error
         if any(np.may_share_memory(got, want) for got in found for want in expected):
             raise BadReference(
-                f"transform_nki_outputs() of {self.task.name} returns the reference's own values: every kernel would "
+                f"{FROM_KERNEL}() of {self.task.name} returns the reference's own values: every kernel would "
                 "pass (docs/tasks.md)"
             )
         return found

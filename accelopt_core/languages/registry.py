@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+
+from accelopt_core.candidate import parsed
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
 
 LANGUAGES: dict[str, Language] = {language.key: language for language in (NKI,)}
+
+
+def language_of(source: str) -> Language | None:
+    """By what the file imports; None where that tells nothing, or it cannot be read."""
+    try:
+        tree = parsed(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported.add(node.module.partition(".")[0])
+    return next((language for language in LANGUAGES.values() if language.packages & imported), None)
 
 
 class UnknownLanguage(ValueError):

@@ -9,6 +9,9 @@ from pathlib import Path
 import config
 from accelopt_core.dispatch.weights import names_of
 from accelopt_core.evaluation import Evaluation
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.registry import language_named, language_of
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import PrecisionPolicy, Task
 from infra.assembly import migrating
@@ -41,7 +44,8 @@ class Problem:
 
     def rejected(self, evaluation: Evaluation) -> BaselineRejected:
         """Of the input kernel, in words of the user's files."""
-        alone, rewritten = not self.task.around.neighbours, self.source != self.text
+        alone = not self.task.around.neighbours and self.task.language == NKI.key  # what it suggests is nki_sim's
+        rewritten = self.source != self.text
         kernel = report.shown_path(self.kernel)
         reference = report.shown_path(self.reference) if self.reference is not None else ""
         said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten)
@@ -66,11 +70,23 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
     """
     found = _task_and_kernel(settings, reference=reference)
     kernel, text = found.kernel, kernel_text(found.kernel)
-    around = surroundings_of(kernel, text, settings.run.function)
-    problem = Problem(replace(found.task, around=around), kernel, found.reference, text, text, found.notes)
+    language = _language(settings, text)
+    around = surroundings_of(kernel, text, settings.run.function, language)
+    task = replace(found.task, around=around, language=language.key)
+    problem = Problem(task, kernel, found.reference, text, text, found.notes)
+    if language is not NKI:
+        if settings.run.migrate:
+            raise SettingsError(f"migrate: {kernel} is a {language.name} kernel, and --migrate is for older NKI")
+        return problem
     if settings.run.migrate:
         return _migrated(problem, settings.run.view != "quiet")
     return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
+
+
+def _language(settings: config.Settings, text: str) -> Language:
+    """As the user says, or as the file tells; NKI, where it tells nothing."""
+    named = settings.run.language
+    return language_named(named) if named is not None else language_of(text) or NKI
 
 
 def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
@@ -85,7 +101,8 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     if loaded is None:
         return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
     presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
-    task = replace(found.task, presets=presets, around=loaded.around)
+    language = folder.manifest().language
+    task = replace(found.task, presets=presets, around=loaded.around, language=language)
     return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes)
 
 

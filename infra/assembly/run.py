@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import config
 from accelopt_core.catalogue.explaining import LIMIT_S
+from accelopt_core.evaluation import Untimed, explain
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop import events
 from accelopt_core.loop.rounds import BaselineRejected, Loop, Past, RunResult
 from accelopt_core.model.prompting import prompts_version
-from accelopt_core.ports import Target, TargetInfo
+from accelopt_core.ports import Target, TargetInfo, TargetMisconfigured
 from infra.assembly.following import A_PERSON, Following, interruptible
 from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start, resumed_problem
 from infra.assembly.proposing import Proposing, provider_of
@@ -195,6 +196,11 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                 try:
                     result = loop.run()
                 except BaselineRejected as error:
+                    if isinstance(error.evaluation, Untimed):
+                        raise TargetMisconfigured(
+                            f"{report.shown_path(problem.kernel)} is {explain(error.evaluation)}; a run needs "
+                            "latencies: name a host that has one (`evaluate` checks kernels without)"
+                        ) from None
                     raise problem.rejected(error.evaluation) from None
                 proposing.remember(result)
                 limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)

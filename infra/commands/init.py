@@ -19,7 +19,7 @@ from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.kernel_signature import Parameter, Signature, signature_of
 from infra.tasks.plain_reference import dtype_named
-from infra.tasks.reference_reader import DECLARATIONS, REQUIRED_FUNCTIONS, TaskInvalid
+from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
 
 SIZES = (128, 256, 512, 1024, 2048)
@@ -236,7 +236,7 @@ def _ways(array: Parameter) -> list[tuple[str, ...] | None]:
 
 def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> str:
     """A reference module as docs/tasks.md has it; what is unknown raises NotImplementedError when it is run."""
-    taken = {*REQUIRED_FUNCTIONS, *DECLARATIONS}
+    taken = {*KNOWN_FUNCTIONS, *DECLARATIONS}
     lines = [f'"""What {kernel} must compute. Written by `init`: fill in each TODO (docs/tasks.md)."""', ""]
     if arguments is not None and any(not _is_numpy(dtype) for dtype in arguments.dtypes):
         lines += ["import ml_dtypes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accelopt_core.evaluation import CheckFailure, Evaluation, Measured, explain
+from accelopt_core.evaluation import CheckFailure, Evaluation, Measured, Untimed, explain
 from accelopt_core.explanation import Explanation
 from accelopt_core.model.menu import Blocked, Offer
 from accelopt_core.ports import TargetInfo
@@ -23,8 +23,10 @@ class EvaluationDocument:
     task: str
     shape: str
     """The one that is timed."""
-    verdict: Literal["measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed", "duplicate"]
-    """`measured`: right. Only then there is a latency."""
+    verdict: Literal[
+        "measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed", "duplicate", "untimed"
+    ]
+    """`measured`: right; only then there is a latency. `untimed`: right as far as it can be checked without a device."""
     right: bool
     said: str
     """The verdict in one line."""
@@ -123,9 +125,12 @@ class ExplanationDocument:
 
 def evaluation_document(kernel: str, task: Task, info: TargetInfo, result: Evaluation) -> EvaluationDocument:
     measured = result if isinstance(result, Measured) else None
+    rests_on = result.rests_on if isinstance(result, Measured) else ""
+    if isinstance(result, Untimed):
+        rests_on = "; ".join(result.checks)
     return EvaluationDocument(
-        kernel, task.name, task.full.describe(), result.kind, measured is not None, printable(explain(result)),
-        getattr(result, "line", None), getattr(result, "failure", None),
+        kernel, task.name, task.full.describe(), result.kind, isinstance(result, (Measured, Untimed)),
+        printable(explain(result)), getattr(result, "line", None), getattr(result, "failure", None),
         kernel_document(kernel, measured) if measured is not None else None,
-        measured.rests_on if measured is not None else "", info.name, info.machine, info.simulated, info.caveat,
+        rests_on, info.name, info.machine, info.simulated, info.caveat,
     )  # fmt: skip

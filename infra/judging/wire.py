@@ -33,6 +33,7 @@ from accelopt_core.evaluation import (
     Property,
     Step,
     TimedOut,
+    Untimed,
 )
 from accelopt_core.ports import (
     EvaluationLimits,
@@ -231,6 +232,8 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         return Implausible(**fields)
     if kind == "duplicate":
         return Duplicate(**fields)
+    if kind == "untimed":
+        return Untimed(**{**fields, "checks": tuple(str(line) for line in fields["checks"])})
     if kind == "timed_out":
         return TimedOut(**{**fields, "step": Step(fields["step"])})
     if kind == "crashed":

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelopt_core.candidate import parsed
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.language import NKI
 from accelopt_core.task import ENTRY_POINTS, Surroundings
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.user_files import read_bytes, read_text
-from nki_sim.migrate.command import kernels_of
 
 MOST_FILES = 1000
 MOST_BYTES = 8 << 20
@@ -45,7 +46,7 @@ def kernel_text(kernel: Path) -> str:
         raise TaskInvalid(f"{kernel}: cannot be read: {error}") from error
 
 
-def surroundings_of(kernel: Path, source: str, function: str | None) -> Surroundings:
+def surroundings_of(kernel: Path, source: str, function: str | None, language: Language = NKI) -> Surroundings:
     """Raises TaskInvalid where the file holds several kernels, or none of that name, or more neighbours than travel.
 
     `function`: which the user named. Text that is not Python is left to the compiler's own words.
@@ -54,7 +55,7 @@ def surroundings_of(kernel: Path, source: str, function: str | None) -> Surround
         tree = parsed(source, str(kernel))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Surroundings(function or "")
-    chosen = _chosen(kernel, source, tree, function)
+    chosen = _chosen(kernel, source, tree, function, language)
     for path in dict.fromkeys((_as_given(kernel), kernel.resolve())):  # the neighbours of a link, or of what it is to
         package = _package(path, tree)
         neighbours = _neighbours(package, tree)
@@ -66,12 +67,16 @@ def surroundings_of(kernel: Path, source: str, function: str | None) -> Surround
 # --- which function -------------------------------------------------------------------------------
 
 
-def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None) -> str:
+def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None, language: Language) -> str:
     """Empty where the kernel is found by ENTRY_POINTS."""
     lines = {name: node.lineno for node in tree.body for name in _bound(node)}
     default = next((name for name in ENTRY_POINTS if name in lines), "")
-    marked = kernels_of(source)
-    listed = ", ".join(f"{name} (line {lines.get(name, 1)})" for name in marked) or "none that nki.jit decorates"
+    own = next((name for name in language.entry_points if name in lines), "")
+    if wanted is None and own and own != default:
+        return own
+    marked = language.kernels(source)
+    decorated = f"that {language.marked_by} decorates"
+    listed = ", ".join(f"{name} (line {lines.get(name, 1)})" for name in marked) or f"none {decorated}"
     if wanted is not None:
         if wanted not in lines:
             raise TaskInvalid(f"{kernel} defines no {wanted!r} at its top level; its kernels are: {listed}")
@@ -83,7 +88,7 @@ def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None) -> 
         if functions and not _may_bind(tree, ENTRY_POINTS):
             some = ", ".join(f"{node.name} (line {node.lineno})" for node in functions[:_LISTED])
             raise TaskInvalid(
-                f"{kernel} has no kernel that nki.jit decorates: name one of its {len(functions)} functions with "
+                f"{kernel} has no kernel {decorated}: name one of its {len(functions)} functions with "
                 f"--function: {some}{', ...' if len(functions) > _LISTED else ''}"
             )
         return ""

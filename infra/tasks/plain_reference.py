@@ -23,7 +23,7 @@ from typing import Any, Union
 import ml_dtypes
 import numpy as np
 
-from infra.tasks.reference_reader import DECLARATIONS, REQUIRED_FUNCTIONS, TaskInvalid
+from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 
 Example = Union[np.ndarray, tuple, int, float]
 """One argument: an array, a shape `(128, 512)` of float32, one with a dtype `((128, 512), "bfloat16")`, or a number."""
@@ -79,7 +79,7 @@ def reference_module(reference: Callable[..., Any], inputs: Inputs | None) -> st
     else:
         drawn = _drawn(inputs)
     forward = "" if name == "forward" else f"def forward(*inputs):\n    return {name}(*inputs)"
-    taken = {*REQUIRED_FUNCTIONS, *DECLARATIONS, "_np", "_ml_dtypes"} - {
+    taken = {*KNOWN_FUNCTIONS, *DECLARATIONS, "_np", "_ml_dtypes"} - {
         *(["forward"] if name == "forward" else []),
         *(["get_inputs"] if callable(inputs) and drawing == "get_inputs" else []),
     }

@@ -19,7 +19,9 @@ from typing import Any
 
 from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, ShapePreset, Work
 
-REQUIRED_FUNCTIONS = ("get_inputs", "forward", "transform_to_nki_inputs", "transform_nki_outputs")
+REQUIRED_FUNCTIONS = ("get_inputs", "forward")
+KNOWN_FUNCTIONS = (*REQUIRED_FUNCTIONS, "transform_to_nki_inputs", "transform_nki_outputs")
+"""The last two where the kernel wants its arguments in another form, or gives its outputs in one."""
 DECLARATIONS = ("PRESETS", "TOLERANCE", "PRECISION", "WORK", "DISTRIBUTIONS_LEFT_OUT")
 FULL = "full"
 """The preset made of the file's own constants, which is the one that is timed."""

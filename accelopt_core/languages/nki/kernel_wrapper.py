@@ -16,6 +16,7 @@ from accelopt_core.evaluation import (
     Measured,
     Step,
     TimedOut,
+    Untimed,
     explain,
 )
 
@@ -65,6 +66,8 @@ def kernel_result(evaluation: Evaluation, save_fields: Sequence[str] = ()) -> Ke
             return KernelResult(False, False, False, {"compilation_error": said}, evaluation)
         case Incorrect():
             return KernelResult(True, True, False, {"correctness_error": said}, evaluation)
+        case Untimed():
+            return KernelResult(True, True, False, {"benchmarking_error": said}, evaluation)
         case Duplicate():
             return KernelResult(True, False, False, {"correctness_error": said}, evaluation)
         case Implausible(latency_us=latency_us):

@@ -9,6 +9,7 @@ from accelopt_core.languages.nki import static_checks
 from accelopt_core.languages.nki.operators import kernel_operators
 from accelopt_core.task import ENTRY_POINTS
 from nki_sim.machine import MACHINES
+from nki_sim.migrate.command import kernels_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,12 @@ class Nki:
     name: str = "NKI"
     core: str = "NeuronCore"
     several_cores: str = "kernel[{cores}]"
+    packages: frozenset[str] = frozenset({"nki", "neuronxcc"})
     entry_points: tuple[str, ...] = ENTRY_POINTS
+    marked_by: str = "nki.jit"
+
+    def kernels(self, source: str) -> list[str]:
+        return kernels_of(source)
 
     def peaks(self, machine: str) -> str:
         core = MACHINES.get(machine)
