@@ -83,6 +83,19 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
     return _of_its_dialect(problem, simulated=not settings.target.host or settings.target.remote_simulator)
 
 
+def nki_problem_of(settings: config.Settings, command: str) -> Problem:
+    """For what rests on the simulated Trainium. Raises SettingsError for a kernel of another language, and what
+    `problem_of` does."""
+    problem = problem_of(settings)
+    language = language_named(problem.task.language)
+    if language is not NKI:
+        raise SettingsError(
+            f"{command}: {problem.kernel} is a {language.name} kernel, and {command} is for NKI kernels: no machine of "
+            "the others' is simulated"
+        )
+    return problem
+
+
 def _language(settings: config.Settings, text: str) -> Language:
     """As the user says, or as the file tells; NKI, where it tells nothing."""
     named = settings.run.language

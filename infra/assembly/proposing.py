@@ -10,17 +10,13 @@ from pathlib import Path
 import config
 from accelopt_core.catalogue import sweep
 from accelopt_core.catalogue.menu import CatalogueMenu
-from accelopt_core.catalogue.proposer import catalogue_proposer
-from accelopt_core.languages.nki.dialect import Dialect
-from accelopt_core.languages.nki.language import NKI
-from accelopt_core.languages.nki.machine_facts import machine_facts
 from accelopt_core.loop import events
 from accelopt_core.loop.choosing import Contender, TakingTurns, pulls_of
 from accelopt_core.loop.rounds import RunResult
-from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.model.proposer import proposer_from_model
 from accelopt_core.ports import LanguageModel, Role, TargetInfo, Usage
 from accelopt_core.proposer import Proposer
+from infra.assembly.language_parts import LanguageParts
 from infra.assembly.rounds import most_swept
 from infra.llm.contenders import CATALOGUE, Named
 from infra.llm.ledger import Ledger, LedgerEntry, ModelBudget
@@ -31,7 +27,6 @@ from infra.llm.registry import provider_from_environment, settings_from_environm
 from infra.llm.retry import Patience
 from infra.llm.roles import models_for_roles
 from infra.llm.stopping import Stopping
-from infra.neuron.routes import SDK_OF_NKI
 from infra.prediction.predictor import Predictor
 from infra.prediction.price_book import PriceBookFile
 from infra.runs.event_log import Observers
@@ -43,9 +38,6 @@ from infra.settings_reader import SettingsError
 from infra.tracing.spans import RunSpans
 from ka_extensions.bandit import CostAware, Spent
 from nki_sim import ties
-from nki_sim.calibration import calibrated_machine
-from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
-from nki_sim.reference import api_reference, instruction_list, nki_text
 
 SEVERAL = "several"
 """In place of a provider, where proposers take turns."""
@@ -77,14 +69,16 @@ class Proposing:
     folder: RunFolder
     spending: Spending
     observer: Observers
-    predictor: Predictor
+    parts: LanguageParts
+    predictor: Predictor | None
+    """None for a language whose machine nobody simulates."""
     stopping: Stopping
     spans: RunSpans | None
 
     def proposer(self) -> Proposer:
         """Raises a ModelError where a model cannot be built, and SettingsError where its cost cannot be kept."""
-        made, most = self._proposer(), most_swept(self.settings, self.provider)
-        if most < 2:
+        made, most = self._proposer(), self._most_swept()
+        if most < 2 or self.predictor is None:
             return made
         swept = sweep.SweepingExecutor(made.executor, self.predictor, most, self._note)
         return replace(made, executor=swept)
@@ -139,29 +133,19 @@ class Proposing:
         return turns.together()
 
     def _catalogue(self) -> Proposer:
-        within = ties.shipped().within
-        return catalogue_proposer(self.predictor, datetime.date.today, tie=within, arguments=self.predictor.arguments)
+        return self.parts.catalogue(self.predictor)
 
     def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
-        machine, versions = self.info.machine, nki_versions(self.info, self.source)
-        return proposer_from_model(
-            models,
-            lambda source, also: api_reference(source, machine, versions, also),
-            instruction_list(machine),
-            self._prompt_settings(versions),
-            datetime.date.today,
-            menu,
-        )
-
-    def _prompt_settings(self, versions: tuple[str, ...]) -> PromptSettings:
+        taught = self.parts.teaching(self.info, self.source, self._most_swept() >= 2)
         longest, temperature = self.settings.model.max_reply_tokens, self.settings.model.temperature
-        core = calibrated_machine(self.info.machine, self.info.calibration)
-        traced = VERSIONS.index(versions[0]) > VERSIONS.index(LAST_PARSED)
-        told = PromptSettings(
-            NKI.key, machine_facts(core), Dialect(nki_text(versions), traced), temperature=temperature,
-            sweeps=most_swept(self.settings, self.provider) >= 2,
-        )  # fmt: skip
-        return told if longest is None else replace(told, max_tokens={role: longest for role in Role})
+        told = replace(taught.settings, temperature=temperature)
+        if longest is not None:
+            told = replace(told, max_tokens={role: longest for role in Role})
+        return proposer_from_model(models, taught.api_reference, taught.instructions, told, datetime.date.today, menu)
+
+    def _most_swept(self) -> int:
+        """Settings of what a kernel declares tunable that are priced: none where nothing prices them."""
+        return 0 if self.predictor is None else most_swept(self.settings, self.provider)
 
     def _models(
         self,
@@ -226,7 +210,7 @@ class Proposing:
 
     def _menu(self) -> CatalogueMenu | None:
         wanted = self.settings.model
-        if wanted.menu_s <= 0:
+        if wanted.menu_s <= 0 or self.predictor is None:
             return None
         folders = [self.folder.path]  # where prices of it may be recorded; new ones go to the first
         if wanted.replies is not None and self.provider == "replay":
@@ -241,9 +225,3 @@ class Proposing:
 
     def _warn(self, line: str) -> None:
         self.observer.tell(events.Notice(line, "warning"))
-
-
-def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:
-    """What candidates are to be valid in: the device's NKI, or else every one that the user's kernel is valid in."""
-    there = next((f"{a}.{b}" for (a, b), sdk in SDK_OF_NKI.items() if sdk == info.installed.sdk), "")
-    return (there,) if there in VERSIONS else valid_in(source)

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 import config
 from accelopt_core.catalogue.explaining import LIMIT_S
 from accelopt_core.evaluation import Untimed, explain
-from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop import events
 from accelopt_core.loop.rounds import BaselineRejected, Loop, Past, RunResult
 from accelopt_core.model.prompting import prompts_version
 from accelopt_core.ports import Target, TargetInfo, TargetMisconfigured
 from infra.assembly.following import A_PERSON, Following, interruptible
+from infra.assembly.languages import parts_of
 from infra.assembly.problem import QUICK_START, Problem, problem_of, quick_start, resumed_problem
 from infra.assembly.proposing import Proposing, provider_of
 from infra.assembly.rounds import guide_of, loop_settings, width_of
-from infra.assembly.targets import compilers_own_of, predictor_of, residuals_of, target_of
+from infra.assembly.targets import compilers_own_of, residuals_of, target_of
 from infra.journal import utc_now
 from infra.llm.contenders import CATALOGUE
 from infra.llm.stopping import Stopping
 from infra.prediction.explaining import explain_end
-from infra.prediction.progress import PlanningWatch
+from infra.prediction.progress import NothingPriced, PlanningWatch
 from infra.runs.evaluation_store import EvaluationStore
 from infra.runs.event_log import EventLog, Observers
 from infra.runs.run_folder import Manifest, RunFolder, RunJournal, find_run, new_run_id
@@ -139,15 +139,18 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
     )  # fmt: skip
     shared = settings.run.memory
     memory = memory_for(folder.path, shared, lambda line: observer.tell(events.Notice(line, "warning")))
-    residuals = None if info.simulated else residuals_of(shared, info)
     of_loop = loop_settings(settings, run.provider)
     with ExitStack() as stack:
-        predictor = predictor_of(settings, problem.task, info, run.target)
-        stack.callback(predictor.close)
+        parts = parts_of(problem.task.language)
+        predictor = parts.predictor(settings, problem.task, info, run.target)
+        if predictor is not None:
+            stack.callback(predictor.close)
+        residuals = residuals_of(shared, info) if predictor is not None and not info.simulated else None
         stopping = Stopping()
         proposing = Proposing(
-            settings, run.provider, problem.source, info, folder, spending, observer, predictor, stopping, run.spans
-        )
+            settings, run.provider, problem.source, info, folder, spending, observer, parts, predictor, stopping,
+            run.spans,
+        )  # fmt: skip
         proposer = proposing.proposer()
         observer.tell(
             events.RunStarted(
@@ -172,11 +175,13 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
         spending.device_used(store.seconds())
         clock = run.target.clock if isinstance(run.target, EngineTarget) else time.monotonic
         metered = MeteredTarget(run.target, spending.device_used, clock)
-        guide = guide_of(predictor, info, of_loop.candidates, run.target.width, observer)
+        guide = None
+        if predictor is not None:
+            guide = guide_of(predictor, info, of_loop.candidates, run.target.width, observer)
         if guide is not None and residuals is not None:
             known = residuals_of(kept_for(folder.path) or shared, info)
             guide = replace(guide, earlier=known.of_other_runs(folder.run_id))
-        watch = stack.enter_context(PlanningWatch(observer.tell, predictor))
+        watch = stack.enter_context(PlanningWatch(observer.tell, predictor or NothingPriced()))
         with interruptible(observer, following, stopping) as interrupted:
             loop = Loop(
                 problem.task,
@@ -190,7 +195,7 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                 interrupted,
                 _past(folder),
                 guide=guide,
-                language=NKI,
+                language=parts.language,
             )
             try:
                 try:
@@ -203,9 +208,10 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                         ) from None
                     raise problem.rejected(error.evaluation) from None
                 proposing.remember(result)
-                limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)
-                with watch.over("what is left to gain"):
-                    explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
+                if predictor is not None:
+                    limit_s = LIMIT_S if run.provider == CATALOGUE else min(LIMIT_S, settings.model.menu_s)
+                    with watch.over("what is left to gain"):
+                        explain_end(problem.task, result, predictor, folder, observer.tell, limit_s)
                 return result
             finally:
                 spending.note_time()

@@ -12,7 +12,7 @@ from accelopt_core.evaluation import Measured, Step
 from accelopt_core.explanation import Explanation
 from accelopt_core.ports import TargetInfo
 from accelopt_core.task import Task
-from infra.assembly.problem import problem_of, quick_start, resumed_problem
+from infra.assembly.problem import nki_problem_of, quick_start, resumed_problem
 from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.prediction.explaining import explanation_of
@@ -39,7 +39,7 @@ def explain(invocation: config.Invocation) -> ExplainedKernel:
 def _kernel(invocation: config.Invocation) -> ExplainedKernel:
     """Compiled, verified and timed as a run's input kernel."""
     settings = quick_start(invocation)
-    problem = problem_of(settings)
+    problem = nki_problem_of(settings, "explain")
     task = problem.task
 
     def progress(step: Step, detail: str) -> None:

@@ -24,7 +24,7 @@ from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import Task
 from accelopt_core.toolchain import ArgumentSpec
 from infra.assembly.following import A_PERSON, Following
-from infra.assembly.problem import Problem, problem_of
+from infra.assembly.problem import Problem, nki_problem_of
 from infra.assembly.rounds import limits_of
 from infra.assembly.targets import predictor_of, target_of
 from infra.commands import optimize
@@ -212,7 +212,7 @@ def _check_names(folder: SetFolder, shapes: ShapeSet) -> None:
 
 def _asked(settings: config.Settings, table: Path) -> tuple[Problem, ShapeSet, dict[str, tuple[ArgumentSpec, ...]]]:
     """What there is to optimize, and the kernel's arguments at each shape. Raises what is wrong with any of it."""
-    problem = problem_of(replace(settings, run=replace(settings.run, shapes=None, preset=None)))
+    problem = nki_problem_of(replace(settings, run=replace(settings.run, shapes=None, preset=None)), "shapes")
     shapes = read_shapes(table, problem.task)
     try:
         check(problem.source, problem.task.around.entry_points)

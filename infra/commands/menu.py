@@ -17,7 +17,7 @@ from accelopt_core.ports import Progress
 from accelopt_core.proposer import RoundContext
 from accelopt_core.transforms.base import TransformError
 from accelopt_core.transforms.registry import TRANSFORMS
-from infra.assembly.problem import problem_of
+from infra.assembly.problem import nki_problem_of
 from infra.assembly.targets import predictor_of
 from infra.commands.evaluate import evaluated
 from infra.documents.kernel_document import ChangedDocument, MenuDocument
@@ -32,7 +32,7 @@ def menu(settings: config.Settings, kernel: str, progress: Progress, *, limit_s:
     The kernel is compiled, tested at its cheaper shapes, or its only one, and timed. Raises what a run raises before it
     begins, BaselineRejected among it.
     """
-    problem = problem_of(settings)
+    problem = nki_problem_of(settings, "menu")
     task, candidate = problem.task, Candidate("input", problem.source)
     info, result = evaluated(settings, problem, progress, is_input=True, gates_only=len(task.presets) > 1)
     if not isinstance(result, Measured):
@@ -55,7 +55,7 @@ def change(
     with the kernel as `menu` does.
     """
     path = folder.new_file(output, overwrite=overwrite)
-    problem = problem_of(settings)
+    problem = nki_problem_of(settings, "apply")
     try:
         made = carried_out(problem.source, [SiteName(tool, site)], problem.task.around)
     except KeyError:

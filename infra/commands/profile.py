@@ -22,7 +22,7 @@ from accelopt_core.toolchain import (
     TensorArgument,
     ToolchainMissing,
 )
-from infra.assembly.problem import problem_of
+from infra.assembly.problem import nki_problem_of
 from infra.assembly.targets import calibrations_of
 from infra.prediction.predictor import kernel_arguments
 from infra.settings_reader import SettingsError
@@ -95,7 +95,7 @@ def _what(
         return text, surroundings_of(kernel, text, settings.run.function), [*given, *map(ConstantArgument, constants)]
     if constants:
         raise SettingsError("profile: constants go with shapes; without those the reference says what they are")
-    problem = problem_of(settings)
+    problem = nki_problem_of(settings, "profile")
     return problem.source, problem.task.around, kernel_arguments(problem.task)[-1]
 
 

@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import config
 from accelopt_core.candidate import Candidate
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.registry import language_named
 from accelopt_core.ports import TargetError, TaskFault
 from infra.assembly.problem import resumed_problem
 from infra.assembly.targets import predictor_of
@@ -100,6 +102,8 @@ def _simulated(
     folder, info = summary.folder, summary.manifest.target
     settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
     task = resumed_problem(settings, folder).task
+    if task.language != NKI.key:
+        raise NoTimeline(f"{language_named(task.language).name} kernels are not simulated")
     made = []
     with closing(predictor_of(settings, task, info)) as predictor:
         for name, candidate in kernels:

@@ -26,7 +26,7 @@ class EvaluationDocument:
     verdict: Literal[
         "measured", "compile_failed", "incorrect", "implausible", "timed_out", "crashed", "duplicate", "untimed"
     ]
-    """`measured`: right; only then there is a latency. `untimed`: right as far as it can be checked without a device."""
+    """`measured`: right, and only then there is a latency. `untimed`: right, as far as that shows without a device."""
     right: bool
     said: str
     """The verdict in one line."""

@@ -32,6 +32,12 @@ class Pricing(Protocol):
         ...
 
 
+class NothingPriced:
+    """In place of a predictor, where there is none."""
+
+    asked = priced = 0
+
+
 @dataclass(frozen=True)
 class _Work:
     """What is under way."""

@@ -6,7 +6,7 @@ import pytest
 
 from accelopt_core.evaluation import Installed
 from accelopt_core.ports import TargetInfo
-from infra.assembly.proposing import nki_versions
+from infra.assembly.of_nki import nki_versions
 from infra.tasks.seed_index import load_seed
 from nki_sim.lint import COMMON
 

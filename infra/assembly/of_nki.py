@@ -1,0 +1,55 @@
+"""A run on an NKI kernel: prices from the simulated Trainium, the catalogue of transforms, what models are taught."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import config
+from accelopt_core.catalogue.proposer import catalogue_proposer
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.dialect import Dialect
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.nki.machine_facts import machine_facts
+from accelopt_core.model.prompting import PromptSettings
+from accelopt_core.ports import Target, TargetInfo
+from accelopt_core.proposer import Proposer
+from accelopt_core.task import Task
+from infra.assembly.language_parts import Teaching
+from infra.assembly.targets import predictor_of
+from infra.neuron.routes import SDK_OF_NKI
+from infra.prediction.predictor import Predictor
+from nki_sim import ties
+from nki_sim.calibration import calibrated_machine
+from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
+from nki_sim.reference import api_reference, instruction_list, nki_text
+
+
+@dataclass(frozen=True)
+class NkiParts:
+    language: Language = NKI
+
+    def predictor(self, settings: config.Settings, task: Task, info: TargetInfo, target: Target) -> Predictor:
+        return predictor_of(settings, task, info, target)
+
+    def catalogue(self, predictor: Predictor | None) -> Proposer:
+        assert predictor is not None, "NKI has one"
+        within = ties.shipped().within
+        return catalogue_proposer(predictor, datetime.date.today, tie=within, arguments=predictor.arguments)
+
+    def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:
+        versions = nki_versions(info, source)
+        core = calibrated_machine(info.machine, info.calibration)
+        traced = VERSIONS.index(versions[0]) > VERSIONS.index(LAST_PARSED)
+        dialect = Dialect(nki_text(versions), traced)
+        return Teaching(
+            PromptSettings(NKI.key, machine_facts(core), dialect, sweeps=sweeps),
+            lambda source, also: api_reference(source, info.machine, versions, also),
+            instruction_list(info.machine),
+        )
+
+
+def nki_versions(info: TargetInfo, source: str) -> tuple[str, ...]:
+    """What candidates are to be valid in: the device's NKI, or else every one that the user's kernel is valid in."""
+    there = next((f"{a}.{b}" for (a, b), sdk in SDK_OF_NKI.items() if sdk == info.installed.sdk), "")
+    return (there,) if there in VERSIONS else valid_in(source)
