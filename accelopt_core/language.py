@@ -54,8 +54,8 @@ class Language(Protocol):
         ...
 
     @property
-    def marked_by(self) -> str:
-        """What marks a function as a kernel, for people, e.g. `nki.jit`."""
+    def marked(self) -> str:
+        """Which functions are kernels, for people, e.g. `that nki.jit decorates`."""
         ...
 
     def kernels(self, source: str) -> list[str]:

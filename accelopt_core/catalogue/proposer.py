@@ -13,14 +13,14 @@ import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from accelopt_core.candidate import Candidate, Plan, source_hash
+from accelopt_core.candidate import Plan, source_hash
 from accelopt_core.catalogue.descent import Descent
 from accelopt_core.catalogue.look_ahead import Search, tried
 from accelopt_core.catalogue.nodes import Idea, LookAhead
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
-from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, explain
-from accelopt_core.learning.experiences import actual_gain_us, factual_summary, measured_experience, outcome_of
+from accelopt_core.evaluation import Bottleneck, Measured
+from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
 from accelopt_core.optimization_memory import Experience
 from accelopt_core.proposer import (
     CannotRepair,
@@ -33,11 +33,6 @@ from accelopt_core.proposer import (
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
-from ka_extensions.divergence_guard import Decision
-from ka_extensions.reflexion import Diagnosis, Reflexion
-
-AGREEMENT = 0.25
-"""A gain within this of the expected one means that the machine model saw the cause."""
 
 
 def catalogue_proposer(
@@ -54,8 +49,8 @@ def catalogue_proposer(
         "catalogue",
         CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments),
         CatalogueExecutor(),
-        CatalogueSummarizer(today),
-        CatalogueReflector(),
+        NumbersSummarizer(today),
+        NumbersReflector(),
     )
 
 
@@ -281,68 +276,3 @@ class CatalogueExecutor:
             raise UnusableReply(f"plan {plan.id} was not made by the catalogue: {error}") from error
         except TransformError as error:
             raise UnusableReply(f"{plan.technique} cannot be applied: {error}") from error
-
-
-class CatalogueSummarizer:
-    def __init__(self, today: Callable[[], datetime.date]) -> None:
-        self._today = today
-
-    def summarize(
-        self, context: RoundContext, plan: Plan, candidate: Candidate, result: Measured, decision: Decision
-    ) -> Experience:
-        return measured_experience(
-            context,
-            plan,
-            candidate,
-            result,
-            title=plan.title,
-            summary=factual_summary(context, plan, result, decision),
-            today=self._today(),
-        )
-
-
-class CatalogueReflector:
-    def reflect(
-        self,
-        context: RoundContext,
-        plan: Plan,
-        candidate: Candidate | None,
-        result: Evaluation | None,
-        decision: Decision,
-    ) -> Reflexion:
-        gain_us = actual_gain_us(context, result)
-        improved = decision.improved
-        return Reflexion(
-            round=context.round,
-            plan_title=plan.title,
-            technique=plan.technique,
-            expected_gain_us=plan.expected_gain_us,
-            actual_gain_us=gain_us,
-            outcome=outcome_of(result, decision),
-            diagnosis=_diagnosis(plan, gain_us if improved else None),
-            lesson=_lesson(plan, gain_us, result),
-            avoid=() if improved else (f"{plan.title} (on {context.parent.id})",),
-            build_on=(plan.title,) if improved else (),
-        )
-
-
-def _diagnosis(plan: Plan, gain_us: float | None) -> Diagnosis:
-    """`gain_us`: of what became the best; None where nothing did."""
-    if gain_us is None:
-        return Diagnosis.WRONG
-    return Diagnosis.RIGHT if gain_us >= (1 - AGREEMENT) * plan.expected_gain_us else Diagnosis.PARTLY
-
-
-def _lesson(plan: Plan, gain_us: float | None, result: Evaluation | None) -> str:
-    if gain_us is None:
-        return f"{plan.title}: {explain(result) if result is not None else 'no kernel came of it'}."
-    expected = plan.expected_gain_us
-    if gain_us < 0:
-        judgement = "it costs more than it saves"
-    elif abs(gain_us - expected) <= AGREEMENT * max(expected, gain_us):
-        judgement = "the machine model saw the cause"
-    elif gain_us < expected:
-        judgement = "the machine model promised too much"
-    else:
-        judgement = "it helps more than the machine model saw"
-    return f"{plan.title}: expected {expected:,.1f} µs, gained {gain_us:,.1f} µs; {judgement}."

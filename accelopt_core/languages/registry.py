@@ -7,8 +7,9 @@ import ast
 from accelopt_core.candidate import parsed
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.triton.language import TRITON
 
-LANGUAGES: dict[str, Language] = {language.key: language for language in (NKI,)}
+LANGUAGES: dict[str, Language] = {language.key: language for language in (NKI, TRITON)}
 
 
 def language_of(source: str) -> Language | None:

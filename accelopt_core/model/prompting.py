@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -197,11 +197,7 @@ def ask_for_object(
 
 def profile_fields(language: str, profile: Profile, most: int) -> list[Field]:
     """The profile's fields that prompts show, in the order of the language's `profile_fields.txt`."""
-    shown = [
-        Field(name, _formatted(profile.fields[name], unit), meaning)
-        for name, unit, meaning in _field_list(language)
-        if name in profile.fields
-    ]
+    shown = [Field(name, _formatted(value, unit), meaning) for name, value, unit, meaning in _listed(language, profile)]
     return shown[:most]
 
 
@@ -249,11 +245,7 @@ def profile_changes(language: str, before: Profile, after: Profile) -> list[Prof
         engines = [(f"{e.name} busy", e.busy_us) for e in engine_times(profile)]
         gaps = [(f"gap: {gap.name}", gap.cost_us) for gap in profile.gaps]
         shown = [(what, us, microseconds(us)) for what, us in (*engines, *gaps)]
-        shown += [
-            (n, profile.fields[n], _formatted(profile.fields[n], u))
-            for n, u, _ in _field_list(language)
-            if n in profile.fields
-        ]
+        shown += [(name, value, _formatted(value, unit)) for name, value, unit, _ in _listed(language, profile)]
         for what, value, text in shown:
             values.setdefault(what, [None, None])[at] = value, text
     return [
@@ -371,6 +363,15 @@ def top(text: str, longest: int) -> str:
     kept = text[:longest].rpartition("\n")[0]
     missing = text.count("\n") - kept.count("\n")
     return f"{kept}\n... ({missing} more lines)"
+
+
+def _listed(language: str, profile: Profile) -> Iterator[tuple[str, float, str, str]]:
+    """(name, value, unit, meaning) of the listed fields that the profile has; `*.x` is every one that ends so."""
+    for listed, unit, meaning in _field_list(language):
+        names = [listed]
+        if listed.startswith("*."):
+            names = [name for name in profile.fields if name.endswith(listed[1:])]
+        yield from ((name, profile.fields[name], unit, meaning) for name in names if name in profile.fields)
 
 
 @cache

@@ -19,4 +19,10 @@ def _nki() -> LanguageParts:
     return NkiParts()
 
 
-_PARTS: dict[str, Callable[[], LanguageParts]] = {"nki": _nki}
+def _triton() -> LanguageParts:
+    from infra.assembly.of_triton import TritonParts
+
+    return TritonParts()
+
+
+_PARTS: dict[str, Callable[[], LanguageParts]] = {"nki": _nki, "triton": _triton}

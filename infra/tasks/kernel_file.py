@@ -75,8 +75,7 @@ def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None, lan
     if wanted is None and own and own != default:
         return own
     marked = language.kernels(source)
-    decorated = f"that {language.marked_by} decorates"
-    listed = ", ".join(f"{name} (line {lines.get(name, 1)})" for name in marked) or f"none {decorated}"
+    listed = ", ".join(f"{name} (line {lines.get(name, 1)})" for name in marked) or f"none {language.marked}"
     if wanted is not None:
         if wanted not in lines:
             raise TaskInvalid(f"{kernel} defines no {wanted!r} at its top level; its kernels are: {listed}")
@@ -88,7 +87,7 @@ def _chosen(kernel: Path, source: str, tree: ast.Module, wanted: str | None, lan
         if functions and not _may_bind(tree, ENTRY_POINTS):
             some = ", ".join(f"{node.name} (line {node.lineno})" for node in functions[:_LISTED])
             raise TaskInvalid(
-                f"{kernel} has no kernel {decorated}: name one of its {len(functions)} functions with "
+                f"{kernel} has no kernel {language.marked}: name one of its {len(functions)} functions with "
                 f"--function: {some}{', ...' if len(functions) > _LISTED else ''}"
             )
         return ""

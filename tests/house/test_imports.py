@@ -122,6 +122,7 @@ def test_settings_are_read_where_a_run_is_put_together_and_nowhere_else() -> Non
         "infra.agents.terms",
         "infra.assembly.language_parts",
         "infra.assembly.of_nki",
+        "infra.assembly.of_triton",
         "infra.assembly.problem",
         "infra.assembly.proposing",
         "infra.assembly.rounds",

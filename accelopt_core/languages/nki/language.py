@@ -20,7 +20,7 @@ class Nki:
     several_cores: str = "kernel[{cores}]"
     packages: frozenset[str] = frozenset({"nki", "neuronxcc"})
     entry_points: tuple[str, ...] = ENTRY_POINTS
-    marked_by: str = "nki.jit"
+    marked: str = "that nki.jit decorates"
 
     def kernels(self, source: str) -> list[str]:
         return kernels_of(source)
