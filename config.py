@@ -45,7 +45,8 @@ LONGEST_RUN_ID = 100
 """Characters."""
 
 PROVIDERS = ("auto", *registry.PROVIDERS, contenders.CATALOGUE)
-SUITES = ("nkibench",)
+SUITES = {"nkibench": "nki", "triton": "triton"}
+"""By name, the language of its tasks."""
 VIEWS = ("auto", "live", "plain", "quiet")
 
 Command = Literal[
@@ -86,7 +87,7 @@ class RunSettings(Group):
         "Optimize every task of a suite, one after the other, or with --engine ray side by side; --run-id names it, "
         "--resume goes on with it.",
         metavar="NAME",
-        legal=Legal(choices=SUITES),
+        legal=Legal(choices=tuple(SUITES)),
     )
     tasks_at_once: int | None = setting(
         None,

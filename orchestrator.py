@@ -41,7 +41,7 @@ from infra.runs.shape_set import SetFolder
 from infra.runs.suite_memory import keep_memory
 from infra.settings_reader import SettingsError
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.seed_index import TaskNotFound, seed_index
+from infra.tasks.seed_index import TaskNotFound, seeds_of
 from infra.tasks.user_files import Folder
 from infra.terminal import report
 from infra.terminal.gap_table import print_explanation
@@ -163,7 +163,7 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
         raise SettingsError("suite: it runs all of its tasks: leave --task away, or leave --suite away")
-    tasks = [seed.name for seed in seed_index()]
+    tasks = [seed.name for seed in seeds_of(config.SUITES[wanted.suite])]
     if wanted.resume is None:
         suite_id = wanted.run_id or suite.new_suite_id(wanted.suite, utc_now())
     else:
@@ -265,9 +265,11 @@ def runs(invocation: config.Invocation, answer: Answer) -> int:
 
 def show(invocation: config.Invocation, answer: Answer) -> int:
     """A run, or a suite or a set of shapes by its id."""
-    checkpoints, tasks = invocation.settings.run.checkpoints, [seed.name for seed in seed_index()]
-    if suite.is_suite(checkpoints, invocation.run_id, tasks):
-        return _show_suite(invocation, answer, suite.table_of_runs(checkpoints, invocation.run_id, tasks))
+    checkpoints = invocation.settings.run.checkpoints
+    for language in config.SUITES.values():
+        tasks = [seed.name for seed in seeds_of(language)]
+        if suite.is_suite(checkpoints, invocation.run_id, tasks):
+            return _show_suite(invocation, answer, suite.table_of_runs(checkpoints, invocation.run_id, tasks))
     if (of_shapes := SetFolder(checkpoints, invocation.run_id)).exists:
         return _show_set(invocation, answer, of_shapes)
     summary = report.summary_of(find_run(checkpoints, invocation.run_id))

@@ -14,7 +14,7 @@ import shtab
 
 import config
 from infra import command_line
-from infra.tasks.seed_index import seed_index
+from infra.tasks.seed_index import every_seed
 from nki_sim import __main__ as nki_sim_command
 
 USAGE = 2
@@ -29,7 +29,7 @@ def optimizer() -> argparse.ArgumentParser:
     parser.add_argument("rest", nargs="*", metavar="FILE", help="hosts, or the kernel to explain")
     for action in parser._actions:
         if "--task" in action.option_strings:
-            action.choices = [seed.name for seed in seed_index()]
+            action.choices = [seed.name for seed in every_seed()]
     return _told(parser)
 
 

@@ -104,7 +104,7 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         kind = TOOLS[said["tool"]].takes
         folder = Folder(Path(said["folder"]))
         os.chdir(folder.path)
-        confine(folder.path, SHIPPED)
+        confine(folder.path, *SHIPPED.values())
         job = Job(requests.read(kind, said["arguments"]), said["settings"], folder, float(said["limit_s"]))
         if kind in LIGHT:
             _limit(job)

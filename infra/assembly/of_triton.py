@@ -6,12 +6,12 @@ import datetime
 from dataclasses import dataclass
 
 import config
+from accelopt_core.catalogue.measured_sweep import sweeping_proposer
 from accelopt_core.language import Language
 from accelopt_core.languages.triton.api import api_reference, instruction_list
 from accelopt_core.languages.triton.gpus import GPUS
 from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.languages.triton.machine_facts import GpuFacts, gpu_facts
-from accelopt_core.languages.triton.sweeps import sweeping_proposer
 from accelopt_core.model.prompting import PromptSettings
 from accelopt_core.ports import Target, TargetInfo
 from accelopt_core.proposer import Proposer

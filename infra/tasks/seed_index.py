@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from accelopt_core.candidate import source_hash
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Task, Work
+from accelopt_core.languages.registry import language_named, language_of
+from accelopt_core.task import ALONE, DEFAULT_LANGUAGE, PrecisionPolicy, ShapePreset, Surroundings, Task, Work
 from infra.tasks.reference_reader import TaskInvalid, read_reference
 from infra.tasks.user_files import SHIPPED, read_text
 
-SEEDS = SHIPPED
+SEEDS = SHIPPED[DEFAULT_LANGUAGE]
 
 
 class TaskNotFound(Exception):
@@ -37,6 +38,7 @@ class Seed:
     precision: PrecisionPolicy
     left_out: tuple[tuple[str, str], ...] = ()
     """Input distributions it is not defined for, and why."""
+    language: str = DEFAULT_LANGUAGE
 
     @property
     def kernel_source(self) -> str:
@@ -50,22 +52,38 @@ class Seed:
             tolerance=self.tolerance,
             precision=self.precision,
             left_out=self.left_out,
+            around=ALONE if self.language == DEFAULT_LANGUAGE else Surroundings(self._entry),
+            language=self.language,
         )
 
+    @property
+    def _entry(self) -> str:
+        return language_named(self.language).entry_points[0]
 
-def seed_index(folder: Path = SEEDS) -> tuple[Seed, ...]:
+
+def seed_index(folder: Path = SEEDS, language: str = DEFAULT_LANGUAGE) -> tuple[Seed, ...]:
     """Every shipped seed, in the order of `summary.json`. Raises TaskInvalid when the index is damaged."""
     path = folder / "summary.json"
     try:
         entries = json.loads(_read(path))
-        return tuple(_seed(folder, name, entry) for name, entry in entries.items())
+        return tuple(replace(_seed(folder, name, entry), language=language) for name, entry in entries.items())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TaskInvalid(f"{path}: {error}: restore the file from the repository") from error
 
 
-def load_seed(name: str, folder: Path = SEEDS) -> Seed:
-    """Raises TaskNotFound with the names there are."""
-    seeds = seed_index(folder)
+def seeds_of(language: str) -> tuple[Seed, ...]:
+    """Those that are shipped in it; none in a language that has none. Raises TaskInvalid."""
+    return seed_index(SHIPPED[language], language) if language in SHIPPED else ()
+
+
+def every_seed() -> tuple[Seed, ...]:
+    """In every language. Raises TaskInvalid."""
+    return tuple(seed for language in SHIPPED for seed in seeds_of(language))
+
+
+def load_seed(name: str, folder: Path | None = None) -> Seed:
+    """`folder`: only of that. Raises TaskNotFound with the names there are."""
+    seeds = every_seed() if folder is None else seed_index(folder)
     for seed in seeds:
         if seed.name == name:
             return seed
@@ -82,14 +100,16 @@ class Adopted:
     """For people: `beside the kernel`."""
 
 
-def find_reference(kernel_path: Path, folder: Path = SEEDS) -> Adopted:
-    """What a kernel file is held against: a reference next to it, else that of the seed it is or is named after.
+def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
+    """What a kernel file is held against: a reference next to it, else that of the seed it is or is named after, among
+    those of its language.
 
     Raises TaskNotFound naming every place looked at, TaskInvalid when a reference is found but unusable.
     """
     kernel_path = Path(kernel_path)
     source = _read(kernel_path)
-    seeds = seed_index(folder)
+    language = language_of(source)
+    seeds = seeds_of(DEFAULT_LANGUAGE if language is None else language.key) if folder is None else seed_index(folder)
     for seed in seeds:
         if _same_file(seed.kernel_path, kernel_path):
             return _of_seed(seed, "it is that seed's kernel")
@@ -122,7 +142,7 @@ def task_from_files(reference_path: Path, name: str | None = None) -> Task:
     Raises TaskNotFound, or TaskInvalid when it declares what cannot be.
     """
     reference_path = Path(reference_path)
-    for seed in seed_index():
+    for seed in every_seed():
         if _same_file(seed.reference_path, reference_path):
             return seed.task()
     return task_from_text(_read(reference_path), str(reference_path), name or reference_path.stem)

@@ -18,8 +18,9 @@ from infra.tasks.reference_reader import TaskInvalid
 
 MOST_BYTES = 1 << 20
 """Of one file that is named from afar. The longest kernel of the shipped seeds has a fortieth."""
-SHIPPED = Path(__file__).resolve().parents[2] / "nkibench_seeds"
-"""Kernels and references that come with the program."""
+_TREE = Path(__file__).resolve().parents[2]
+SHIPPED = {"nki": _TREE / "nkibench_seeds", "triton": _TREE / "triton_seeds"}
+"""Kernels and references that come with the program, by language."""
 LONGEST_NAME = 1000
 """Characters of a path."""
 

@@ -191,7 +191,7 @@ def test_a_reference_is_read_and_never_executed(tmp_path):
     ("text", "reason"),
     [
         ("def forward(:\n", "not Python"),
-        ("def forward(): pass\n", "get_inputs and transform_to_nki_inputs and transform_nki_outputs"),
+        ("def forward(): pass\n", "must define get_inputs "),
         ("x = 1\x00\n", "not Python"),
     ],
 )

@@ -14,7 +14,7 @@ OPERATIONS: tuple[tuple[str, str, str], ...] = (
      "a block through a block of pointers; what is masked off is `other`, and undefined without it"),
     ("store", "pointer, value, mask=None, cache_modifier='', eviction_policy=''", "converts to the pointer's type"),
     ("make_tensor_descriptor", "base, shape, strides, block_shape",
-     "for .load([i, j]) and .store([i, j], value): tiles in memory; the last stride is 1, others multiples of 16 bytes"),
+     "for .load([i, j]) and .store([i, j], value): tiles in memory; the last stride is 1, others 16-byte multiples"),
     ("make_block_ptr", "base, shape, strides, offsets, block_shape, order",
      "for load and store with boundary_check=(0, 1), padding_option='zero'; .advance((i, j))"),
     ("dot", "input, other, acc=None, input_precision=None, out_dtype=None",

@@ -1,4 +1,4 @@
-"""The built-in catalogue for Triton kernels: other values of what the kernel itself declares tunable, and nothing else.
+"""The built-in catalogue where no machine is simulated: other values of what a kernel itself declares tunable.
 
 Nobody prices them: each is compiled, verified and timed. From the best kernel one value is changed at a time, in the
 order of the declaration; what was tried is not tried again.
