@@ -34,7 +34,7 @@ from infra.settings_reader import (
     setting,
     specs,
 )
-from nki_sim.machine import DEFAULT_MACHINE, MACHINES
+from nki_sim.machine import DEFAULT_MACHINE
 
 PROJECT = Path(__file__).resolve().parent
 FOLDERS = default_folders(PROJECT, os.environ, Path.cwd())
@@ -207,7 +207,9 @@ class TargetSettings(Group):
         legal=_WHOLE,
     )
     machine: str = setting(
-        DEFAULT_MACHINE, "Machine to simulate; a device says itself what it is.", legal=Legal(choices=tuple(MACHINES))
+        DEFAULT_MACHINE,
+        "Machine to simulate, or GPU to compile for; a device says itself what it is.",
+        legal=Legal(choices=tuple(name for language in LANGUAGES.values() for name in language.machines)),
     )
     accept_new_host_key: bool = setting(False, "Trust a host seen for the first time. A changed key is refused still.")
     ssh_port: int | None = setting(None, "Without it: ~/.ssh/config, else 22.", legal=Legal(at_least=1, below=65536))
@@ -217,7 +219,7 @@ class TargetSettings(Group):
         None, "Without it: as ~/.ssh/config says, else ~/.ssh/known_hosts.", metavar="FILE"
     )
     remote_python: str | None = setting(
-        None, "Python on the host. Without it: the Neuron environment's.", metavar="PATH"
+        None, "Python on the host. Without it: the SDK's, where it is usually found.", metavar="PATH"
     )
     remote_dir: str = setting("~/.nki-optimizer", "Work folder on the host.", metavar="DIR")
     connect_timeout_s: float = setting(

@@ -44,6 +44,11 @@ class Language(Protocol):
         ...
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """That kernels can be compiled for where no device says what it is (`--machine`); the first without a word."""
+        ...
+
+    @property
     def packages(self) -> frozenset[str]:
         """Whose import tells that a file is written in it."""
         ...

@@ -38,6 +38,10 @@ class Problem:
     notes: tuple[str, ...] = ()
     """For the user, at the beginning of a run."""
 
+    def settled(self, settings: config.Settings) -> config.Settings:
+        """With the language that the kernel told, where nobody named one."""
+        return replace(settings, run=replace(settings.run, language=self.task.language))
+
     @property
     def loaded(self) -> Loaded:
         return Loaded(self.task.around, tuple(preset.name for preset in self.task.presets), self.text)

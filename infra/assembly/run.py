@@ -74,6 +74,7 @@ def carry_out(
         folder = find_run(invocation.settings.run.checkpoints, resumed)
         settings = invocation.over(config.from_document(folder.config(), f"run {folder.run_id}"))
         problem = resumed_problem(settings, folder)
+    settings = problem.settled(settings)
     with ExitStack() as stack:
         target = target_of(settings)
         stack.callback(target.close)

@@ -9,23 +9,44 @@ from typing import TYPE_CHECKING
 import config
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import NEEDS_A_DEVICE, CompilersOwn
+from accelopt_core.languages.registry import language_named
 from accelopt_core.ports import EvaluationRequest, Target, TargetError, TargetInfo, TargetMisconfigured
-from accelopt_core.task import Task
+from accelopt_core.task import DEFAULT_LANGUAGE, Task
 from infra.assembly.rounds import limits_of
 from infra.calibration.file import Calibrations
 from infra.engines.engine_names import address_of
 from infra.engines.ray_engine import RayEngine
+from infra.languages.registry import supported
 from infra.prediction.predictor import WORKERS, Predictor
 from infra.runs.residual_file import ResidualFile
+from infra.settings_reader import SettingsError
 from infra.simulator.toolchain import simulator_fingerprint
 from infra.targets.local import LocalTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
+from nki_sim.machine import DEFAULT_MACHINE
 
 if TYPE_CHECKING:
     from infra.ssh.config import SshSettings
     from infra.ssh.runner import SshRunner
     from infra.targets.over_ssh import SshTarget
+
+
+def language_of(settings: config.Settings) -> str:
+    """Its key; of a run, what its kernel is written in."""
+    return settings.run.language or DEFAULT_LANGUAGE
+
+
+def machine_of(settings: config.Settings) -> str:
+    """That is simulated, or compiled for, where no device says what it is. Raises SettingsError."""
+    language, wanted = language_named(language_of(settings)), settings.target.machine
+    if wanted in language.machines:
+        return wanted
+    if wanted == DEFAULT_MACHINE:
+        return language.machines[0]
+    raise SettingsError(
+        f"machine: {language.name} kernels are compiled for {', '.join(language.machines)}, not {wanted}"
+    )
 
 
 def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
@@ -35,13 +56,18 @@ def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
     if address is not None:
         return _cluster_target(settings, RayEngine(address))
     if not wanted.host:
-        calibration = calibrations_of(settings).for_simulator(wanted.machine)
-        return LocalTarget("simulator", wanted.machine, calibration, one_kernel=one_kernel)
+        language, machine = language_of(settings), machine_of(settings)
+        calibration = calibrations_of(settings).for_simulator(machine) if language == DEFAULT_LANGUAGE else None
+        here = supported(language).here
+        return LocalTarget(here, machine, calibration, language=language, one_kernel=one_kernel)
     return TargetPool([host_target(settings, host) for host in wanted.host])
 
 
 def _cluster_target(settings: config.Settings, engine: RayEngine) -> EngineTarget:
     wanted, calibrations = settings.target, calibrations_of(settings)
+    if language_of(settings) != DEFAULT_LANGUAGE:
+        engine.close()
+        raise SettingsError("engine: a Ray cluster evaluates NKI kernels; name hosts for others")
     if not wanted.neuron_cores:
         return EngineTarget(engine, "simulator", wanted.machine, calibrations.for_simulator(wanted.machine))
     try:
@@ -64,19 +90,20 @@ def host_target(settings: config.Settings, host: str) -> SshTarget:
     wanted = settings.target
     from infra.targets.over_ssh import SshTarget  # with paramiko, which a run without hosts need not wait for
 
-    calibrations = calibrations_of(settings)
+    calibrations, is_nki = calibrations_of(settings), language_of(settings) == DEFAULT_LANGUAGE
     destination, ssh = _way_to(settings, host)
     return SshTarget(
         destination,
-        machine=wanted.machine,
+        machine=machine_of(settings),
+        language=language_of(settings),
         remote_simulator=wanted.remote_simulator,
         remote_python=wanted.remote_python,
         settings=ssh,
         root=wanted.remote_dir,
         cores=wanted.cores,
         core_wait_s=wanted.core_wait_s,
-        calibration=calibrations.for_simulator(wanted.machine) if wanted.remote_simulator else None,
-        calibration_of=calibrations.for_device,
+        calibration=calibrations.for_simulator(wanted.machine) if wanted.remote_simulator and is_nki else None,
+        calibration_of=calibrations.for_device if is_nki else lambda machine, installed: None,
     )
 
 

@@ -45,6 +45,7 @@ SUPPORTED = Supported(
     NKI,
     _open,
     from_json,
+    "simulator",
     HostNeeds(
         pythons=("/opt/aws_neuronx_venv_*/bin/python", "python3"),  # AWS Neuron documentation, DLAMI user guide
         modules=(("nki", "neuronxcc"),),

@@ -54,6 +54,8 @@ class Supported:
     open_toolchain: OpenToolchain
     calibration_of: Callable[[Mapping[str, Any] | None], Calibration | None]
     """Behind its `asdict` form, checked; None for None. Raises ValueError, TypeError or KeyError."""
+    here: str
+    """The toolchain that this machine by itself is a target with: `simulator`, or `auto` for a device of its own."""
     host: HostNeeds
     compilers_own: Callable[[Toolchain, EvaluationRequest], CompilersOwn]
     """What the device's compiler makes of a task's reference by itself. Raises ToolchainMissing and BadReference."""

@@ -8,7 +8,7 @@ from accelopt_core.language import Finding
 from accelopt_core.languages.nki import static_checks
 from accelopt_core.languages.nki.operators import kernel_operators
 from accelopt_core.task import ENTRY_POINTS
-from nki_sim.machine import MACHINES
+from nki_sim.machine import DEFAULT_MACHINE, MACHINES
 from nki_sim.migrate.command import kernels_of
 
 
@@ -18,6 +18,7 @@ class Nki:
     name: str = "NKI"
     core: str = "NeuronCore"
     several_cores: str = "kernel[{cores}]"
+    machines: tuple[str, ...] = (DEFAULT_MACHINE, *(name for name in MACHINES if name != DEFAULT_MACHINE))
     packages: frozenset[str] = frozenset({"nki", "neuronxcc"})
     entry_points: tuple[str, ...] = ENTRY_POINTS
     marked: str = "that nki.jit decorates"

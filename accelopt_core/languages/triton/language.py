@@ -9,7 +9,7 @@ from accelopt_core.candidate import parsed
 from accelopt_core.language import Finding
 from accelopt_core.languages.python_file import PythonFile
 from accelopt_core.languages.triton import static_checks
-from accelopt_core.languages.triton.gpus import GPUS
+from accelopt_core.languages.triton.gpus import DEFAULT, GPUS
 from accelopt_core.languages.triton.operators import kernel_operators
 
 
@@ -19,6 +19,7 @@ class Triton:
     name: str = "Triton"
     core: str = "GPU"
     several_cores: str = ""
+    machines: tuple[str, ...] = (DEFAULT, *(name for name in GPUS if name != DEFAULT))
     packages: frozenset[str] = frozenset({"triton"})
     entry_points: tuple[str, ...] = ("run", "kernel")
     marked: str = "that launches a Triton kernel"
