@@ -177,7 +177,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("nki-optimizer doc", {"doctor"}),
         ("nki-optimizer --max-c", {"--max-cost"}),
-        ("nki-optimizer --machine ", {"trn1", "trn2", "trn3"}),
+        ("nki-optimizer --machine tr", {"trn1", "trn2", "trn3"}),
+        ("nki-optimizer --language ", {"nki", "triton"}),
         ("nki-optimizer --task mat", {"matmul", "matmul_add_rmsnorm"}),
         ("nki-optimizer --rounds 5 --kernel a_", {"a_kernel.py"}),
         ("nki-optimizer explain a_", {"a_kernel.py"}),
