@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from accelopt_core.toolchain import CompileError
 from infra.triton.compiling.resources import Resources
-from infra.triton.ir.types import Descriptor, Module, Scalar
+from infra.triton.ir.arguments import slots
+from infra.triton.ir.types import IrError, Module
 from infra.triton.program.launch_program import DescriptorValue, TensorValue, TupleValue, Value
 
 
@@ -69,14 +70,17 @@ def runtime_arguments(kernel: CompiledKernel, values: tuple[Value, ...]) -> list
         raise CompileError(f"the kernel {kernel.name} has {len(kernel.signature)} parameters, and {len(values)} are given")
     for type_, value in zip(kernel.signature, values):
         _flatten(kernel, type_, value, found)
-    expected = [type_ for _, type_ in kernel.module.kernel.arguments]
-    wanted = 0
-    for type_ in expected:
-        if isinstance(type_, Descriptor):
-            wanted -= 2 * len(type_.block.shape)  # its sizes and strides are parameters too
-    if wanted + len(expected) != len(found):
-        raise CompileError(f"the kernel {kernel.name} was compiled for {len(expected)} arguments, {len(found)} are given")
+    try:
+        argument_slots(kernel, found)
+    except IrError as error:
+        raise CompileError(f"the kernel {kernel.name} does not fit its launch: {error.message}") from None
     return found
+
+
+def argument_slots(kernel: CompiledKernel, arguments: Sequence[tuple[str, Runtime]]) -> list[tuple[int, int]]:
+    """As `slots`, of a launch. Raises IrError."""
+    axes = [len(value.block_shape) if isinstance(value, DescriptorValue) else 0 for _, value in arguments]
+    return slots([type_ for _, type_ in kernel.module.kernel.arguments], axes)
 
 
 def _flatten(kernel: CompiledKernel, type_: Any, value: Value, found: list[tuple[str, Runtime]]) -> None:
@@ -96,20 +100,3 @@ def _flatten(kernel: CompiledKernel, type_: Any, value: Value, found: list[tuple
         return
     raise CompileError(f"the kernel {kernel.name} takes {type_}, and is given {type(value).__name__}")
 
-
-def stores_to(module: Module) -> frozenset[int]:
-    """Numbers of the kernel's arguments that a store or an atomic operation may reach, by their IR.
-
-    Addresses are followed through arithmetic, loops and branches; whatever is made of a pointer may point there.
-    """
-    from infra.triton.ir.pointers import written_arguments
-
-    return written_arguments(module)
-
-
-def scalar_arguments(module: Module) -> int:
-    return sum(isinstance(type_, Scalar) for _, type_ in module.kernel.arguments)
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    return prod(shape)

@@ -8,6 +8,7 @@ were.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -42,8 +43,10 @@ Execute = Callable[[int, bool], Executed]
 """(pattern, last programs first) -> what is left."""
 
 
-def verified(program: LaunchProgram, execute: Execute, adds_floats_atomically: bool, order_is_ours: bool) -> list[np.ndarray]:
-    """Outputs as the function returns them. Raises RunError for what the module says.
+def verified(
+    program: LaunchProgram, execute: Execute, adds_floats_atomically: bool, order_is_ours: bool
+) -> tuple[list[np.ndarray], list[str]]:
+    """Outputs as the function returns them, and the digest of each one's bits. Raises RunError for what the module says.
 
     `order_is_ours`: programs are executed in the order that is asked for, and a second one of the same kind is the same.
     """
@@ -51,18 +54,16 @@ def verified(program: LaunchProgram, execute: Execute, adds_floats_atomically: b
     second = execute(PATTERNS[1], order_is_ours and not adds_floats_atomically)
     for each in (first, second):
         _check_surroundings(each)
-    outputs = []
     for number, output in enumerate(program.outputs):
-        one, two = bits_of(first, output, program), bits_of(second, output, program)
+        one, two = bits_of(first, output), bits_of(second, output)
         if output.buffer >= program.arguments:
             _check_written(number, output, one, two)
         if not np.array_equal(one, two):
             if adds_floats_atomically and _close(output, one, two):
                 continue
             raise _differs(program, number, output, first, execute, adds_floats_atomically, order_is_ours)
-    for output in program.outputs:
-        outputs.append(values_of(first, output, program))
-    return outputs
+    found = [bits_of(first, output) for output in program.outputs]
+    return [_values(bits, output) for bits, output in zip(found, program.outputs)], [digest_of([bits]) for bits in found]
 
 
 def _check_surroundings(executed: Executed) -> None:
@@ -97,7 +98,7 @@ def _differs(
     order_is_ours: bool,
 ) -> RunError:
     again = execute(PATTERNS[0], order_is_ours and not adds_floats_atomically)
-    same = np.array_equal(bits_of(first, output, program), bits_of(again, output, program))
+    same = np.array_equal(bits_of(first, output), bits_of(again, output))
     if same:
         return RunError(
             f"output {number} depends on memory that nobody wrote, or that lies outside its tensors: write all of a tensor "
@@ -119,7 +120,7 @@ def _close(output: TensorValue, one: np.ndarray, two: np.ndarray) -> bool:
 # --- views of buffers -------------------------------------------------------------------------------
 
 
-def bits_of(executed: Executed, output: TensorValue, program: LaunchProgram) -> np.ndarray:
+def bits_of(executed: Executed, output: TensorValue) -> np.ndarray:
     """The elements of an output as unsigned numbers of their size, contiguous."""
     size = BY_NAME[output.dtype].bytes
     buffer = executed.outputs[output.buffer]
@@ -131,14 +132,23 @@ def bits_of(executed: Executed, output: TensorValue, program: LaunchProgram) -> 
     return np.ascontiguousarray(view)
 
 
-def values_of(executed: Executed, output: TensorValue, program: LaunchProgram) -> np.ndarray:
+def _values(bits: np.ndarray, output: TensorValue) -> np.ndarray:
     """As NumPy knows it; bfloat16 and 8-bit floats as float32, which holds them exactly."""
-    found = bits_of(executed, output, program).view(np.dtype(output.dtype))
+    found = bits.view(np.dtype(output.dtype))
     if BY_NAME[output.dtype].kind == "float" and output.dtype not in ("float16", "float32", "float64"):
         return found.astype(np.float32)
     return found
 
 
-def digest_inputs(tensors: Sequence[np.ndarray]) -> list[memoryview]:
-    """The bytes of each, in C order."""
+def bytes_of(tensors: Sequence[np.ndarray]) -> list[memoryview]:
+    """Of each, in C order."""
     return [np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data for tensor in tensors]
+
+
+def digest_of(arrays: Sequence[np.ndarray | memoryview]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        contents = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest.update(f"{contents.size};".encode())
+        digest.update(contents.data)
+    return digest.hexdigest()

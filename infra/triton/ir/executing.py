@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.triton.ir import moving
+from infra.triton.ir.arguments import slots
 from infra.triton.ir.elementwise import compute
 from infra.triton.ir.faults import KernelFault, NotHere
 from infra.triton.ir.frames import DescriptorValue, Frame, Value, merged
@@ -174,8 +175,7 @@ class _Run:
     def run(self, programs: np.ndarray, arguments: Sequence[Argument]) -> None:
         frame = Frame(programs)
         function = self.kernel.module.kernel
-        given = list(arguments)
-        for (name, type_), value in zip(function.arguments, _expanded(function.arguments, given)):
+        for (name, _), value in zip(function.arguments, _expanded(function.arguments, arguments)):
             frame.values[name] = value
         self._body(function.body, frame)
 
@@ -355,39 +355,48 @@ class _Run:
         return combine
 
 
-def _expanded(parameters: Sequence[tuple[str, Type]], arguments: list[Argument]) -> Iterator[Value]:
-    """Arguments as values, one for each parameter: a host's descriptor is followed by its sizes and strides."""
-    pending: list[int] = []
-    given = iter(arguments)
-    for _, type_ in parameters:
-        if pending:
-            yield np.full(1, pending.pop(0), held(type_.element) if isinstance(type_, Scalar) else np.int64)
+def _expanded(parameters: Sequence[tuple[str, Type]], arguments: Sequence[Argument]) -> Iterator[Value]:
+    """Arguments as values, one for each parameter: a host's descriptor takes several."""
+    types = [type_ for _, type_ in parameters]
+    axes = [len(value.sizes) if isinstance(value, DescriptorArgument) else 0 for value in arguments]
+    for value, (first, flags) in zip(arguments, slots(types, axes)):
+        type_ = types[first]
+        if not isinstance(value, DescriptorArgument):
+            yield _scalar(type_, value)
             continue
-        value = next(given)
+        geometry = [*value.sizes, *value.strides]
         if isinstance(type_, Descriptor):
-            assert isinstance(value, DescriptorArgument)
-            made = DescriptorValue(
-                np.full(1, value.address, np.int64),
-                tuple(np.full(1, size, np.int32) for size in value.sizes),
-                tuple(np.full(1, stride, np.int64) for stride in value.strides),
-                type_.block.shape,
-                type_.block.element,
-                value.padding,
-            )
-            moving.check_descriptor(made)
-            pending = [*value.sizes, *value.strides]
-            yield made
-            continue
-        assert isinstance(type_, Scalar) and not isinstance(value, DescriptorArgument)
-        if type_.element in FLOATS:
-            yield rounded(np.full(1, value, np.float64), type_.element)
-            continue
-        kind = held(type_.element)
-        if kind == np.dtype(bool):
-            yield np.full(1, bool(value))
+            yield _descriptor(type_, value)
+            numbers: list[int] = geometry
         else:
-            bits = int(value) & ((1 << kind.itemsize * 8) - 1)
-            yield np.full(1, bits, np.dtype(f"u{kind.name}")).view(kind)
+            yield _scalar(type_, value.address)
+            numbers = [*geometry, *[int(value.padding != 0), 0][:flags], *geometry]
+        for place, number in enumerate(numbers, first + 1):
+            yield _scalar(types[place], number)
+
+
+def _descriptor(type_: Descriptor, value: DescriptorArgument) -> DescriptorValue:
+    made = DescriptorValue(
+        np.full(1, value.address, np.int64),
+        tuple(np.full(1, size, np.int32) for size in value.sizes),
+        tuple(np.full(1, stride, np.int64) for stride in value.strides),
+        type_.block.shape,
+        type_.block.element,
+        value.padding,
+    )
+    moving.check_descriptor(made)
+    return made
+
+
+def _scalar(type_: Type, value: int | float | bool) -> np.ndarray:
+    assert isinstance(type_, Scalar)
+    if type_.element in FLOATS:
+        return rounded(np.full(1, value, np.float64), type_.element)
+    kind = held(type_.element)
+    if kind == np.dtype(bool):
+        return np.full(1, bool(value))
+    bits = int(value) & ((1 << kind.itemsize * 8) - 1)
+    return np.full(1, bits, np.dtype(f"u{kind.name}")).view(kind)
 
 
 # --- the rest of the operations ---------------------------------------------------------------------
