@@ -20,6 +20,10 @@ ON_CPU = Path(__file__).with_name("on_cpu") / "worker.py"
 ON_DEVICE = Path(__file__).with_name("on_device") / "worker.py"
 
 
+_LAST_WORDS_S = 2.0
+"""For a process that closes its pipe to say why."""
+
+
 class WorkerLate(Exception):
     """It did not answer in time, and was ended."""
 
@@ -63,6 +67,8 @@ class WorkerProcess:
             send(self._process.stdin, dict(request), blobs)
             return receive(self._process.stdout)
         except (MessageLost, OSError, ValueError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS_S)
             self.close()
             if late.is_set():
                 raise WorkerLate(f"no answer within {timeout_s:g} s") from None

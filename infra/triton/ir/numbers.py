@@ -119,6 +119,8 @@ def unsigned(array: np.ndarray) -> np.ndarray:
     """The same bits read without a sign."""
     if array.dtype == np.dtype(bool):
         return array.astype(np.uint8)
+    if array.dtype.kind == "u":
+        return array
     return array.view(np.dtype(f"u{array.dtype.name}"))
 
 

@@ -276,7 +276,7 @@ class _Reader:
         kind = scope.type_of(bounds[0]) if counter is None else counter
         arguments = [(found.group(1)[1:], kind)]
         arguments += [(name, scope.type_of(value)) for name, value in carried]
-        body = self._region(scope, tuple(arguments))
+        body = _terminated(self._region(scope, tuple(arguments)))
         self._close(head)
         if rest.startswith("unsigned"):
             head.words = ("unsigned",)
@@ -302,10 +302,10 @@ class _Reader:
         if found is None:
             raise IrError(f"a condition in other words: {rest[:80]!r}")
         results = tuple(_types(found.group(2))) if found.group(2) else ()
-        regions = [self._region(scope)]
+        regions = [_terminated(self._region(scope))]
         if self._lines[self._at].startswith("} else {"):
             self._at += 1
-            regions.append(self._region(scope))
+            regions.append(_terminated(self._region(scope)))
         self._close(head)
         if results and len(regions) != 2:
             raise IrError("a condition with results and one branch")
@@ -327,7 +327,7 @@ class _Reader:
         first = self._region(scope, tuple((name, scope.type_of(value)) for name, value in carried))
         if not self._next().startswith("} do {"):
             raise IrError("a while loop without its body")
-        second = self._region(scope)
+        second = _terminated(self._region(scope))
         self._close(head)
         return self._finish(head, values, scope, results, (first, second))
 
@@ -413,6 +413,17 @@ class _Reader:
         return Operation(
             head.name, (), (), tuple(head.results), (type_,), head.attributes, (), (), (), head.line
         )
+
+
+def _terminated(region: Region) -> Region:
+    """With the scf.yield at its end that is not printed where nothing is yielded."""
+    block = region.entry
+    if len(region.blocks) != 1:
+        raise IrError("a loop or a branch of several blocks")
+    if block.operations and block.operations[-1].name in ("scf.yield", "scf.condition"):
+        return region
+    last = Operation("scf.yield", (), (), (), ())
+    return Region(((region.blocks[0][0], Block(block.arguments, (*block.operations, last))),))
 
 
 def line_opens(text: str) -> bool:

@@ -29,7 +29,7 @@ def main(tree: str, parent: str, memory_bytes: str) -> int:
     from infra.triton.ir.types import IrError
 
     end_with_parent(int(parent))
-    limit_this_process(ProcessLimits(deadline_s=1e6, memory_bytes=int(memory_bytes), file_bytes=1))
+    limit_this_process(ProcessLimits(deadline_s=1e6, memory_bytes=int(memory_bytes), file_bytes=1 << 20))
     worker = Worker()
     while True:
         try:
@@ -58,6 +58,9 @@ class Worker:
     def answer(self, request: dict[str, Any], blobs: list[bytearray]) -> tuple[dict[str, Any], list[bytes | memoryview]]:
         if request["do"] == "load":
             return self._load(request, blobs), []
+        if request["do"] == "unload":
+            del self._programs[request["program"]]
+            return {}, []
         assert request["do"] == "run", request["do"]
         if request["inputs"]:
             self._inputs = blobs
