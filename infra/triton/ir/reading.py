@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from infra.triton.ir.contract import check_module, refusal
 from infra.triton.ir.locations import Locations, without_location
-from infra.triton.ir.text import abbreviated, attributes_of, bracketed, cut, split, type_of
+from infra.triton.ir.text import attributes_of, block_pointer_of, bracketed, constant, cut, descriptor_of, split, type_of
 from infra.triton.ir.types import (
     Attribute,
     Block,
@@ -404,8 +404,6 @@ class _Reader:
         return self._finish(head, operands, scope, tuple(_result_types(head, types)))
 
     def _constant(self, head: _Head, body: str, printed: str | None) -> Operation:
-        from infra.triton.ir.text import constant
-
         type_: Type = Scalar("i1") if printed is None else type_of(printed)
         if not isinstance(type_, (Scalar, Tensor)):
             raise IrError("a constant that is no number")
@@ -468,8 +466,10 @@ def _result_types(head: _Head, operands: list[Type]) -> list[Type]:
         return [operands[1]]
     if name == "tt.split" and head.after is not None:
         return [type_of(head.after)] * 2
-    if name in ("tt.make_tensor_descriptor", "tt.make_tensor_ptr"):
-        return [abbreviated(split(head.after or head.printed, ",")[-1])]
+    if name == "tt.make_tensor_ptr":
+        return [block_pointer_of(split(head.after or head.printed, ",")[-1])]
+    if name == "tt.make_tensor_descriptor":
+        return [descriptor_of(split(head.after or head.printed, ",")[-1])]
     if head.after is not None:
         return _types(head.after)
     listed = split(head.printed, ",")

@@ -153,16 +153,16 @@ def _pointee(text: str) -> str:
     return to
 
 
-def abbreviated(text: str) -> Type:
-    """A type of an operation that prints `<16x16xf32>` for a descriptor, `<tensor<...>>` for a block pointer."""
+def block_pointer_of(text: str) -> Type:
+    """Of tt.make_tensor_ptr: `<tensor<16x16xf32>>`, or the whole type."""
     text = text.strip()
-    if text.startswith("<tensor<") and text.endswith(">"):
-        return BlockPointer(_block(text[1:-1]))
-    if text.startswith("<") and text.endswith(">") and "x" in text:
-        return Descriptor(_block(text[1:-1]))
-    if text.startswith("<") and text.endswith(">"):
-        return Scalar(Pointer(str(_element(text[1:-1]))))
-    return type_of(text)
+    return BlockPointer(_block(text[1:-1])) if text.startswith("<") and text.endswith(">") else type_of(text)
+
+
+def descriptor_of(text: str) -> Type:
+    """Of tt.make_tensor_descriptor: `<16x16xf32>` or `<tensor<16x16xf32>>`, or the whole type."""
+    text = text.strip()
+    return Descriptor(_block(text[1:-1])) if text.startswith("<") and text.endswith(">") else type_of(text)
 
 
 # --- attributes -------------------------------------------------------------------------------------
