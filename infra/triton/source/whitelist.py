@@ -80,10 +80,10 @@ class _Checker:
             raise SourceRefused(f"**{node.args.kwarg.arg} of a kernel", node.lineno)
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
             self._default(default)
-        for name in self._function.names:
-            self._global(name, node.lineno)
         for statement in node.body:
             self._statement(statement)
+        for name in self._function.names:
+            self._global(name, node.lineno)
 
     def _global(self, name: str, line: int) -> None:
         if name in self._globals:
