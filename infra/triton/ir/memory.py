@@ -53,7 +53,8 @@ class Memory:
         return self._buffers[-1].contents[:nbytes]
 
     def address(self, number: int) -> int:
-        return (number + 1) << _SPACE_BITS
+        """In the middle of its space, so that what lies before it is seen as well."""
+        return (number + 1 << _SPACE_BITS) + (1 << _SPACE_BITS - 1)
 
     def number(self, address: int) -> int:
         """Of the buffer in whose space an address lies."""
