@@ -93,7 +93,7 @@ def _modules(job: dict[str, Any]) -> list[types.ModuleType]:
         made.append(module)
         plain = {name: _value(value, made) for name, value in file["globals"] if not _names_a_function(value)}
         module.__dict__.update(plain)
-        exec(compile(file["text"], str(path), "exec"), module.__dict__)
+        exec(compile(file["text"], str(path), "exec", dont_inherit=True), module.__dict__)
     for file, module in zip(job["files"], made):
         late = {name: _value(value, made) for name, value in file["globals"] if _names_a_function(value)}
         module.__dict__.update(late)

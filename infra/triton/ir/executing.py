@@ -519,7 +519,7 @@ def _dot(run: _Run, frame: Frame, operation: Operation) -> list[Value]:
         # exact: products of 8-bit integers, and sums of a million of them, are less than 2^53
         unsigned_first = one.astype(np.float64), two.astype(np.float64)
         return [(np.matmul(*unsigned_first).astype(np.int64) + start).astype(start.dtype)]
-    if kinds[0] == "f32" and operation.word("inputPrecision") in (None, "tf32"):
+    if kinds[0] == "f32" and operation.word("inputPrecision") == "tf32":  # printed where it is not ieee
         one, two = to_tf32(one), to_tf32(two)
     result = np.matmul(one, two) + start
     return [rounded(result, kinds[2])]

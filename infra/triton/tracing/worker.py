@@ -257,7 +257,7 @@ def _module_alone(source: Path, text: str) -> Any:
     module.__file__ = str(source)
     sys.modules["candidate"] = module
     linecache.cache[str(source)] = (len(text), None, text.splitlines(True), str(source))
-    exec(compile(text, str(source), "exec"), module.__dict__)
+    exec(compile(text, str(source), "exec", dont_inherit=True), module.__dict__)
     return module
 
 
