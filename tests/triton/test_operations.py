@@ -65,8 +65,6 @@ FLOATS: dict[str, Callable[[Any, Any], Any]] = {
     "tl.sum(x[:, None] * y[None, :], 1)": lambda x, y: x * y.sum(),
     "tl.broadcast_to(tl.sum(x.reshape(4, N // 4), 1)[:, None], (4, N // 4)).reshape(N)":
         lambda x, y: np.repeat(x.reshape(4, -1).sum(1), N // 4),
-    "tl.dot(x.reshape(8, 16), y.reshape(8, 16).T, input_precision='ieee').reshape(64).reshape(1, 64).broadcast_to((2, 64)).reshape(N)":
-        lambda x, y: np.tile((x.reshape(8, 16) @ y.reshape(8, 16).T).reshape(-1), 2),
     "x.to(tl.float16).to(tl.float32)": lambda x, y: x.astype(np.float16),
     "x.to(tl.bfloat16).to(tl.float32)": lambda x, y: x.astype(np.float32).astype(ml_dtypes.bfloat16),
     "x.to(tl.float8e5).to(tl.float32)": lambda x, y: x.astype(np.float32).astype(ml_dtypes.float8_e5m2),
@@ -123,8 +121,6 @@ INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "tl.cumsum(a, 0)": lambda a, b: np.cumsum(a, dtype=np.int32),
     "tl.sort(a, descending=True)": lambda a, b: -np.sort(-a),
     "tl.cdiv(a, 16)": lambda a, b: np.trunc((a.astype(np.int64) + 15) / 16),
-    "tl.dot(a.to(tl.int8).reshape(2, 64), b.to(tl.int8).reshape(2, 64).T).reshape(4).reshape(1, 4).broadcast_to((32, 4)).reshape(N)":
-        lambda a, b: np.tile((a.astype(np.int8).reshape(2, 64).astype(np.int32) @ b.astype(np.int8).reshape(2, 64).T.astype(np.int32)).reshape(-1), 32),
     "tl.randint(7, a)": lambda a, b: philox(a),
 }  # fmt: skip
 
@@ -203,6 +199,44 @@ def test_operations_on_integers(on_cpu: TritonToolchain) -> None:
         for row, expression in zip(out, expressions):
             expected = np.broadcast_to(np.asarray(INTEGER[expression](a, b)), N).astype(np.int32)
             assert np.array_equal(row, expected), expression
+
+
+PRODUCTS = {
+    "x, y, input_precision='ieee'": lambda x, y: x @ y,
+    "x, y, input_precision='tf32'": lambda x, y: to_tf32(x).astype(np.float64) @ to_tf32(y).astype(np.float64),
+    "x.to(tl.float16), y.to(tl.float16), out_dtype=tl.float32":
+        lambda x, y: x.astype(np.float16).astype(np.float64) @ y.astype(np.float16).astype(np.float64),
+    "(x * 50).to(tl.int8), (y * 50).to(tl.int8), out_dtype=tl.int32":
+        lambda x, y: np.trunc(x * 50).astype(np.int64) @ np.trunc(y * 50).astype(np.int64),
+}  # fmt: skip
+
+
+def test_products(on_cpu: TritonToolchain) -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.uniform(-2, 2, (16, 32)).astype(np.float32), rng.uniform(-2, 2, (32, 16)).astype(np.float32)
+    stores = "\n".join(
+        f"    tl.store(out + {n} * 256 + i[:, None] * 16 + i[None, :], tl.dot({each}).to(tl.float32))"
+        for n, each in enumerate(PRODUCTS)
+    )
+    source = kernel([], "float32", "xy").split("@triton.jit\ndef k")[0] + f"""@triton.jit
+def k(p, q, out):
+    i = tl.arange(0, 16)
+    j = tl.arange(0, 32)
+    x = tl.load(p + i[:, None] * 32 + j[None, :])
+    y = tl.load(q + j[:, None] * 16 + i[None, :])
+{stores}
+
+
+def run(p, q):
+    out = torch.empty(({len(PRODUCTS)}, 16, 16), dtype=torch.float32, device=p.device)
+    k[(1,)](p, q, out)
+    return out
+"""
+    specs = (TensorArgument((16, 32), "float32"), TensorArgument((32, 16), "float32"))
+    (out,) = on_cpu.run(on_cpu.compile(source, specs, 120), [x, y], 60)
+    for got, (name, compute) in zip(out, PRODUCTS.items()):
+        assert np.allclose(got, compute(x, y), rtol=1e-5, atol=1e-4), name
+    assert not np.allclose(out[0], out[1], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("element", ["bf16", "f16", "f8E5M2", "f8E4M3FN"])
