@@ -41,7 +41,11 @@ def static_fields(artifact: TritonArtifact, gpu: Gpu) -> dict[str, float]:
 def timed_fields(artifact: TritonArtifact, measured: Mapping[str, Any], latency_us: float) -> dict[str, float]:
     """Of the execution that was timed last."""
     seconds = latency_us * 1e-6
-    fields = {"total_time": seconds, "calls_per_sample": float(measured["calls"])}
+    fields = {
+        "total_time": seconds,
+        "calls_per_sample": float(measured["calls"]),
+        "samples_begun_late": float(measured["begun_late"]),
+    }
     if seconds > 0:
         fields["achieved_io_bytes_per_s"] = artifact.io_bytes / seconds
     for name in ("sm_clock_mhz_min", "sm_clock_mhz_max", "temperature_c"):

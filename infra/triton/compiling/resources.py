@@ -33,7 +33,7 @@ def resources_of(cubin: bytes, name: str) -> Resources:
     """Raises CubinUnreadable."""
     try:
         return _resources(cubin, name)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, ValueError, OverflowError) as error:
         raise CubinUnreadable(f"the machine code cannot be read: {error}") from None
 
 

@@ -20,7 +20,8 @@ _MATH = (
 )
 _TT = (
     "func return call get_program_id get_num_programs make_range splat unsplat expand_dims broadcast reshape trans "
-    "join split cat gather histogram addptr load store atomic_rmw atomic_cas dot dot_scaled reduce reduce.return scan "
+    "join split cat gather histogram addptr load store atomic_rmw atomic_cas atomic_load "
+    "atomic_store dot dot_scaled reduce reduce.return scan "
     "scan.return map_elementwise map_elementwise.return bitcast int_to_ptr ptr_to_int fp_to_fp clampf precise_sqrt "
     "precise_divf approx_divf mulhiui extern_elementwise make_tensor_ptr advance make_tensor_descriptor "
     "descriptor_load descriptor_store descriptor_gather descriptor_scatter descriptor_reduce"
@@ -37,6 +38,7 @@ KNOWN = frozenset(
 REFUSED = {
     "tt.elementwise_inline_asm": "inline assembly (tl.inline_asm_elementwise): a kernel is judged by operations of tl",
     "tt.print": "printing (tl.device_print): a kernel writes to its outputs and to nothing else",
+    "tt.atomic_poll": "waiting by a clock (tl.atomic_poll)",
     "tt.assert": "device assertions: nobody reads them; leave debug out",
     "cf.assert": "device assertions: nobody reads them; leave debug out",
 }

@@ -46,7 +46,7 @@ TOGETHER = 1 << 18
 MOST_WORK = 20_000_000_000
 """Element operations of one call of the candidate's function: minutes. What needs more needs a GPU."""
 
-_NO_ATOMICS_RESULT = ("tt.atomic_rmw", "tt.atomic_cas")
+_SYNCHRONIZE = ("tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load")
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Kernel:
         self._functions = {function.name: function for function in module.functions}
         self._used = names_used(module)
         operations = [op for function in module.functions for op in operations_in(function.body)]
-        self.waits = any(op.name in _NO_ATOMICS_RESULT and self._is_used(op) for op in operations)
+        self.waits = any(op.name in _SYNCHRONIZE and self._is_used(op) for op in operations)
         """It uses what atomic operations return, so that programs may wait for each other: they run one by one."""
         self.adds_floats_atomically = any(
             (op.name == "tt.atomic_rmw" and "fadd" in op.words) or _reduces_floats(op) for op in operations
@@ -573,6 +573,8 @@ _HANDLERS: dict[str, _Handler] = {
     "tt.addptr": lambda run, frame, op: [moving.added(op, *(frame.array(name) for name in op.operands))],
     "tt.load": lambda run, frame, op: _weighed(3, run, moving.load(run.memory, frame, op)),
     "tt.store": _effect(moving.store),
+    "tt.atomic_load": lambda run, frame, op: _weighed(3, run, moving.load(run.memory, frame, op)),
+    "tt.atomic_store": _effect(moving.store),
     "tt.make_tensor_ptr": lambda run, frame, op: [moving.block_pointer(frame, op)],
     "tt.advance": lambda run, frame, op: [moving.advanced(frame, op)],
     "tt.make_tensor_descriptor": lambda run, frame, op: [moving.descriptor(frame, op)],

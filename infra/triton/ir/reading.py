@@ -438,7 +438,7 @@ def _types(text: str) -> list[Type]:
 
 _NO_RESULT = frozenset(
     [
-        "tt.store", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return", "scf.yield",
+        "tt.store", "tt.atomic_store", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return", "scf.yield",
         "scf.condition", "tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce", "llvm.intr.assume",
         "gpu.barrier", "ttg.barrier", "ttg.local_barrier",
     ]

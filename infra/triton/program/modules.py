@@ -30,6 +30,7 @@ REFUSED = {
     "num_warps": "launch options",
     "num_threads": "launch options",
     "nanosleep": "a clock",
+    "atomic_poll": "waiting by a clock",
     "async_task": "warp specialization by hand",
 }
 """Names of Triton's language that no kernel here may use, with what they are."""

@@ -45,8 +45,8 @@ _REFUSED_BUILTINS = {"print": "printing", "open": "reading files", "exec": "runn
 VALUE_ATTRIBUTES = frozenset(
     (
         # of tensors
-        "abs advance all any argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min "
-        "atomic_or atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum dtype element_ty erf exp exp2 "
+        "abs advance all any argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min "
+        "atomic_or atomic_store atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum dtype element_ty erf exp exp2 "
         "expand_dims flip floor gather histogram item log log2 logical_and logical_or max min numel permute ravel "
         "reduce reduce_or reshape rsqrt scalar shape sigmoid sin softmax sort split sqrt sqrt_rn store sum swizzle2d T "
         "to trans type umulhi value view xor_sum handle_shape "

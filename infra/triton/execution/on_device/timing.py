@@ -46,6 +46,8 @@ class Timer:
         self._flushed = int(cuda("MemAlloc", self._flushed_bytes))
         self._start, self._end = cuda("EventCreate", 0), cuda("EventCreate", 0)
         self._flushes = 1
+        self._late = 0
+        """Regions that this process may have handed over when the GPU had already begun to wait."""
 
     def time(
         self,
@@ -77,14 +79,14 @@ class Timer:
             prepared = [first, *(Prepared(self._cuda, plan, kernels, tensors) for tensors in sets[1:])]
             graphs.append(self._graph(prepared))
             self._region(graphs[1], plan, sets, inputs, deadline)
-            seen = Seen()
+            seen, self._late = Seen(), 0
             self._clocks.look(seen)
             samples = []
             for _ in range(iterations):
                 samples.append(self._region(graphs[1], plan, sets, inputs, deadline) / calls)
                 self._clocks.look(seen)
             outputs = [tensors.read(number) for tensors in (sets[0], sets[-1]) for number in plan["outputs"]]
-            measured = {"samples_us": samples, "calls": calls, **seen.as_json(), "clocks_unseen": self._clocks.why_not}
+            measured = {"samples_us": samples, "calls": calls, "begun_late": self._late, **seen.as_json(), "clocks_unseen": self._clocks.why_not}
         return measured, outputs
 
     def _tensors(self, plan: dict[str, Any], inputs: Arena) -> Arena:
@@ -144,6 +146,7 @@ class Timer:
             self._cuda("EventSynchronize", self._end)
             _check(deadline)
             if handed_over or self._flushes >= _MOST_FLUSHES or time.perf_counter() - began > _LONG_S:
+                self._late += not handed_over
                 return 1e3 * float(self._cuda("EventElapsedTime", self._start, self._end))
             self._flushes *= 2
 
