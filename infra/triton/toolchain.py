@@ -126,7 +126,9 @@ class TritonToolchain:
     def fingerprint(self) -> str:
         facts: dict[str, Any] = {"gpu": self.gpu.name, "triton": self.version, "numpy": np.__version__}
         if self._device is not None:
-            facts.update({name: self._device.facts[name] for name in ("name", "driver", "multiprocessors", "memory_bytes")})
+            facts.update(
+                {name: self._device.facts[name] for name in ("name", "driver", "multiprocessors", "memory_bytes")}
+            )
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in sorted(Path(__file__).parent.rglob("*.py")):
             digest.update(path.read_bytes())

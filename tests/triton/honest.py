@@ -125,7 +125,12 @@ def philox_keep(seed: int, n: int, p: float) -> np.ndarray:
     low = np.uint64(0xFFFFFFFF)
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [(b >> np.uint64(32)) ^ c[1] ^ np.uint64(k[0]), b & low, (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k[1]), a & low]
+        c = [
+            (b >> np.uint64(32)) ^ c[1] ^ np.uint64(k[0]),
+            b & low,
+            (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k[1]),
+            a & low,
+        ]
         k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
     whole = c[0].astype(np.uint32).view(np.int32)
     return np.asarray(np.where(whole < 0, -whole - 1, whole) * 4.6566127342e-10 > p)
@@ -164,9 +169,7 @@ CASES = (
     Case("atomic_sum", lambda r: [normal(r, 100, 130)], lambda x: [wide(x).sum(0)]),
     Case("gelu", lambda r: [normal(r, 3000), "tanh"], _gelu),
     Case("gelu", lambda r: [normal(r, 2048), "none"], _gelu),
-    Case(
-        "flash_attention", lambda r: [normal(r, 1, 2, 150, 32, dtype=BF16) for _ in "qkv"], _attention, 8e-3
-    ),
+    Case("flash_attention", lambda r: [normal(r, 1, 2, 150, 32, dtype=BF16) for _ in "qkv"], _attention, 8e-3),
     Case("quantize", lambda r: [normal(r, 12, 200, dtype=BF16)], _quantize, 0),
     Case(
         "descriptors",
@@ -174,9 +177,7 @@ CASES = (
         lambda a, b: [wide(a) @ wide(b).T],
         8e-3,
     ),
-    Case(
-        "host_descriptors", lambda r: [normal(r, 70, 136, dtype=np.float16)], lambda x: [wide(x) * 2.5], 1e-3
-    ),
+    Case("host_descriptors", lambda r: [normal(r, 70, 136, dtype=np.float16)], lambda x: [wide(x) * 2.5], 1e-3),
     Case("block_pointers", lambda r: [normal(r, 70, 40)], lambda x: [x.T], 0, ((3, 4), (3, 8))),
     Case("dropout", lambda r: [np.abs(normal(r, 500)) * 20, 1234], _dropout),
 )

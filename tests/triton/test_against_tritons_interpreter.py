@@ -44,7 +44,10 @@ def test_the_same_kernel_gives_the_same(name: str, on_cpu: TritonToolchain, tmp_
     np.savez(tmp_path / "inputs.npz", *tensors(arguments))
     (tmp_path / "job.json").write_text(json.dumps(job))
     done = subprocess.run(
-        [sys.executable, str(DRIVER), str(tmp_path)], capture_output=True, text=True, env={"TRITON_INTERPRET": "1", "PATH": ""}
+        [sys.executable, str(DRIVER), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={"TRITON_INTERPRET": "1", "PATH": ""},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     with np.load(tmp_path / "outputs.npz") as left:
@@ -56,7 +59,10 @@ def test_the_same_kernel_gives_the_same(name: str, on_cpu: TritonToolchain, tmp_
 def test_tritons_interpreter_still_adds_bfloat16_as_if_its_bits_were_integers() -> None:
     """Once it does not, it may do as a second gate, and `ir/executing.py` says something that is no longer so."""
     said = subprocess.run(
-        [sys.executable, str(DRIVER), "bfloat16"], capture_output=True, text=True, env={"TRITON_INTERPRET": "1", "PATH": ""}
+        [sys.executable, str(DRIVER), "bfloat16"],
+        capture_output=True,
+        text=True,
+        env={"TRITON_INTERPRET": "1", "PATH": ""},
     )
     assert said.returncode == 0, said.stderr[-2000:]
     assert float(said.stdout) != 2.0

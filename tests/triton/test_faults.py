@@ -181,7 +181,11 @@ def test_an_endless_kernel_is_ended_and_the_next_one_runs(on_cpu: TritonToolchai
     x = np.arange(N, dtype=np.float32)
     specs = (TensorArgument((N,), "float32"),)
     endless = on_cpu.compile(
-        file("i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), specs, 60
+        file(
+            "i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"
+        ),
+        specs,
+        60,
     )
     with pytest.raises(StepTimeout, match="run took more than 2 s"):
         on_cpu.run(endless, [x], 2)
@@ -195,13 +199,16 @@ def test_what_takes_minutes_needs_a_gpu_and_says_how_much_it_is(on_cpu: TritonTo
         OUT + "k[(1_000_000,)](x, y, 1000, 64)\nreturn y",
     )
     artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
-    with pytest.raises(NoDevice, match=r"about 1\.\de\+11 element operations \(1,000,000 programs of k, blocks of 64 elements\)"):
+    with pytest.raises(
+        NoDevice, match=r"about 1\.\de\+11 element operations \(1,000,000 programs of k, blocks of 64 elements\)"
+    ):
         on_cpu.run(artifact, [np.zeros(N, np.float32)], 60)
 
 
 def test_what_only_a_gpu_has_needs_one(on_cpu: TritonToolchain) -> None:
     source = file(
-        "i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"
+        "i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))",
+        OUT + "k[(1,)](x, y, 64, 64)\nreturn y",
     ).replace("\n\n@triton", "\nfrom triton.language.extra import libdevice\n@triton")
     artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
     with pytest.raises(NoDevice, match="libdevice's __nv_j0f is computed on a GPU only"):
@@ -211,7 +218,9 @@ def test_what_only_a_gpu_has_needs_one(on_cpu: TritonToolchain) -> None:
 
 
 def test_other_tensors_than_it_was_compiled_for_are_refused(on_cpu: TritonToolchain) -> None:
-    artifact = on_cpu.compile(file(DOUBLE, OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), (TensorArgument((N,), "float32"),), 60)
+    artifact = on_cpu.compile(
+        file(DOUBLE, OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), (TensorArgument((N,), "float32"),), 60
+    )
     for wrong in ([], [np.zeros(N + 1, np.float32)], [np.zeros(N, np.float64)]):
         with pytest.raises(RunError, match="a function traced for"):
             on_cpu.run(artifact, wrong, 60)

@@ -93,7 +93,10 @@ def test_one_module_holds_one_kernel() -> None:
     with pytest.raises(IrError, match="more than one module"):
         read_module(with_line("").replace(end, f"{end}\nmodule {{\n{second}}}"), "kernels_0.py")
     helper = second.replace("public", "private")
-    assert len(read_module(with_line("").replace(end, f"  }} loc(#loc)\n{helper}}} loc(#loc)"), "kernels_0.py").functions) == 2
+    assert (
+        len(read_module(with_line("").replace(end, f"  }} loc(#loc)\n{helper}}} loc(#loc)"), "kernels_0.py").functions)
+        == 2
+    )
 
 
 def test_what_is_too_much_is_refused() -> None:
@@ -113,7 +116,11 @@ def test_a_circle_of_locations_has_no_line() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, len(KERNEL) - 1), st.integers(0, 40), st.text(alphabet=' %#"<>(){}[]:,=->xi32tensor\n^bb', max_size=12))
+@given(
+    st.integers(0, len(KERNEL) - 1),
+    st.integers(0, 40),
+    st.text(alphabet=' %#"<>(){}[]:,=->xi32tensor\n^bb', max_size=12),
+)
 def test_damaged_text_is_refused_or_read(start: int, length: int, junk: str) -> None:
     """Nothing but IrError comes of it."""
     text = with_line("")

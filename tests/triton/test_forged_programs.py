@@ -235,7 +235,11 @@ def test_a_truncated_program_is_refused_wherever_it_ends() -> None:
 
 
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["tensor", "tuple", "int", "float32"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(["tensor", "tuple", "int", "float32"]),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=12,
 )

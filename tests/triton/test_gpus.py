@@ -36,7 +36,10 @@ def test_tensor_rates_are_dense_and_in_their_order(gpu: Gpu) -> None:
     if gpu.capability.fp8:
         assert rates["float8_e4m3fn"] == pytest.approx(2 * rates["bfloat16"], rel=0.02)
     assert gpu.flops_per_s("float32") == gpu.vector_flops_per_s["float32"]
-    assert gpu.flops_per_s("bfloat16") == rates["bfloat16"] and gpu.flops_per_s("bfloat16", tensor_cores=False) != rates["bfloat16"]
+    assert (
+        gpu.flops_per_s("bfloat16") == rates["bfloat16"]
+        and gpu.flops_per_s("bfloat16", tensor_cores=False) != rates["bfloat16"]
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
@@ -81,20 +84,36 @@ def test_a_cubin_says_what_cuobjdump_says(name: str, on_cpu: TritonToolchain, tm
     (kernel,) = on_cpu.compile(source, [TensorArgument(shape, dtype) for shape in shapes], 120).distinct
     path = tmp_path / "kernel.cubin"
     path.write_bytes(kernel.cubin)
-    said = subprocess.run([BIN / "cuobjdump", "--dump-resource-usage", path], capture_output=True, text=True, env={"PATH": str(BIN)})
+    said = subprocess.run(
+        [BIN / "cuobjdump", "--dump-resource-usage", path], capture_output=True, text=True, env={"PATH": str(BIN)}
+    )
     found = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|SHARED):(\d+)", said.stdout)}
     resources = kernel.resources
-    assert found == {"REG": resources.registers, "STACK": resources.stack_bytes, "SHARED": resources.static_shared_bytes}
+    assert found == {
+        "REG": resources.registers,
+        "STACK": resources.stack_bytes,
+        "SHARED": resources.static_shared_bytes,
+    }
     assert resources.code_bytes > 500
 
 
 def test_spills_are_seen(on_cpu: TritonToolchain) -> None:
-    source = (KERNELS / "flash_attention.py").read_text(encoding="utf-8").replace("num_stages=2", "num_stages=2, maxnreg=48")
+    source = (
+        (KERNELS / "flash_attention.py").read_text(encoding="utf-8").replace("num_stages=2", "num_stages=2, maxnreg=48")
+    )
     (kernel,) = on_cpu.compile(source, [TensorArgument((1, 2, 150, 32), "bfloat16")] * 3, 120).distinct
     assert kernel.resources.stack_bytes > 0 and kernel.resources.registers <= 48
 
 
-@pytest.mark.parametrize("damage", [lambda c: b"", lambda c: c[:100], lambda c: b"\x7fELF" + b"\xff" * 200, lambda c: c[:0x28] + b"\xff" * 8 + c[0x30:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda c: b"",
+        lambda c: c[:100],
+        lambda c: b"\x7fELF" + b"\xff" * 200,
+        lambda c: c[:0x28] + b"\xff" * 8 + c[0x30:],
+    ],
+)
 def test_damaged_machine_code_is_refused(damage: object, on_cpu: TritonToolchain) -> None:
     source = (KERNELS / "vector_add.py").read_text(encoding="utf-8")
     (kernel,) = on_cpu.compile(source, [TensorArgument((3000,), "float32")] * 2, 120).distinct

@@ -7,7 +7,14 @@ import ast
 import pytest
 
 from accelopt_core.toolchain import CompileError, TensorArgument
-from infra.triton.program.launch_program import ConstexprValue, DtypeValue, FunctionValue, ModuleValue, TensorValue, Value
+from infra.triton.program.launch_program import (
+    ConstexprValue,
+    DtypeValue,
+    FunctionValue,
+    ModuleValue,
+    TensorValue,
+    Value,
+)
 from infra.triton.source.functions import SourceFile, SourceRefused
 from infra.triton.source.module_text import HEADER, module_text
 from infra.triton.source.whitelist import check
@@ -136,7 +143,17 @@ def test_the_head_of_a_kernel_is_held_to_literals(name: str) -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    ["p=1", "p=-1.5", "p=(1, 'a', None)", "p=SIZE", "p=F32", "p=tl.float32", "p=tl.constexpr(3)", "p, *rest", "*, p=True"],
+    [
+        "p=1",
+        "p=-1.5",
+        "p=(1, 'a', None)",
+        "p=SIZE",
+        "p=F32",
+        "p=tl.float32",
+        "p=tl.constexpr(3)",
+        "p, *rest",
+        "*, p=True",
+    ],
 )
 def test_plain_defaults_are_let_through(parameters: str) -> None:
     checked("pass", parameters)
@@ -179,7 +196,10 @@ def test_the_module_holds_the_kernels_in_their_lines_and_nothing_else() -> None:
     assert lines[10] == "@triton.jit(do_not_specialize=['n'])"
     assert lines[11] == "def first(p: None, n: triton.language.int64, é: triton.language.constexpr = 3, m: int = 4,"
     assert lines[12:15] == ["          k: None", "          = 5) -> None:", '    """Kept."""']
-    assert lines[21:23] == ["@triton.jit", "def second(p: triton.language.constexpr, q: triton.language.float32 = 1.0): return p"]
+    assert lines[21:23] == [
+        "@triton.jit",
+        "def second(p: triton.language.constexpr, q: triton.language.float32 = 1.0): return p",
+    ]
     assert [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)] == ["first", "second"]
     assert "never" not in text and "torch" not in text
 
@@ -245,8 +265,10 @@ def test_too_much_shared_memory_takes_the_next_configuration(on_cpu: TritonToolc
 
 def test_kernels_that_differ_in_words_have_one_digest(on_cpu: TritonToolchain) -> None:
     source = wrapper("y = torch.empty_like(x)\nlaunch(x, y)\nreturn y")
-    renamed = source.replace("x_ptr", "source").replace("double", "twice").replace(
-        "    i = tl", "    # a comment\n    i = tl"
+    renamed = (
+        source.replace("x_ptr", "source")
+        .replace("double", "twice")
+        .replace("    i = tl", "    # a comment\n    i = tl")
     )
     other = source.replace("* 2,", "* 3,")
     wider = source.replace("BLOCK=256", "BLOCK=256, num_warps=8")

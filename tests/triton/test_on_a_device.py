@@ -53,7 +53,9 @@ def known(gpu: PretendGpu, toolchain: TritonToolchain, source: str = HONEST) -> 
 
 def test_a_device_is_opened_and_named(opened: Opened) -> None:
     toolchain = opened()
-    assert toolchain.on_device and toolchain.gpu.name == "h100" and toolchain.name.startswith("NVIDIA H100 SXM (Triton 3.")
+    assert (
+        toolchain.on_device and toolchain.gpu.name == "h100" and toolchain.name.startswith("NVIDIA H100 SXM (Triton 3.")
+    )
     assert toolchain.name.endswith("driver 12.8)") and toolchain.fingerprint.startswith("triton-h100-")
     assert toolchain.installed.instance == "NVIDIA H100 SXM" and toolchain.caveat == ""
 
@@ -110,9 +112,21 @@ def test_an_honest_kernel_is_right_and_timed(name: str, gpu: PretendGpu, opened:
 
 def test_fills_of_every_width(gpu: PretendGpu, opened: Opened) -> None:
     body = "tl.store(y_ptr, tl.load(x_ptr))"
-    fills = [("int8", -3), ("float16", 1.5), ("int32", 1 << 30), ("int64", -(1 << 40) + 5), ("float64", 0.1), ("bool", True)]
-    made = "".join(f"f{n} = torch.full((5,), {value}, dtype=torch.{kind}, device=x.device)\n" for n, (kind, value) in enumerate(fills))
-    source = file(body, f"{made}y = torch.zeros_like(x)\nk[(1,)](x, y, 1, 2)\nreturn y, " + ", ".join(f"f{n}" for n in range(6)))
+    fills = [
+        ("int8", -3),
+        ("float16", 1.5),
+        ("int32", 1 << 30),
+        ("int64", -(1 << 40) + 5),
+        ("float64", 0.1),
+        ("bool", True),
+    ]
+    made = "".join(
+        f"f{n} = torch.full((5,), {value}, dtype=torch.{kind}, device=x.device)\n"
+        for n, (kind, value) in enumerate(fills)
+    )
+    source = file(
+        body, f"{made}y = torch.zeros_like(x)\nk[(1,)](x, y, 1, 2)\nreturn y, " + ", ".join(f"f{n}" for n in range(6))
+    )
     toolchain = opened()
     y, *filled = toolchain.run(known(gpu, toolchain, source), [X], 60)
     assert y[0] == X[0] and not y[1:].any()
@@ -147,7 +161,9 @@ def test_a_long_call_is_a_region_of_its_own(gpu: PretendGpu, opened: Opened) -> 
 
 
 def test_all_launches_of_a_call_are_in_its_time(gpu: PretendGpu, opened: Opened) -> None:
-    source = HONEST.replace("k[(1,)](x, y, 64, 64)", "z = torch.zeros_like(x)\n    k[(1,)](x, z, 64, 64)\n    k[(1,)](z, y, 64, 64)")
+    source = HONEST.replace(
+        "k[(1,)](x, y, 64, 64)", "z = torch.zeros_like(x)\n    k[(1,)](x, z, 64, 64)\n    k[(1,)](z, y, 64, 64)"
+    )
     toolchain = opened(kernel_us=300.0, warm_us=300.0)
     timing = toolchain.time(known(gpu, toolchain, source), [X], 1, 3, 60)
     assert all(600 <= sample < 610 for sample in timing.samples_us), timing
@@ -184,7 +200,9 @@ def test_throttling_and_clocks_are_told(gpu: PretendGpu, opened: Opened) -> None
     timing = toolchain.time(artifact, [X], 1, 5, 60)
     fields = toolchain.facts(artifact).fields
     assert (fields["sm_clock_mhz_min"], fields["sm_clock_mhz_max"], fields["throttled"]) == (1200, 1980, 1)
-    assert fields["temperature_c"] == 61 and fields["total_time"] == pytest.approx(statistics.median(timing.samples_us) * 1e-6)
+    assert fields["temperature_c"] == 61 and fields["total_time"] == pytest.approx(
+        statistics.median(timing.samples_us) * 1e-6
+    )
     assert fields["achieved_io_bytes_per_s"] == pytest.approx(512 / fields["total_time"])
 
 
@@ -200,11 +218,15 @@ def test_without_nvml_it_is_timed_all_the_same(gpu: PretendGpu, opened: Opened, 
 
 
 def test_what_is_updated_in_place_is_put_back_before_each_region(gpu: PretendGpu, opened: Opened) -> None:
-    source = file("i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(y_ptr + i) * 2)", "k[(1,)](x, x, 64, 64)\nreturn x")
+    source = file(
+        "i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(y_ptr + i) * 2)", "k[(1,)](x, x, 64, 64)\nreturn x"
+    )
     toolchain = opened()
     artifact = known(gpu, toolchain, source)
     assert np.array_equal(toolchain.run(artifact, [X], 60)[0], 2 * X)
-    assert toolchain.time(artifact, [X], 1, 3, 60).samples_us  # and the last call's outputs are those that were verified
+    assert toolchain.time(
+        artifact, [X], 1, 3, 60
+    ).samples_us  # and the last call's outputs are those that were verified
 
 
 def test_a_kernel_that_computes_otherwise_once_it_is_timed_is_found(gpu: PretendGpu, opened: Opened) -> None:
@@ -265,7 +287,9 @@ def test_chance_is_found(gpu: PretendGpu, opened: Opened) -> None:
     ],
 )
 @pytest.mark.parametrize("step", ["run", "time"])
-def test_a_crash_ends_the_process_and_not_the_judge(gpu: PretendGpu, opened: Opened, error: str, why: str, step: str) -> None:
+def test_a_crash_ends_the_process_and_not_the_judge(
+    gpu: PretendGpu, opened: Opened, error: str, why: str, step: str
+) -> None:
     toolchain = opened(kernel_fails={"k": error})
     artifact = known(gpu, toolchain)
     for _ in range(2):  # the second in a new process
@@ -286,7 +310,9 @@ def test_a_hanging_kernel_is_ended_and_the_next_one_runs(gpu: PretendGpu, opened
 
 
 def test_too_little_memory_is_told(gpu: PretendGpu, opened: Opened) -> None:
-    source = HONEST.replace("y = torch.empty_like(x)", "y = torch.empty_like(x); z = torch.empty(1 << 24, device=x.device)")
+    source = HONEST.replace(
+        "y = torch.empty_like(x)", "y = torch.empty_like(x); z = torch.empty(1 << 24, device=x.device)"
+    )
     toolchain = opened(memory_bytes=1 << 22)
     with pytest.raises(RunError, match="need more memory than the GPU has left"):
         toolchain.run(known(gpu, toolchain, source), [X], 60)

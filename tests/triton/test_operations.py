@@ -131,7 +131,12 @@ def philox(offsets: np.ndarray) -> np.ndarray:
     k = [7, 0]
     for _ in range(10):
         a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [(b >> np.uint64(32)) ^ c[1] ^ np.uint64(k[0]), b & low, (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k[1]), a & low]
+        c = [
+            (b >> np.uint64(32)) ^ c[1] ^ np.uint64(k[0]),
+            b & low,
+            (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k[1]),
+            a & low,
+        ]
         k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
     return c[0].astype(np.uint32).view(np.int32)
 
@@ -182,7 +187,9 @@ def test_operations_on_floats(on_cpu: TritonToolchain) -> None:
     artifact = on_cpu.compile(kernel(expressions, "float32", "xy"), (TensorArgument((N,), "float32"),) * 2, 250)
     (out,) = on_cpu.run(artifact, [x, y], 60)
     for row, expression in zip(out, expressions):
-        expected = np.broadcast_to(np.asarray(FLOATS[expression](x.astype(np.float64), y.astype(np.float64)), np.float64), N)
+        expected = np.broadcast_to(
+            np.asarray(FLOATS[expression](x.astype(np.float64), y.astype(np.float64)), np.float64), N
+        )
         if "bitcast" in expression:
             expected = expected.astype(np.float32)
         assert np.allclose(row, expected, rtol=2e-5, atol=1e-5), expression
@@ -218,7 +225,9 @@ def test_products(on_cpu: TritonToolchain) -> None:
         f"    tl.store(out + {n} * 256 + i[:, None] * 16 + i[None, :], tl.dot({each}).to(tl.float32))"
         for n, each in enumerate(PRODUCTS)
     )
-    source = kernel([], "float32", "xy").split("@triton.jit\ndef k")[0] + f"""@triton.jit
+    source = (
+        kernel([], "float32", "xy").split("@triton.jit\ndef k")[0]
+        + f"""@triton.jit
 def k(p, q, out):
     i = tl.arange(0, 16)
     j = tl.arange(0, 32)
@@ -232,6 +241,7 @@ def run(p, q):
     k[(1,)](p, q, out)
     return out
 """
+    )
     specs = (TensorArgument((16, 32), "float32"), TensorArgument((32, 16), "float32"))
     (out,) = on_cpu.run(on_cpu.compile(source, specs, 120), [x, y], 60)
     for got, (name, compute) in zip(out, PRODUCTS.items()):
@@ -241,13 +251,20 @@ def run(p, q):
 
 @pytest.mark.parametrize("element", ["bf16", "f16", "f8E5M2", "f8E4M3FN"])
 def test_narrow_floats_are_stored_and_read_bit_by_bit(element: str) -> None:
-    bits = np.arange(1 << (8 if element.startswith("f8") else 16)).astype(np.uint8 if element.startswith("f8") else np.uint16)
+    bits = np.arange(1 << (8 if element.startswith("f8") else 16)).astype(
+        np.uint8 if element.startswith("f8") else np.uint16
+    )
     stored = bits.view(np.float16) if element == "f16" else bits
     values = decoded(stored, element)
     number = np.isfinite(values) if element.startswith("f8") else ~np.isnan(values)  # 8 bits saturate
     back = encoded(rounded(values, element), element)
     assert np.array_equal(back.view(bits.dtype)[number], bits[number])
-    kind = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f8E5M2": ml_dtypes.float8_e5m2, "f8E4M3FN": ml_dtypes.float8_e4m3fn}
+    kind = {
+        "bf16": ml_dtypes.bfloat16,
+        "f16": np.float16,
+        "f8E5M2": ml_dtypes.float8_e5m2,
+        "f8E4M3FN": ml_dtypes.float8_e4m3fn,
+    }
     assert np.array_equal(values[number], bits.view(kind[element]).astype(np.float32)[number])
 
 

@@ -13,13 +13,21 @@ from infra.triton.execution.on_device.calls import OF_THE_KERNEL, STICKY
 from infra.triton.execution.on_device.clocks import THROTTLING
 from tests.triton.pretend import driver, enums, nvml
 
-FUNCTIONS = [name for name in vars(driver) if name.startswith("cu") and callable(getattr(driver, name)) and name[2].isupper()]
-ENUMS = [value for value in vars(enums).values() if isinstance(value, type) and issubclass(value, IntEnum) and value is not IntEnum]
+FUNCTIONS = [
+    name for name in vars(driver) if name.startswith("cu") and callable(getattr(driver, name)) and name[2].isupper()
+]
+ENUMS = [
+    value
+    for value in vars(enums).values()
+    if isinstance(value, type) and issubclass(value, IntEnum) and value is not IntEnum
+]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_the_driver(name: str) -> None:
-    assert list(inspect.signature(getattr(real, name)).parameters) == list(inspect.signature(getattr(driver, name)).parameters)
+    assert list(inspect.signature(getattr(real, name)).parameters) == list(
+        inspect.signature(getattr(driver, name)).parameters
+    )
 
 
 @pytest.mark.parametrize("pretend", ENUMS, ids=lambda enum: enum.__name__)
@@ -44,9 +52,16 @@ def test_structures_of_the_driver_take_what_is_set() -> None:
     dimension.x, dimension.y, dimension.z = 4, 1, 1
     config.attrs, config.numAttrs = [attribute], 1
     assert config.attrs[0].value.clusterDim.x == 4 and config.gridDimX == 5
-    assert real.CUtensorMapSwizzle(2) == real.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B and real.CUtensorMapDataType(7)
+    assert real.CUtensorMapSwizzle(2) == real.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B and real.CUtensorMapDataType(
+        7
+    )
     assert real.CUresult(700).name == "CUDA_ERROR_ILLEGAL_ADDRESS"
-    assert real.cuuint64_t(5) and real.cuuint32_t(5) and hasattr(real.CUtensorMap, "getPtr") and hasattr(real.CUuuid, "bytes")
+    assert (
+        real.cuuint64_t(5)
+        and real.cuuint32_t(5)
+        and hasattr(real.CUtensorMap, "getPtr")
+        and hasattr(real.CUuuid, "bytes")
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in vars(nvml) if name.startswith("nvml")])

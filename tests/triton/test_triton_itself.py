@@ -26,7 +26,6 @@ from infra.triton.source.whitelist import VALUE_ATTRIBUTES
 from infra.triton.toolchain import TritonToolchain, triton_version
 
 
-
 def test_the_installed_version_is_one_that_is_known() -> None:
     """Newer than 3.9: run these tests, look at what fails, and raise the number."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", triton.__version__)[:2])
@@ -39,12 +38,21 @@ def test_a_driver_of_ours_can_be_put_in_place_and_is_asked_three_things() -> Non
     asked = inspect.getsource(triton.runtime.jit)
     for question in ("get_current_device", "get_current_stream", "get_current_target"):
         assert f"driver.active.{question}" in asked
-    others = set(re.findall(r"driver\.active\.(\w+)", asked)) - {"get_current_device", "get_current_stream", "get_current_target"}
+    others = set(re.findall(r"driver\.active\.(\w+)", asked)) - {
+        "get_current_device",
+        "get_current_stream",
+        "get_current_target",
+    }
     assert not others & {"launcher_cls", "utils", "get_device_interface"}
 
 
 def test_warming_up_compiles_and_runs_nothing() -> None:
-    assert list(inspect.signature(triton.runtime.jit.KernelInterface.warmup).parameters) == ["self", "args", "grid", "kwargs"]
+    assert list(inspect.signature(triton.runtime.jit.KernelInterface.warmup).parameters) == [
+        "self",
+        "args",
+        "grid",
+        "kwargs",
+    ]
     assert "warmup=True" in inspect.getsource(triton.runtime.jit.KernelInterface.warmup)
 
 
@@ -136,5 +144,7 @@ def test_the_process_that_compiles_says_what_is_missing(tmp_path: Path) -> None:
         "limits": {"deadline_s": 60, "memory_bytes": 1 << 34}, "result_fd": 1, "report_fd": 2,
     }  # fmt: skip
     blocked = "import sys; sys.modules['triton'] = None; import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", blocked, worker.__file__], input=json.dumps(job).encode(), capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", blocked, worker.__file__], input=json.dumps(job).encode(), capture_output=True
+    )
     assert b'"missing"' in done.stdout and b"version" not in done.stdout

@@ -67,7 +67,9 @@ def runtime_arguments(kernel: CompiledKernel, values: tuple[Value, ...]) -> list
     """
     found: list[tuple[str, Runtime]] = []
     if len(values) != len(kernel.signature):
-        raise CompileError(f"the kernel {kernel.name} has {len(kernel.signature)} parameters, and {len(values)} are given")
+        raise CompileError(
+            f"the kernel {kernel.name} has {len(kernel.signature)} parameters, and {len(values)} are given"
+        )
     for type_, value in zip(kernel.signature, values):
         _flatten(kernel, type_, value, found)
     try:
@@ -99,4 +101,3 @@ def _flatten(kernel: CompiledKernel, type_: Any, value: Value, found: list[tuple
         found.append((str(type_), value))
         return
     raise CompileError(f"the kernel {kernel.name} takes {type_}, and is given {type(value).__name__}")
-

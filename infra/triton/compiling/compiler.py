@@ -71,9 +71,7 @@ class KernelCompiler:
         self.version = ""
         """Triton's, once something was compiled."""
 
-    def compile(
-        self, program: LaunchProgram, sources: Sequence[str], timeout_s: float
-    ) -> tuple[CompiledKernel, ...]:
+    def compile(self, program: LaunchProgram, sources: Sequence[str], timeout_s: float) -> tuple[CompiledKernel, ...]:
         """One for each launch. `sources`: the candidate's file and its neighbours.
 
         Raises CompileError, StepTimeout, or ToolchainMissing where Triton does not work here.
@@ -346,7 +344,14 @@ def _as_compiled(value: Value) -> list[Any]:
         return ["pointer", value.dtype, 16 if value.byte_offset % 16 == 0 else 16 + value.byte_offset % 16]
     if isinstance(value, DescriptorValue):
         tensor = value.tensor
-        return ["descriptor", tensor.dtype, list(tensor.shape), list(tensor.strides), list(value.block_shape), value.padding]
+        return [
+            "descriptor",
+            tensor.dtype,
+            list(tensor.shape),
+            list(tensor.strides),
+            list(value.block_shape),
+            value.padding,
+        ]
     if isinstance(value, TupleValue):
         return ["tuple", [_as_compiled(item) for item in value.items]]
     return encode(value)

@@ -131,7 +131,9 @@ def _value(value: list[Any], modules: list[types.ModuleType]) -> Any:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     dtype, shape, strides, block, padding = fields
-    return TensorDescriptor(_Pointer(dtype, 16), shape, strides, block, **({} if padding == "zero" else {"padding": padding}))
+    return TensorDescriptor(
+        _Pointer(dtype, 16), shape, strides, block, **({} if padding == "zero" else {"padding": padding})
+    )
 
 
 def _named(dotted: str) -> Any:

@@ -87,9 +87,7 @@ class Executor:
             return self._loaded[id(artifact)]
         if len(self._loaded) >= MOST_LOADED:
             oldest = next(iter(self._loaded))
-            self._ask(
-                {"do": "unload", "program": self._loaded.pop(oldest)}, [], deadline, timeout_s, Step.RUN
-            )
+            self._ask({"do": "unload", "program": self._loaded.pop(oldest)}, [], deadline, timeout_s, Step.RUN)
             del self._kept[oldest]
         self._count += 1
         request = {"do": "load", "program": self._count, "plan": artifact.plan, "file": "kernels_0.py"}
@@ -213,7 +211,9 @@ class DeviceExecutor(Executor):
             return
         numbers = artifact.plan["outputs"]
         for start in range(0, len(blobs), len(numbers)):
-            outputs = {n: np.frombuffer(blob, np.uint8) for n, blob in zip(numbers, blobs[start : start + len(numbers)])}
+            outputs = {
+                n: np.frombuffer(blob, np.uint8) for n, blob in zip(numbers, blobs[start : start + len(numbers)])
+            }
             executed = Executed(outputs, (), ())
             found = [digest_of([bits_of(executed, output)]) for output in artifact.program.outputs]
             if found != known:

@@ -18,7 +18,6 @@ from accelopt_core.toolchain import CompileError
 from infra.triton.compiling.compiled import CompiledKernel, Runtime, argument_slots, runtime_arguments
 from infra.triton.ir.numbers import encoded, rounded
 from infra.triton.ir.types import FLOATS, Descriptor, Scalar, Type
-from infra.triton.program.elements import BY_NAME
 from infra.triton.program.launch_program import DescriptorValue, Fill, Launch, LaunchProgram, TensorValue
 
 MOST_SCRATCH_POINTERS = 2
@@ -86,7 +85,9 @@ def _launch(step: Launch, kernel: CompiledKernel, number: int) -> dict[str, Any]
     values = runtime_arguments(kernel, tuple(value for _, value in step.arguments))
     parameters = _parameters(kernel, values)
     extra = len(kernel.parameters) - len(parameters)
-    if not 0 <= extra <= MOST_SCRATCH_POINTERS or any(size_of(kind) != 8 for kind in kernel.parameters[len(parameters) :]):
+    if not 0 <= extra <= MOST_SCRATCH_POINTERS or any(
+        size_of(kind) != 8 for kind in kernel.parameters[len(parameters) :]
+    ):
         raise CompileError(
             f"the machine code of {kernel.name} takes {len(kernel.parameters)} parameters and {len(parameters)} are known: "
             "this version of Triton hands them over in another way"
@@ -156,9 +157,7 @@ def _parameters(kernel: CompiledKernel, values: Sequence[tuple[str, Runtime]]) -
     return found
 
 
-def _descriptor(
-    types: Sequence[Type], first: int, flags: int, value: DescriptorValue, layout: Any
-) -> list[list[Any]]:
+def _descriptor(types: Sequence[Type], first: int, flags: int, value: DescriptorValue, layout: Any) -> list[list[Any]]:
     tensor = value.tensor
     geometry: list[int] = [*tensor.shape, *tensor.strides]
     if isinstance(types[first], Descriptor):

@@ -63,7 +63,9 @@ def verified(
                 continue
             raise _differs(program, number, output, first, execute, adds_floats_atomically, order_is_ours)
     found = [bits_of(first, output) for output in program.outputs]
-    return [_values(bits, output) for bits, output in zip(found, program.outputs)], [digest_of([bits]) for bits in found]
+    return [_values(bits, output) for bits, output in zip(found, program.outputs)], [
+        digest_of([bits]) for bits in found
+    ]
 
 
 def _check_surroundings(executed: Executed) -> None:

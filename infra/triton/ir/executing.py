@@ -500,7 +500,9 @@ def _mapped(run: _Run, frame: Frame, operation: Operation) -> list[Value]:
     for name, value in zip(names, arrays):
         inner.values[name] = value
     return [
-        np.broadcast_to(v, arrays[0].shape) for v in run.yielded(operation.regions[0], inner) if isinstance(v, np.ndarray)
+        np.broadcast_to(v, arrays[0].shape)
+        for v in run.yielded(operation.regions[0], inner)
+        if isinstance(v, np.ndarray)
     ]
 
 

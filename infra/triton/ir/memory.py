@@ -88,9 +88,7 @@ class Memory:
         values = np.broadcast_to(encoded(values, element), addresses.shape)
         for buffer, number, index, active in self._places(addresses, mask, element, "store"):
             view = buffer.as_type(stored(element))
-            where, what = (
-                (index.reshape(-1), values.reshape(-1)) if active is None else (index[active], values[active])
-            )
+            where, what = (index.reshape(-1), values.reshape(-1)) if active is None else (index[active], values[active])
             if self.races is None:
                 view[where] = what
                 continue

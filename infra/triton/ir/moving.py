@@ -146,7 +146,12 @@ def descriptor(frame: Frame, operation: Operation) -> DescriptorValue:
     axes = (len(arrays) - 1) // 2
     padding = np.nan if operation.attributes.get("padding") in (2, "nan") or "nan" in operation.words else 0.0
     made = DescriptorValue(
-        arrays[0], tuple(arrays[1 : 1 + axes]), tuple(arrays[1 + axes :]), type_.block.shape, type_.block.element, padding
+        arrays[0],
+        tuple(arrays[1 : 1 + axes]),
+        tuple(arrays[1 + axes :]),
+        type_.block.shape,
+        type_.block.element,
+        padding,
     )
     check_descriptor(made)
     return made
@@ -204,9 +209,7 @@ def _described(frame: Frame, operation: Operation, first: int) -> tuple[Descript
     return made, [frame.array(name) for name in operation.operands[first : first + len(made.sizes)]]
 
 
-def _described_with_value(
-    frame: Frame, operation: Operation
-) -> tuple[DescriptorValue, list[np.ndarray], np.ndarray]:
+def _described_with_value(frame: Frame, operation: Operation) -> tuple[DescriptorValue, list[np.ndarray], np.ndarray]:
     """`%descriptor[%offsets], %value`."""
     made, offsets = _described(frame, operation, 1)
     value = frame.array(operation.operands[1 + len(made.sizes)])

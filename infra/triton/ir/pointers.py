@@ -37,9 +37,7 @@ def _size(origins: dict[str, dict[str, frozenset[int]]]) -> int:
     return sum(len(each) for known in origins.values() for each in known.values())
 
 
-def _follow(
-    function: Function, functions: dict[str, Function], origins: dict[str, dict[str, frozenset[int]]]
-) -> None:
+def _follow(function: Function, functions: dict[str, Function], origins: dict[str, dict[str, frozenset[int]]]) -> None:
     known = origins[function.name]
 
     def join(name: str, *others: str) -> None:

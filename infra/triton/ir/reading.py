@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 
 from infra.triton.ir.contract import check_module, refusal
 from infra.triton.ir.locations import Locations, without_location
-from infra.triton.ir.text import attributes_of, block_pointer_of, bracketed, constant, cut, descriptor_of, split, type_of
+from infra.triton.ir.text import (
+    attributes_of,
+    block_pointer_of,
+    bracketed,
+    constant,
+    cut,
+    descriptor_of,
+    split,
+    type_of,
+)
 from infra.triton.ir.types import (
     Attribute,
     Block,
@@ -392,9 +401,7 @@ class _Reader:
         if head.name == "arith.constant":
             return self._constant(head, body, printed)
         operands = [value[1:] for value in _VALUES.findall(body)]
-        head.words = tuple(
-            re.sub(r"\s+", "", word) for word in _WORD.findall(_VALUES.sub(" ", body)) if word.strip()
-        )
+        head.words = tuple(re.sub(r"\s+", "", word) for word in _WORD.findall(_VALUES.sub(" ", body)) if word.strip())
         if printed is not None:
             before, after = cut(printed, "->")
             if after is None:
@@ -408,9 +415,7 @@ class _Reader:
         if not isinstance(type_, (Scalar, Tensor)):
             raise IrError("a constant that is no number")
         head.attributes = {"value": constant(body, type_.element)}
-        return Operation(
-            head.name, (), (), tuple(head.results), (type_,), head.attributes, (), (), (), head.line
-        )
+        return Operation(head.name, (), (), tuple(head.results), (type_,), head.attributes, (), (), (), head.line)
 
 
 def _terminated(region: Region) -> Region:

@@ -52,7 +52,10 @@ def histogram(values: np.ndarray, mask: np.ndarray | None, bins: int) -> np.ndar
     if mask is not None:
         counted = counted & mask.reshape(mask.shape[0], -1)
     rows = np.arange(max(len(flat), len(counted)))[:, None]
-    flat, counted = np.broadcast_to(flat, (len(rows), flat.shape[1])), np.broadcast_to(counted, (len(rows), flat.shape[1]))
+    flat, counted = (
+        np.broadcast_to(flat, (len(rows), flat.shape[1])),
+        np.broadcast_to(counted, (len(rows), flat.shape[1])),
+    )
     places = (rows * bins + flat)[counted]
     return np.bincount(places, minlength=len(rows) * bins).reshape(len(rows), bins).astype(np.int32)
 

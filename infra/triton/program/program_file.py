@@ -125,9 +125,7 @@ def encode(value: Value) -> list[Any]:
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def loads(
-    data: bytes, arguments: Sequence[ArgumentSpec], memory_bytes: int, files: int = 1
-) -> LaunchProgram:
+def loads(data: bytes, arguments: Sequence[ArgumentSpec], memory_bytes: int, files: int = 1) -> LaunchProgram:
     """The program in `data`, of a function that was given tensors as `arguments` says.
 
     `memory_bytes`: for all buffers together; `files`: how many source files there are. Raises ProgramDamaged.
@@ -317,7 +315,9 @@ class _Reader:
         last = found.offset + sum((s - 1) * stride for s, stride in zip(found.shape, found.strides))
         end = (last + 1 if found.elements else found.offset) * size
         if end > self._buffers[buffer].nbytes:
-            raise ProgramDamaged(f"a tensor that reaches {end:,} bytes into a buffer of {self._buffers[buffer].nbytes:,}")
+            raise ProgramDamaged(
+                f"a tensor that reaches {end:,} bytes into a buffer of {self._buffers[buffer].nbytes:,}"
+            )
         return found
 
     def _descriptor(self, tensor: TensorValue, block: tuple[int, ...], padding: str) -> DescriptorValue:

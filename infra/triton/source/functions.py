@@ -86,12 +86,11 @@ class SourceFile:
         if len(found) > 1:
             raise SourceRefused(f"two functions are called {name}: a launch would not say which", found[1].lineno)
         if not found:
-            hidden = next(
-                (n for n in ast.walk(self._tree) if isinstance(n, ast.FunctionDef) and n.name == name), None
-            )
+            hidden = next((n for n in ast.walk(self._tree) if isinstance(n, ast.FunctionDef) and n.name == name), None)
             if hidden is not None:
                 raise SourceRefused(
-                    f"the kernel {name} is defined inside something else: define it at the top of the file", hidden.lineno
+                    f"the kernel {name} is defined inside something else: define it at the top of the file",
+                    hidden.lineno,
                 )
             raise SourceRefused(f"the file defines no kernel {name} at its top level")
         return JitFunction(found[0], self._decorator(found[0]))

@@ -39,7 +39,25 @@ _SAID = {
     ast.SetComp: "a set",
 }  # fmt: skip
 
-BUILTINS = frozenset("range min max int float bool len isinstance abs list tuple str True False None".split())
+BUILTINS = frozenset(
+    [
+        "range",
+        "min",
+        "max",
+        "int",
+        "float",
+        "bool",
+        "len",
+        "isinstance",
+        "abs",
+        "list",
+        "tuple",
+        "str",
+        "True",
+        "False",
+        "None",
+    ]
+)
 _REFUSED_BUILTINS = {"print": "printing", "open": "reading files", "exec": "running text", "eval": "running text"}
 
 VALUE_ATTRIBUTES = frozenset(
@@ -126,13 +144,16 @@ class _Checker:
         if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 1:
             if self._dotted(node.func) in ("triton.language.constexpr", "triton.language.core.constexpr"):
                 return self._default(node.args[0])
-        raise SourceRefused(f"the default {ast.unparse(node)[:60]}: a literal, or a type of triton.language", node.lineno)
+        raise SourceRefused(
+            f"the default {ast.unparse(node)[:60]}: a literal, or a type of triton.language", node.lineno
+        )
 
     def _statement(self, node: ast.AST) -> None:
         line = getattr(node, "lineno", None)
         if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS)):
             if isinstance(
-                node, (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.keyword, ast.comprehension)
+                node,
+                (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.keyword, ast.comprehension),
             ):
                 if isinstance(node, ast.keyword) and node.arg is None:
                     raise SourceRefused("** in a call inside a kernel", line)
@@ -186,4 +207,3 @@ class _Checker:
         if isinstance(value, ModuleValue):
             return ".".join([value.dotted, *parts])
         return None
-

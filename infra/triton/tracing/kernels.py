@@ -87,13 +87,13 @@ class Jit:
         known[function] = self
         return function
 
-    def launched(
-        self, grid: Any, arguments: Sequence[Any], options: Mapping[str, Any], config: int | None
-    ) -> Any:
+    def launched(self, grid: Any, arguments: Sequence[Any], options: Mapping[str, Any], config: int | None) -> Any:
         recording = current(f"launches {self.__name__}")
         names = self.signature.parameters
         if not self.fn.__qualname__ == self.fn.__name__:
-            raise Refused(f"the kernel {self.__name__} is defined inside something else: define it at the top of its file")
+            raise Refused(
+                f"the kernel {self.__name__} is defined inside something else: define it at the top of its file"
+            )
         chosen = {name: value for name, value in options.items() if name not in names}
         bound = self.signature.bind(*arguments, **{n: v for n, v in options.items() if n in names})
         bound.apply_defaults()
@@ -197,12 +197,16 @@ class _Autotuned(_Wrapped):
         self._declare()
         number = choices.chosen.get(self.__name__, 0)
         if not 0 <= number < len(configs):
-            raise Refused(f"{self.__name__} has {len(configs)} configurations that can be taken here, and no number {number}")
+            raise Refused(
+                f"{self.__name__} has {len(configs)} configurations that can be taken here, and no number {number}"
+            )
         chosen = configs[number]
         found = {**options, **chosen.all_kwargs()}
         if chosen.pre_hook is not None:
             chosen.pre_hook(self.named(arguments, found))
-        return self.fn.launched(grid, arguments, found, self._configs.index(chosen) if chosen in self._configs else number)
+        return self.fn.launched(
+            grid, arguments, found, self._configs.index(chosen) if chosen in self._configs else number
+        )
 
     def _declare(self) -> None:
         function = self.kernel.value()
@@ -274,7 +278,9 @@ def encoded(value: Any, what: str) -> Value:
         return DescriptorValue(_tensor(whole, what), tuple(value.block_shape), value.padding)
     if isinstance(value, (tuple, list)):
         return TupleValue(tuple(encoded(item, what) for item in value))
-    raise Refused(f"{what} is a {type(value).__name__}: kernels take tensors, numbers, texts and types of triton.language")
+    raise Refused(
+        f"{what} is a {type(value).__name__}: kernels take tensors, numbers, texts and types of triton.language"
+    )
 
 
 def _tensor(tensor: Tensor, what: str) -> TensorValue:

@@ -41,7 +41,28 @@ def _operator(name: str) -> Any:
     return apply
 
 
-for _name in "add sub mul truediv floordiv mod pow lt le gt ge neg radd rsub rmul rfloordiv rtruediv and or xor".split():
+for _name in [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "neg",
+    "radd",
+    "rsub",
+    "rmul",
+    "rfloordiv",
+    "rtruediv",
+    "and",
+    "or",
+    "xor",
+]:
     setattr(constexpr, f"__{_name}__", _operator(f"__{_name}__"))
 
 

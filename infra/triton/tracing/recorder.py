@@ -51,7 +51,9 @@ class Recording:
 
     def _step(self, step: Fill | Launch) -> None:
         if len(self.steps) >= MOST_STEPS:
-            raise Refused(f"more than {MOST_STEPS:,} launches and fills in one call: launch one kernel over a larger grid")
+            raise Refused(
+                f"more than {MOST_STEPS:,} launches and fills in one call: launch one kernel over a larger grid"
+            )
         self.steps.append(step)
 
     def line(self) -> int:

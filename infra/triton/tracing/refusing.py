@@ -14,7 +14,16 @@ COMPUTES = (
 )
 DEVICE_CODE = "is device code: it works inside @triton.jit functions only"
 
-_QUIET = {"__wrapped__", "__name__", "__qualname__", "__module__", "__doc__", "__annotations__", "__dict__", "__class__"}
+_QUIET = {
+    "__wrapped__",
+    "__name__",
+    "__qualname__",
+    "__module__",
+    "__doc__",
+    "__annotations__",
+    "__dict__",
+    "__class__",
+}
 
 
 class Word:

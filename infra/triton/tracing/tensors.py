@@ -583,9 +583,7 @@ def allocated(shape: Sequence[Any], dtype: Any, device: Any, options: dict[str, 
     return strided(shape, row_major(shape), dtype, device, options)
 
 
-def strided(
-    shape: Sequence[Any], strides: Sequence[int], dtype: Any, device: Any, options: dict[str, Any]
-) -> Tensor:
+def strided(shape: Sequence[Any], strides: Sequence[int], dtype: Any, device: Any, options: dict[str, Any]) -> Tensor:
     """Of a new storage."""
     for name, value in options.items():
         if name not in _IGNORED or (name == "requires_grad" and value):
@@ -675,9 +673,7 @@ def _filled_in(shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
     return shape
 
 
-def _strides_of_view(
-    shape: Sequence[int], strides: Sequence[int], wanted: tuple[int, ...]
-) -> tuple[int, ...] | None:
+def _strides_of_view(shape: Sequence[int], strides: Sequence[int], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
     """Of a view in another shape; None where there is none without a copy (the rule of torch's Tensor.view)."""
     if prod(wanted) == 0:
         return row_major(wanted)

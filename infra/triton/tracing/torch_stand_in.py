@@ -22,7 +22,14 @@ from infra.triton.tracing.tensors import (
     strided,
 )
 
-_ALIASES = {"half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32", "long": "int64"}
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+}
 
 VERSION = "2.9.0"
 """As `torch.__version__`: files ask it which spellings there are."""
@@ -244,4 +251,3 @@ class Module:
         if name in ("register_buffer", "register_parameter", "parameters", "cuda", "to", "eval", "train"):
             raise Refused(f"torch.nn.Module.{name}: hand tensors to the function as arguments")
         raise AttributeError(name)
-

@@ -207,7 +207,11 @@ def _global(name: str, scope: dict[str, Any]) -> Any:
         return ModuleValue("math")
     if value is kernels.jit or value is getattr(sys.modules.get("triton"), "cdiv", None):
         return ModuleValue(f"triton.{value.__name__.strip('_')}")
-    if isinstance(value, types.ModuleType) or callable(value) and not isinstance(value, (kernels.Jit, kernels._Wrapped)):
+    if (
+        isinstance(value, types.ModuleType)
+        or callable(value)
+        and not isinstance(value, (kernels.Jit, kernels._Wrapped))
+    ):
         if not isinstance(value, constexpr):
             raise Refused(f"a kernel names {name}, which is neither a number, text or type, nor a @triton.jit function")
     inner = kernels.encoded(value.value if isinstance(value, constexpr) else value, f"the global {name} of a kernel")

@@ -1,13 +1,11 @@
 """A product by tensor descriptors that the kernel makes itself."""
 
-from typing import Optional
-
 import torch
 import triton
 import triton.language as tl
 
 
-def alloc_fn(size: int, alignment: int, stream: Optional[int]):
+def alloc_fn(size: int, alignment: int, stream: int | None):
     return torch.empty(size, device="cuda", dtype=torch.int8)
 
 

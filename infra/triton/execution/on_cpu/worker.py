@@ -55,7 +55,9 @@ class Worker:
         self._programs: dict[int, tuple[dict[str, Any], list[Kernel]]] = {}
         self._inputs: list[bytearray] = []
 
-    def answer(self, request: dict[str, Any], blobs: list[bytearray]) -> tuple[dict[str, Any], list[bytes | memoryview]]:
+    def answer(
+        self, request: dict[str, Any], blobs: list[bytearray]
+    ) -> tuple[dict[str, Any], list[bytes | memoryview]]:
         if request["do"] == "load":
             return self._load(request, blobs), []
         if request["do"] == "unload":

@@ -54,9 +54,7 @@ class Arena:
 
     def copy_from(self, other: Arena, buffer: int, stream: Any) -> None:
         if self.sizes[buffer]:
-            self._cuda(
-                "MemcpyDtoDAsync", self.address(buffer), other.address(buffer), self.sizes[buffer], stream
-            )
+            self._cuda("MemcpyDtoDAsync", self.address(buffer), other.address(buffer), self.sizes[buffer], stream)
 
     def read(self, buffer: int) -> np.ndarray:
         return self._read(self.offsets[buffer], self.sizes[buffer])

@@ -28,9 +28,7 @@ class LoadedKernel:
                 facts["shared"],
             )  # fmt: skip
         if facts["blocks_per_cluster"] > _PORTABLE_CLUSTER:
-            cuda(
-                "FuncSetAttribute", self.function, attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
-            )
+            cuda("FuncSetAttribute", self.function, attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
 
     def resident_blocks(self) -> int:
         """On one multiprocessor, as the driver has it."""
@@ -67,9 +65,7 @@ class Prepared:
         clusters, threads = kernel.facts["blocks_per_cluster"], 32 * kernel.facts["warps"]
         shape = (grid[0] * clusters, grid[1], grid[2], threads, 1, 1)
         if clusters == 1:
-            self._cuda(
-                "LaunchKernel", kernel.function, *shape, kernel.facts["shared"], stream, parameters.address, 0
-            )
+            self._cuda("LaunchKernel", kernel.function, *shape, kernel.facts["shared"], stream, parameters.address, 0)
             return
         driver = self._cuda.driver
         config = driver.CUlaunchConfig()

@@ -86,7 +86,13 @@ class Timer:
                 samples.append(self._region(graphs[1], plan, sets, inputs, deadline) / calls)
                 self._clocks.look(seen)
             outputs = [tensors.read(number) for tensors in (sets[0], sets[-1]) for number in plan["outputs"]]
-            measured = {"samples_us": samples, "calls": calls, "begun_late": self._late, **seen.as_json(), "clocks_unseen": self._clocks.why_not}
+            measured = {
+                "samples_us": samples,
+                "calls": calls,
+                "begun_late": self._late,
+                **seen.as_json(),
+                "clocks_unseen": self._clocks.why_not,
+            }
         return measured, outputs
 
     def _tensors(self, plan: dict[str, Any], inputs: Arena) -> Arena:
@@ -129,9 +135,7 @@ class Timer:
             for tensors in sets:
                 tensors.copy_from(inputs, number, self._stream)
 
-    def _region(
-        self, graph: Any, plan: dict[str, Any], sets: list[Arena], inputs: Arena, deadline: float
-    ) -> float:
+    def _region(self, graph: Any, plan: dict[str, Any], sets: list[Arena], inputs: Arena, deadline: float) -> float:
         """In µs. Again where this process was not ready before the GPU was."""
         while True:
             self._restore(plan, sets, inputs)

@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from infra.triton.execution.on_device.arena import Arena
     from infra.triton.execution.on_device.launching import LoadedKernel
 
 Blobs = list[Any]
