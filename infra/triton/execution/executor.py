@@ -1,0 +1,220 @@
+"""Launch programs handed to the process that carries them out, here or on a GPU; what it answers, as verdicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelopt_core.evaluation import Step
+from accelopt_core.toolchain import RunError, StepTimeout, ToolchainMissing
+from infra.isolation.sandbox import ONE_THREAD
+from infra.triton.artifact import TritonArtifact
+from infra.triton.errors import NoDevice
+from infra.triton.execution.on_device.calls import OF_THE_KERNEL
+from infra.triton.execution.process import ON_CPU, ON_DEVICE, WorkerDied, WorkerLate, WorkerProcess
+from infra.triton.execution.verified import Executed, bits_of, bytes_of, digest_of, verified
+from infra.triton.ir.executing import MOST_WORK
+
+MOST_LOADED = 16
+"""Programs that a process keeps; the one used longest ago makes room for the next."""
+
+
+class Executor:
+    """One process at a time, with the programs that it was given."""
+
+    on_device: bool
+
+    def __init__(self, worker: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._worker = worker
+        self._arguments = list(arguments)
+        self._environment = dict(environment)
+        self._process: WorkerProcess | None = None
+        self._loaded: dict[int, int] = {}
+        """id of an artifact -> number of its program, the one used longest ago first."""
+        self._kept: dict[int, TritonArtifact] = {}
+        self._count = 0
+        self._verified: dict[tuple[int, str], list[str]] = {}
+        """Digests of the outputs that `run` handed out, by artifact and inputs."""
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        self._loaded.clear()
+        self._kept.clear()
+        if process is not None:
+            process.close()
+
+    def run(self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        """Outputs. Raises RunError, StepTimeout, NoDevice, ToolchainMissing."""
+        deadline = time.monotonic() + timeout_s
+        inputs = self._inputs(artifact, tensors)
+        number = self._load(artifact, deadline, timeout_s)
+        first = True
+
+        def execute(pattern: int, last_first: bool) -> Executed:
+            nonlocal first
+            request = {
+                "do": "run", "program": number, "pattern": pattern, "last_first": last_first, "races": first,
+                "inputs": first, "most_work": MOST_WORK,
+            }  # fmt: skip
+            answer, blobs = self._ask(request, inputs if first else [], deadline, timeout_s, Step.RUN)
+            first = False
+            outputs = {n: np.frombuffer(blob, np.uint8) for n, blob in zip(artifact.plan["outputs"], blobs)}
+            return Executed(outputs, tuple(answer["changed"]), tuple(answer["outside"]))
+
+        outputs, bits = verified(
+            artifact.program, execute, artifact.adds_floats_atomically, order_is_ours=not self.on_device
+        )
+        self._verified[id(artifact), digest_of(inputs)] = bits
+        return outputs
+
+    def _inputs(self, artifact: TritonArtifact, tensors: Sequence[np.ndarray]) -> list[memoryview]:
+        program = artifact.program
+        given = [(tuple(t.shape), t.dtype.name) for t in tensors]
+        expected = [(shape, buffer.dtype) for shape, buffer in zip(program.argument_shapes, program.buffers)]
+        if given != expected:
+            raise RunError(f"a function traced for {expected} is given {given}")
+        return bytes_of(tensors)
+
+    def _load(self, artifact: TritonArtifact, deadline: float, timeout_s: float) -> int:
+        if self._process is None:
+            self._loaded.clear()
+        if id(artifact) in self._loaded:
+            self._loaded[id(artifact)] = self._loaded.pop(id(artifact))
+            return self._loaded[id(artifact)]
+        if len(self._loaded) >= MOST_LOADED:
+            oldest = next(iter(self._loaded))
+            self._ask({"do": "unload", "program": self._loaded.pop(oldest)}, [], deadline, timeout_s, Step.RUN)
+            del self._kept[oldest]
+        self._count += 1
+        request = {"do": "load", "program": self._count, "plan": artifact.plan, "file": "kernels_0.py"}
+        self._ask(request, self._code(artifact), deadline, timeout_s, Step.RUN)
+        self._loaded[id(artifact)] = self._count
+        self._kept[id(artifact)] = artifact  # so that no other takes its id
+        return self._count
+
+    def _code(self, artifact: TritonArtifact) -> list[bytes]:
+        raise NotImplementedError
+
+    def _started(self, deadline: float) -> WorkerProcess:
+        return WorkerProcess(self._worker, self._arguments, self._environment)
+
+    def _ask(
+        self, request: Mapping[str, Any], blobs: Sequence[Any], deadline: float, timeout_s: float, step: Step
+    ) -> tuple[dict[str, Any], list[bytearray]]:
+        if self._process is None:
+            self._process = self._started(deadline)
+        left = deadline - time.monotonic()
+        try:
+            if left <= 0:
+                raise WorkerLate("no time is left")
+            answer, found = self._process.ask(request, blobs, left)
+        except WorkerLate:
+            self.close()
+            raise StepTimeout(step, timeout_s) from None
+        except WorkerDied as error:
+            self.close()
+            raise RunError(f"the process that executed the kernels died ({error})") from None
+        if "error" in answer:
+            raise self._fault(answer, timeout_s, step)
+        return answer, found
+
+    def _fault(self, answer: Mapping[str, Any], timeout_s: float, step: Step) -> Exception:
+        kind = answer["error"]
+        if kind == "fault":
+            line = answer.get("line")
+            return RunError(str(answer["message"]) + ("" if line is None else f" (line {line})"))
+        if kind == "not here":
+            return NoDevice(str(answer["message"]))
+        if kind == "memory":
+            return RunError(f"executing the kernels needs {answer['message']}")
+        if kind == "late":
+            return StepTimeout(step, timeout_s)
+        if kind == "missing":
+            return ToolchainMissing(f"no GPU can be used: {str(answer['message'])[:300]}")
+        return self._cuda_fault(answer)
+
+    def _cuda_fault(self, answer: Mapping[str, Any]) -> Exception:
+        self.close()  # what it allocated is gone with it
+        name, where = str(answer["name"]), str(answer["call"])
+        if name in OF_THE_KERNEL:
+            return RunError(f"kernel {answer['kernel']} on the GPU: {OF_THE_KERNEL[name]} ({name})")
+        if name == "CUDA_ERROR_OUT_OF_MEMORY":
+            return RunError("its tensors need more memory than the GPU has left (CUDA_ERROR_OUT_OF_MEMORY)")
+        return ToolchainMissing(f"{where} fails with {name}; look at nvidia-smi, and run `orchestrator.py doctor`")
+
+
+class CpuExecutor(Executor):
+    on_device = False
+
+    def __init__(self, memory_bytes: int) -> None:
+        super().__init__(ON_CPU, [str(memory_bytes)], ONE_THREAD)
+
+    def _code(self, artifact: TritonArtifact) -> list[bytes]:
+        return [kernel.ttir.encode() for kernel in artifact.distinct]
+
+
+class DeviceExecutor(Executor):
+    on_device = True
+
+    def __init__(self, device: int = 0, packages: str = "") -> None:
+        """`device`: its number among those that CUDA shows. `packages`: a folder with Python packages, searched first."""
+        super().__init__(ON_DEVICE, [packages] if packages else [], {})
+        self._device = device
+        self.facts: dict[str, Any] = {}
+        """What the driver says of the device, once it is open."""
+
+    def open(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Raises ToolchainMissing where there is no GPU, no driver, or no Python bindings of it."""
+        self._process = self._process or self._started(time.monotonic() + timeout_s)
+        return self.facts
+
+    def _started(self, deadline: float) -> WorkerProcess:
+        process = super()._started(deadline)
+        try:
+            answer, _ = process.ask({"do": "open", "device": self._device}, [], deadline - time.monotonic())
+        except (WorkerLate, WorkerDied) as error:
+            process.close()
+            raise ToolchainMissing(f"the GPU does not answer: {error}") from None
+        if "error" in answer:
+            process.close()
+            said = answer.get("message") or f"{answer.get('call')} fails with {answer.get('name')}"
+            raise ToolchainMissing(f"no GPU can be used: {str(said)[:300]}")
+        self.facts = answer
+        return process
+
+    def _code(self, artifact: TritonArtifact) -> list[bytes]:
+        return [kernel.cubin for kernel in artifact.distinct]
+
+    def time(
+        self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
+    ) -> dict[str, Any]:
+        """What was measured. Raises RunError where a timed call computed something else than was verified."""
+        deadline = time.monotonic() + timeout_s
+        inputs = self._inputs(artifact, tensors)
+        number = self._load(artifact, deadline, timeout_s)
+        request = {
+            "do": "time", "program": number, "inputs": True, "warmup": warmup, "iterations": iterations,
+            "limit_s": deadline - time.monotonic(),
+        }  # fmt: skip
+        measured, blobs = self._ask(request, inputs, deadline, timeout_s, Step.BENCHMARK)
+        self._check_timed(artifact, inputs, blobs)
+        return measured
+
+    def _check_timed(self, artifact: TritonArtifact, inputs: Sequence[memoryview], blobs: Sequence[bytearray]) -> None:
+        """Of the first and the last call: the outputs of timed executions are those that were verified."""
+        known = self._verified.get((id(artifact), digest_of(inputs)))
+        if known is None or artifact.adds_floats_atomically:
+            return
+        numbers = artifact.plan["outputs"]
+        for start in range(0, len(blobs), len(numbers)):
+            outputs = {
+                n: np.frombuffer(blob, np.uint8) for n, blob in zip(numbers, blobs[start : start + len(numbers)])
+            }
+            executed = Executed(outputs, (), ())
+            found = [digest_of([bits_of(executed, output)]) for output in artifact.program.outputs]
+            if found != known:
+                raise RunError("a timed execution computed other outputs than the verified one on the same inputs")

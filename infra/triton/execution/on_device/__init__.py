@@ -1,0 +1,1 @@
+"""With a GPU: cubins loaded and launched through CUDA's driver interface, verified and timed."""

@@ -1,0 +1,71 @@
+"""Puts the pretend GPU in place: a folder of packages for the worker, its state, and the IR of the kernels it may meet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from infra.triton.artifact import TritonArtifact
+
+STATE: dict[str, Any] = {
+    "devices": 1,
+    "name": "NVIDIA H100 80GB HBM3",
+    "capability": 90,
+    "multiprocessors": 132,
+    "memory_bytes": 1 << 30,
+    "l2_bytes": 1 << 20,
+    "shared_bytes": 232_448,
+    "bytes_per_us": 2_000.0,  # of copies and fills
+    "kernel_us": 40.0,  # a launch whose tensors are not in the cache
+    "warm_us": 25.0,  # one whose tensors are
+    "event_us": 0.5,  # resolution of an event
+    "call_us": 3.0,  # what each call of the driver takes here
+    "jitter": 0.0,  # share by which launches differ at most
+    "drift": 0.0,  # share by which each launch is slower than the last
+    "clocks_mhz": [1980],
+    "throttle": 0,
+    "nvml": "works",
+    "fails": {},  # call without `cu` -> error
+    "kernel_fails": {},  # kernel -> error that a later call is told
+    "hangs": False,
+    "writes_beyond": False,
+    "right_launches": 1 << 60,  # after so many a kernel computes something else
+}
+
+_SHIM = """import sys
+from pathlib import Path
+import tests.triton.pretend.{module} as pretend
+{state}
+sys.modules[__name__] = pretend
+"""
+
+
+class PretendGpu:
+    def __init__(self, folder: Path, **state: Any) -> None:
+        self.packages = folder / "packages"
+        self._folder = folder
+        (self.packages / "cuda/bindings").mkdir(parents=True)
+        (folder / "kernels").mkdir()
+        for package in ("cuda", "cuda/bindings"):
+            (self.packages / package / "__init__.py").touch()
+        where = f"pretend.STATE = Path({str(folder)!r})"
+        (self.packages / "cuda/bindings/driver.py").write_text(_SHIM.format(module="driver", state=where))
+        (self.packages / "pynvml.py").write_text(_SHIM.format(module="nvml", state=""))
+        self.behave(**state)
+
+    def behave(self, **state: Any) -> None:
+        """From the next process on."""
+        assert not set(state) - set(STATE)
+        (self._folder / "state.json").write_text(json.dumps({**STATE, **state}))
+
+    def knows(self, artifact: TritonArtifact) -> TritonArtifact:
+        """Its kernels, by their machine code."""
+        for kernel in artifact.distinct:
+            (self._folder / "kernels" / hashlib.sha256(kernel.cubin).hexdigest()).write_text(kernel.ttir)
+        return artifact
+
+    def without(self, package: str) -> None:
+        """As a machine that has no such bindings; `package`: `cuda/bindings/driver` or `pynvml`."""
+        (self.packages / f"{package}.py").write_text("raise ImportError('no such package here')\n")
