@@ -1,4 +1,4 @@
-"""What is known of a launch program without special rights: of its kernels by their machine code, of its time by events.
+"""What is known of a launch program without special rights: of its kernels by their code, of its time by events.
 
 Names of a kernel's fields begin with its own: `softmax_kernel.registers_per_thread`.
 """

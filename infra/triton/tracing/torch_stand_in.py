@@ -200,7 +200,7 @@ class _FloatFacts:
     """`torch.finfo`."""
 
     def __init__(self, dtype: Dtype = DTYPES["float32"]) -> None:
-        facts = ml_dtypes.finfo(dtype.element.name)
+        facts: Any = ml_dtypes.finfo(dtype.element.name)  # type: ignore[no-untyped-call]
         self.min, self.max = float(facts.min), float(facts.max)
         self.eps, self.tiny = float(facts.eps), float(facts.tiny)
         self.smallest_normal, self.bits = self.tiny, 8 * dtype.itemsize
