@@ -1,4 +1,4 @@
-"""What is known of GPUs hangs together; how many blocks fit follows cuda_occupancy.h; cubins say what cuobjdump says."""
+"""What is known of GPUs hangs together; blocks fit as cuda_occupancy.h has it; cubins say what cuobjdump says."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from infra.triton.program.launch_program import (
     TupleValue,
     Value,
 )
-from infra.triton.program.program_file import encode
+from infra.triton.program.writing import encode
 from infra.triton.source.functions import JitFunction, SourceFile, SourceRefused
 from infra.triton.source.module_text import module_text
 from infra.triton.source.whitelist import check

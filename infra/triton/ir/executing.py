@@ -123,11 +123,11 @@ class Kernel:
                 _Run(self, memory, allowance, grid).run(programs, arguments)
                 if number == 0:
                     each = (allowance.spent - before) / len(programs)
-                    if allowance.spent + each * (count - len(programs)) > allowance.left:
+                    needed = allowance.spent + each * (count - len(programs))
+                    if needed > allowance.left:
                         raise NotHere(
-                            f"about {allowance.spent + each * (count - len(programs)):.2g} element operations ({count:,} "
-                            f"programs of {self.name}, blocks of {self._largest:,} elements), and "
-                            f"{allowance.left:.2g} are executed here: it needs a GPU"
+                            f"about {needed:.2g} element operations ({count:,} programs of {self.name}, blocks of "
+                            f"{self._largest:,} elements), and {allowance.left:.2g} are executed here: it needs a GPU"
                         )
         memory.races = None
 

@@ -29,7 +29,7 @@ def main() -> int:
     # all that `_trace` needs of ours: once isolated, nothing of the tree is left to import from
     from accelopt_core.judging.orphans import end_with_parent
     from infra.isolation import linux, namespaces, report, sandbox, system_calls
-    from infra.triton.program import launch_program, program_file  # noqa: F401
+    from infra.triton.program import launch_program, writing  # noqa: F401
     from infra.triton.source import functions  # noqa: F401
     from infra.triton.tracing import gpu_facts, kernels, recorder, torch_stand_in, triton_stand_in  # noqa: F401
 
@@ -72,7 +72,7 @@ def _trace(job: dict[str, Any]) -> int:
 
 
 def _traced(job: dict[str, Any], source: Path) -> bytes:
-    from infra.triton.program.program_file import dumps
+    from infra.triton.program.writing import dumps
     from infra.triton.tracing import kernels
     from infra.triton.tracing.gpu_facts import GpuFacts
     from infra.triton.tracing.recorder import Refused

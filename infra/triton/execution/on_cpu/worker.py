@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from infra.triton.ir.executing import Argument, Allowance, Kernel
+    from infra.triton.ir.executing import Allowance, Argument, Kernel
     from infra.triton.ir.memory import Memory
 
 _PATTERN_OF_PADDING = {"zero": 0.0, "nan": float("nan")}
