@@ -65,8 +65,8 @@ def artifact_of(program: LaunchProgram, kernels: Sequence[CompiledKernel]) -> Tr
     unwritten = program.in_place - written
     if unwritten:
         raise CompileError(
-            f"the function returns its tensor argument {min(unwritten)}, which no kernel writes: return the tensors that "
-            "kernels write"
+            f"the function returns its tensor argument {min(unwritten)}, which no kernel writes: return the tensors "
+            "that kernels write"
         )
     return TritonArtifact(program, tuple(kernels), plan)
 

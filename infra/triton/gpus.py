@@ -175,8 +175,8 @@ DEFAULT = "h100"
 def gpu_of_device(
     label: str, capability: int, multiprocessors: int, clock_mhz: float, memory_bytes: int, l2_bytes: int
 ) -> Gpu:
-    """A device by what its driver says of it: one of the list, or one without peaks. Longer names first: an `NVIDIA L40S`
-    is no `NVIDIA L4`. Raises KeyError for a compute capability that is not known."""
+    """A device by what its driver says of it: one of the list, or one without peaks. Longer names first: an `NVIDIA
+    L40S` is no `NVIDIA L4`. Raises KeyError for a compute capability that is not known."""
     matching = [
         (len(begin), gpu)
         for gpu in GPUS.values()

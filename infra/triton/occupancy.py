@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infra.triton.gpus import Capability, Gpu
+from accelopt_core.languages.triton.gpus import Capability, Gpu
 
 
 @dataclass(frozen=True)

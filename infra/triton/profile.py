@@ -1,4 +1,4 @@
-"""What is known of a launch program without special rights: of its kernels by their machine code, of its time by events.
+"""What is known of a launch program without special rights: of its kernels by their code, of its time by events.
 
 Names of a kernel's fields begin with its own: `softmax_kernel.registers_per_thread`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.triton.artifact import TritonArtifact
-from infra.triton.gpus import Gpu
+from accelopt_core.languages.triton.gpus import Gpu
 from infra.triton.occupancy import occupancy, waves
 
 

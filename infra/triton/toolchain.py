@@ -27,7 +27,7 @@ from infra.triton.artifact import TritonArtifact, artifact_of
 from infra.triton.compiling.compiler import KernelCompiler, OutOfSharedMemory
 from infra.triton.errors import NoDevice
 from infra.triton.execution.executor import CpuExecutor, DeviceExecutor
-from infra.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_device
+from accelopt_core.languages.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_device
 from infra.triton.profile import static_fields, timed_fields
 from infra.triton.program.launch_program import LaunchProgram
 from infra.triton.tracing.gpu_facts import GpuFacts

@@ -23,7 +23,7 @@ ORDER = (
     # the outside world
     ("infra.journal", "infra.scratch_folder", "infra.toml_files", "infra.settings_reader", "infra.isolation"),
     ("infra.records", "infra.devices", "infra.tasks", "infra.llm", "infra.simulator"),
-    ("infra.neuron",),
+    ("infra.neuron", "infra.triton"),
     ("infra.languages",),
     ("infra.judging", "infra.ssh", "infra.runs"),
     ("infra.doctor", "infra.model_benchmark"),
@@ -165,6 +165,23 @@ def test_mcp_is_imported_by_one_file_alone() -> None:
     assert [name for name, path in modules().items() if naming.search(path.read_text(encoding="utf-8"))] == [
         "infra.agents.protocol"
     ]
+
+
+def test_triton_and_cuda_are_imported_by_the_processes_that_need_them_alone() -> None:
+    """An optional extra; a judge, and whoever traces a candidate, loads neither."""
+    naming = re.compile(r"^\s*(?:import|from) (triton|cuda|pynvml)\b", re.M)
+    found = {name: set(naming.findall(path.read_text(encoding="utf-8"))) for name, path in modules().items()}
+    assert {name: packages for name, packages in found.items() if packages} == {
+        "infra.triton.compiling.worker": {"triton"},
+        "infra.triton.execution.on_device.calls": {"cuda"},
+        "infra.triton.execution.on_device.clocks": {"pynvml"},
+    }
+    started = {
+        "infra.triton.compiling.worker",
+        "infra.triton.execution.on_device.worker",
+        "infra.triton.tracing.worker",
+    }
+    assert not [name for name in modules() if started & imports(name)], "they are started, not imported"
 
 
 def test_what_a_node_unpickles_imports_nothing_of_ours() -> None:

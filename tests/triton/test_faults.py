@@ -1,4 +1,4 @@
-"""What only shows when kernels are executed: accesses outside, memory that nobody wrote, races, and what takes too long."""
+"""What only shows when kernels are executed: accesses outside, memory that nobody wrote, races, too much work."""
 
 from __future__ import annotations
 
@@ -23,24 +23,28 @@ def file(body: str, run: str, head: str = "x_ptr, y_ptr, n, BLOCK: tl.constexpr"
     )
 
 
-DOUBLE = "i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2, mask=i < n)"
+DOUBLE = """i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * 2, mask=i < n)"""
 OUT = "y = torch.empty_like(x)\n"
+ONCE = "k[(1,)](x, y, 64, 64)\nreturn y"
+LANES = "i = tl.arange(0, BLOCK)\n"
 
 FAULTS = {
     # --- out of bounds ---
     "a grid that is too large": (
         file(DOUBLE.replace(", mask=i < n", ""), OUT + "k[(5,)](x, y, 64, 16)\nreturn y"),
-        "kernel k: out of bounds: a load reaches element 79, and it has 64 of 4 bytes, of x_ptr (tensor argument 0) (line 8)",
+        "kernel k: out of bounds: a load reaches element 79, and it has 64 of 4 bytes, of x_ptr (tensor argument 0) "
+        "(line 8)",
     ),
     "a wrong number of elements": (
         file(DOUBLE, OUT + "k[(1,)](x, y, 65, 128)\nreturn y"), "a load reaches element 64, and it has 64",
     ),
     "a step back": (
-        file("i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(x_ptr + i - 1))", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file(LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i - 1))", OUT + ONCE),
         "a load reaches element -1, before its first, of x_ptr",
     ),
     "a store outside": (
-        file("i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i * 2, tl.load(x_ptr + i))", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file(LANES + "tl.store(y_ptr + i * 2, tl.load(x_ptr + i))", OUT + ONCE),
         "a store reaches element 126, and it has 64 of 4 bytes, of y_ptr (the tensor allocated in line 11) (line 8)",
     ),
     "through a view": (
@@ -50,22 +54,22 @@ FAULTS = {
         file(DOUBLE, OUT + "k[(2,)](x[:1].expand(128), y, 128, 64)\nreturn y"), "a load reaches element 127",
     ),
     "an atomic outside": (
-        file("tl.atomic_add(y_ptr + n, 1.0)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), "an? ?atomic operation reaches element 64",
+        file("tl.atomic_add(y_ptr + n, 1.0)", OUT + ONCE), "an? ?atomic operation reaches element 64",
     ),
     "an address of nobody": (
-        file("p = n.to(tl.int64).to(tl.pointer_type(tl.float32))\ntl.store(p, 1.0)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file("p = n.to(tl.int64).to(tl.pointer_type(tl.float32))\ntl.store(p, 1.0)", OUT + ONCE),
         "a store at address 0x40, which belongs to no tensor",
     ),
     "a misaligned address": (
         file(
             "p = (y_ptr.to(tl.int64) + 2).to(tl.pointer_type(tl.float32))\ntl.store(p, 1.0)",
-            OUT + "k[(1,)](x, y, 64, 64)\nreturn y",
+            OUT + ONCE,
         ),
         "a store of 4 bytes at an address that is no multiple of 4",
     ),
     # --- what nobody wrote ---
     "an output that is never written": (
-        file(DOUBLE, OUT + "k[(1,)](x, y, 60, 64)\nreturn y"), "output 0: 4 of 64 elements are never written, the first at [60]",
+        file(DOUBLE, OUT + "k[(1,)](x, y, 60, 64)\nreturn y"), "output 0: 4 of 64 elements are never written",
     ),
     "no launch at all": (file(DOUBLE, OUT + "return y"), "64 of 64 elements are never written"),
     "an empty grid": (file(DOUBLE, OUT + "k[(0,)](x, y, 64, 64)\nreturn y"), "64 of 64 elements are never written"),
@@ -74,8 +78,8 @@ FAULTS = {
         "output 0 depends on memory that nobody wrote",
     ),
     "a sum into what is there": (
-        file("i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(y_ptr + i) + tl.load(x_ptr + i))",
-             OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file(LANES + "tl.store(y_ptr + i, tl.load(y_ptr + i) + tl.load(x_ptr + i))",
+             OUT + ONCE),
         "output 0 depends on memory that nobody wrote",
     ),
     # --- inputs ---
@@ -89,11 +93,11 @@ FAULTS = {
         "a race: one store writes several values to element 0 of the tensor allocated in line 10",
     ),
     "one store twice": (
-        file("i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i // 2, i)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file(LANES + "tl.store(y_ptr + i // 2, i)", OUT + ONCE),
         "a race: one store writes several values to element 0",
     ),
     "one after the other": (
-        file("i = tl.arange(0, BLOCK)\nif tl.program_id(0) == 0:\n    tl.store(y_ptr + i, i)\nelse:\n    tl.store(y_ptr + i, i + 1)",
+        file(LANES + "if tl.program_id(0) == 0:\n    tl.store(y_ptr + i, i)\nelse:\n    tl.store(y_ptr + i, i + 1)",
              OUT + "k[(2,)](x, y, 64, 64)\nreturn y"),
         "a race: program 0 and program 1 write different values to element 0",
     ),
@@ -114,7 +118,7 @@ FAULTS = {
     ),
     # --- loops ---
     "a step of nothing": (
-        file("for i in range(0, n, n - 64):\n    tl.store(y_ptr, i)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"),
+        file("for i in range(0, n, n - 64):\n    tl.store(y_ptr, i)", OUT + ONCE),
         "a loop that goes from 0 to 64 in steps of 0",
     ),
 }  # fmt: skip
@@ -139,7 +143,7 @@ def test_an_argument_that_no_kernel_writes_is_not_returned(on_cpu: TritonToolcha
 
 RIGHT = {
     "the same value by several programs": (
-        "i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(x_ptr + i))", "k[(5,)](x, y, 64, 64)", lambda x: x),
+        LANES + "tl.store(y_ptr + i, tl.load(x_ptr + i))", "k[(5,)](x, y, 64, 64)", lambda x: x),
     "a lock": (
         "p = tl.program_id(0)\nwhile tl.atomic_cas(lock, 0, 1) == 1:\n    pass\ni = tl.arange(0, BLOCK)\n"
         "tl.store(y_ptr + i, tl.load(y_ptr + i) + tl.load(x_ptr + i) * (p + 1))\ntl.atomic_xchg(lock, 0)",
@@ -147,17 +151,19 @@ RIGHT = {
     "the last program joins": (
         "p = tl.program_id(0)\ni = tl.arange(0, BLOCK)\ntl.store(parts + p * BLOCK + i, tl.load(x_ptr + i) * (p + 1))\n"
         "done = tl.atomic_add(parts + 4 * BLOCK, 1.0)\nif done == 3:\n"
-        "    total = tl.zeros([BLOCK], tl.float32)\n    for q in range(4):\n        total += tl.load(parts + q * BLOCK + i)\n"
+        "    total = tl.zeros([BLOCK], tl.float32)\n"
+        "    for q in range(4):\n        total += tl.load(parts + q * BLOCK + i)\n"
         "    tl.store(y_ptr + i, total)",
         "parts = torch.zeros(4 * 64 + 1, device='cuda')\nk[(4,)](x, y, parts, 64)", lambda x: 10 * x),
     "plain loads and stores that are atomic": (
-        "i = tl.arange(0, BLOCK)\ntl.atomic_store(y_ptr + i, tl.atomic_load(x_ptr + i), mask=i < n)",
+        LANES + "tl.atomic_store(y_ptr + i, tl.atomic_load(x_ptr + i), mask=i < n)",
         "k[(1,)](x, y, 64, 64)", lambda x: x),
     "in place, each its own": (
-        "i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\ntl.store(y_ptr + i, tl.load(y_ptr + i) + tl.load(x_ptr + i))",
+        "i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "tl.store(y_ptr + i, tl.load(y_ptr + i) + tl.load(x_ptr + i))",
         "y.fill_(1)\nk[(4,)](x, y, 64, 16)", lambda x: x + 1),
     "integers added atomically": (
-        "i = tl.arange(0, BLOCK)\ntl.atomic_add(y_ptr + i % 8, 1.0)\ntl.atomic_max(y_ptr + 8 + i % 56, i.to(tl.float32))",
+        LANES + "tl.atomic_add(y_ptr + i % 8, 1.0)\ntl.atomic_max(y_ptr + 8 + i % 56, i.to(tl.float32))",
         "y.zero_()\nk[(2,)](x, y, 64, 64)",
         lambda x: np.concatenate([np.full(8, 16.0), np.r_[56:64], np.r_[8:56]])),
 }  # fmt: skip
@@ -181,21 +187,21 @@ def test_an_endless_kernel_is_ended_and_the_next_one_runs(on_cpu: TritonToolchai
     x = np.arange(N, dtype=np.float32)
     specs = (TensorArgument((N,), "float32"),)
     endless = on_cpu.compile(
-        file(
-            "i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + "k[(1,)](x, y, 64, 64)\nreturn y"
-        ),
+        file("i = n\nwhile i > 0:\n    i = tl.maximum(i, 1)\ntl.store(y_ptr, i)", OUT + ONCE),
         specs,
         60,
     )
     with pytest.raises(StepTimeout, match="run took more than 2 s"):
         on_cpu.run(endless, [x], 2)
-    honest = on_cpu.compile(file(DOUBLE, OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), specs, 60)
+    honest = on_cpu.compile(file(DOUBLE, OUT + ONCE), specs, 60)
     assert np.array_equal(on_cpu.run(honest, [x], 60)[0], 2 * x)
 
 
 def test_what_takes_minutes_needs_a_gpu_and_says_how_much_it_is(on_cpu: TritonToolchain) -> None:
     source = file(
-        "acc = tl.zeros([BLOCK], tl.float32)\nfor i in range(n):\n    acc += i * tl.program_id(0)\ntl.store(y_ptr + tl.arange(0, BLOCK), acc, mask=(tl.arange(0, BLOCK) >= 0) & (tl.program_id(0) == 0))",
+        "acc = tl.zeros([BLOCK], tl.float32)\nlanes = tl.arange(0, BLOCK)\n"
+        "for i in range(n):\n    acc += i * tl.program_id(0)\n"
+        "tl.store(y_ptr + lanes, acc, mask=(lanes >= 0) & (tl.program_id(0) == 0))",
         OUT + "k[(1_000_000,)](x, y, 1000, 64)\nreturn y",
     )
     artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
@@ -207,8 +213,8 @@ def test_what_takes_minutes_needs_a_gpu_and_says_how_much_it_is(on_cpu: TritonTo
 
 def test_what_only_a_gpu_has_needs_one(on_cpu: TritonToolchain) -> None:
     source = file(
-        "i = tl.arange(0, BLOCK)\ntl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))",
-        OUT + "k[(1,)](x, y, 64, 64)\nreturn y",
+        LANES + "tl.store(y_ptr + i, libdevice.j0(tl.load(x_ptr + i)))",
+        OUT + ONCE,
     ).replace("\n\n@triton", "\nfrom triton.language.extra import libdevice\n@triton")
     artifact = on_cpu.compile(source, (TensorArgument((N,), "float32"),), 60)
     with pytest.raises(NoDevice, match="libdevice's __nv_j0f is computed on a GPU only"):
@@ -218,9 +224,7 @@ def test_what_only_a_gpu_has_needs_one(on_cpu: TritonToolchain) -> None:
 
 
 def test_other_tensors_than_it_was_compiled_for_are_refused(on_cpu: TritonToolchain) -> None:
-    artifact = on_cpu.compile(
-        file(DOUBLE, OUT + "k[(1,)](x, y, 64, 64)\nreturn y"), (TensorArgument((N,), "float32"),), 60
-    )
+    artifact = on_cpu.compile(file(DOUBLE, OUT + ONCE), (TensorArgument((N,), "float32"),), 60)
     for wrong in ([], [np.zeros(N + 1, np.float32)], [np.zeros(N, np.float64)]):
         with pytest.raises(RunError, match="a function traced for"):
             on_cpu.run(artifact, wrong, 60)

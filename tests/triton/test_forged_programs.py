@@ -28,7 +28,8 @@ from infra.triton.program.launch_program import (
     Tunable,
     TupleValue,
 )
-from infra.triton.program.program_file import MAGIC, MOST_BYTES, ProgramDamaged, dumps, loads
+from infra.triton.program.program_file import MOST_BYTES, ProgramDamaged, loads
+from infra.triton.program.writing import MAGIC, dumps
 from infra.triton.toolchain import TritonToolchain
 from tests.triton.wrappers import HONEST, wrapper
 
@@ -145,7 +146,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a view of other axes": (argument(tensor(shape=(4,))), "other strides than axes"),
     "a view of twenty axes": (argument(tensor(shape=[1] * 20, strides=[1] * 20)), "at most 16 whole numbers"),
     "a view of an unknown type": (argument(tensor(dtype="object")), "element type 'object'"),
-    "an output of a part of an argument": (at("outputs", 0, value=tensor(0, shape=(3, 8))), "returns a part of an argument"),
+    "an output of a part of an argument": (at("outputs", 0, value=tensor(0, shape=(3, 8))), "a part of an argument"),
     "an output of an argument as bits": (at("outputs", 0, value=tensor(0, "int32")), "an argument as something else"),
     # --- launches ---
     "another kind of step": (launch(0, "system"), "a step of the kind 'system'"),

@@ -1,4 +1,4 @@
-"""What is known of GPUs hangs together; how many blocks fit follows cuda_occupancy.h; cubins say what cuobjdump says."""
+"""What is known of GPUs hangs together; blocks fit as cuda_occupancy.h has it; cubins say what cuobjdump says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import triton
 
 from accelopt_core.toolchain import TensorArgument
 from infra.triton.compiling.resources import CubinUnreadable, resources_of
-from infra.triton.gpus import CAPABILITIES, GPUS, Gpu, gpu_of_device
+from accelopt_core.languages.triton.gpus import CAPABILITIES, GPUS, Gpu, gpu_of_device
 from infra.triton.occupancy import occupancy, waves
 from infra.triton.toolchain import TritonToolchain
 from tests.triton.honest import KERNELS

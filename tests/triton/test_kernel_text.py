@@ -63,7 +63,7 @@ def test_a_kernel_may_say(body: str) -> None:
 
 
 REFUSED = {
-    "inline assembly": ("tl.inline_asm_elementwise('mov', 'r', [p], tl.int32, True, 1)", "tl.inline_asm_elementwise is refused: inline assembly"),
+    "inline assembly": ("tl.inline_asm_elementwise('mov', 'r', [p], tl.int32, True, 1)", "is refused: inline assembly"),
     "printing on the device": ("tl.device_print('x', p)", "tl.device_print is refused: printing"),
     "printing at compile time": ("tl.static_print(p)", "tl.static_print is refused: printing"),
     "print": ("print(p)", "print() in a kernel is refused: printing"),

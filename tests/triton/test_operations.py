@@ -16,7 +16,7 @@ from infra.triton.ir.elementwise import _LIBDEVICE, INTEGERS
 from infra.triton.ir.numbers import decoded, encoded, rounded, rounded_to_zero, to_tf32
 from infra.triton.toolchain import TritonToolchain
 
-N = 128
+N = 64
 
 FLOATS: dict[str, Callable[[Any, Any], Any]] = {
     "x + y": lambda x, y: x + y,
@@ -101,17 +101,18 @@ INTEGER: dict[str, Callable[[Any, Any], Any]] = {
     "~a": lambda a, b: ~a,
     "a << 3": lambda a, b: a << 3,
     "a >> 2": lambda a, b: a >> 2,
-    "(a.to(tl.uint32, bitcast=True) >> 2).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) >> 2).view(np.int32),
-    "(a.to(tl.uint32, bitcast=True) // 7).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) // 7).view(np.int32),
-    "(a.to(tl.uint32, bitcast=True) % 7).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) % 7).view(np.int32),
+    "(UNSIGNED_A >> 2).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) >> 2).view(np.int32),
+    "(UNSIGNED_A // 7).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) // 7).view(np.int32),
+    "(UNSIGNED_A % 7).to(tl.int32, bitcast=True)": lambda a, b: (a.view(np.uint32) % 7).view(np.int32),
     "tl.minimum(a, b)": np.minimum,
-    "tl.maximum(a.to(tl.uint32, bitcast=True), b.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)":
+    "tl.maximum(UNSIGNED_A, UNSIGNED_B).to(tl.int32, bitcast=True)":
         lambda a, b: np.maximum(a.view(np.uint32), b.view(np.uint32)).view(np.int32),
     "tl.abs(a)": lambda a, b: np.abs(a),
-    "tl.umulhi(a, b)": lambda a, b: ((a.view(np.uint32).astype(np.uint64) * b.view(np.uint32)) >> 32).astype(np.uint32).view(np.int32),
+    "tl.umulhi(a, b)":
+        lambda a, b: (a.view(np.uint32).astype(np.uint64) * b.view(np.uint32) >> 32).astype(np.uint32).view(np.int32),
     "(a < b).to(tl.int32)": lambda a, b: a < b,
     "((a < b) & (a != 3) | (b == a)).to(tl.int32)": lambda a, b: (a < b) & (a != 3) | (a == b),
-    "(a.to(tl.uint32, bitcast=True) < b.to(tl.uint32, bitcast=True)).to(tl.int32)": lambda a, b: a.view(np.uint32) < b.view(np.uint32),
+    "(UNSIGNED_A < UNSIGNED_B).to(tl.int32)": lambda a, b: a.view(np.uint32) < b.view(np.uint32),
     "a.to(tl.int8).to(tl.int32)": lambda a, b: a.astype(np.int8),
     "a.to(tl.uint8).to(tl.int32)": lambda a, b: a.astype(np.uint8),
     "a.to(tl.int64).to(tl.int32)": lambda a, b: a,
@@ -143,6 +144,8 @@ def philox(offsets: np.ndarray) -> np.ndarray:
 
 def kernel(expressions: list[str], kind: str, names: str) -> str:
     stores = "\n".join(f"    tl.store(out + {n} * N + i, {each})" for n, each in enumerate(expressions))
+    for name in "ab":
+        stores = stores.replace(f"UNSIGNED_{name.upper()}", f"{name}.to(tl.uint32, bitcast=True)")
     one, two = names
     return f"""import torch
 import triton

@@ -84,7 +84,7 @@ REFUSED = {
     "a fraction for a grid": ("double[(x.numel() / 256,)](x, x, 5, 256)\nreturn x", "divide with // or triton.cdiv"),
     "an unknown option": ("double[(4,)](x, x, 5, 256, waves_per_eu=2)\nreturn x", "no parameter waves_per_eu"),
     "another pipeline": ("double[(4,)](x, x, 5, 256, launch_pdl=True)\nreturn x", "launch_pdl=True"),
-    "ptxas options": ("double[(4,)](x, x, 5, 256, ptx_options='-v')\nreturn x", "of launch options there are num_warps"),
+    "ptxas options": ("double[(4,)](x, x, 5, 256, ptx_options='-v')\nreturn x", "of launch options there are"),
     "too many warps": ("double[(4,)](x, x, 5, 256, num_warps=64)\nreturn x", "num_warps: 64 is not from 1 to 32"),
     "three warps": ("double[(4,)](x, x, 5, 256, num_warps=3)\nreturn x", "num_warps=3 is no power of 2"),
     "too large a grid": ("double[(1, 70_000)](x, x, 5, 256)\nreturn x", "70000 is not from 0 to 65,535"),
@@ -105,7 +105,7 @@ REFUSED = {
     "a strided view beyond its storage": (
         "y = x.as_strided((1 << 20,), (1,))\nlaunch(y, y)\nreturn x", "reaches beyond its storage",
     ),
-    "a fill of strided elements": ("y = torch.empty_like(x)\ny.t()[1:].zero_()\nreturn y", "a fill of a tensor that is"),
+    "a fill of strided elements": ("y = torch.empty_like(x)\ny.t()[1:].zero_()\nreturn y", "a fill of a tensor"),
     # --- patching ---
     "a patched torch": ("torch.empty = len\nreturn x", "assigns to torch.empty, which is not the candidate's"),
     "a patched triton": ("triton.cdiv = max\nreturn x", "assigns to triton.cdiv"),
@@ -147,9 +147,9 @@ FILES = {
     "two kernels of one name": (
         HONEST + "\n@triton.jit\ndef double(x_ptr, y_ptr, n, BLOCK):\n    pass\n", "two functions are called double",
     ),
-    "a jit of something else": (wrapper("return x", "k = triton.jit(5)\n"), "triton.jit of something that is no function"),
+    "a jit of something else": (wrapper("return x", "k = triton.jit(5)\n"), "something that is no function"),
     "a built-in kernel": (
-        wrapper("exec('def k(p): pass', globals())\ntriton.jit(k)[(1,)](x)\nreturn x"), "is in no file of the candidate's",
+        wrapper("exec('def k(p): pass', globals())\ntriton.jit(k)[(1,)](x)\nreturn x"), "is in no file of the",
     ),
     "a kernel that is not decorated": (
         wrapper("triton.jit(plain)[(1,)](x)\nreturn x", "def plain(p):\n    pass\n"), "plain is no kernel: decorate it",
@@ -160,14 +160,15 @@ FILES = {
         "same_kernel is decorated with same: only triton's own",
     ),
     "a kernel with hidden options": (
-        wrapper("k[(1,)](x)\nreturn x", "@triton.jit(debug=True)\ndef k(p):\n    pass\n"), "triton.jit(debug=...) is refused",
+        wrapper("k[(1,)](x)\nreturn x", "@triton.jit(debug=True)\ndef k(p):\n    pass\n"), "jit(debug=...) is refused",
     ),
     "a global that is a function": (
         wrapper("k[(1,)](x)\nreturn x", "import os\n\n\n@triton.jit\ndef k(p):\n    os.getpid()\n"),
         "a kernel names os, which is neither a number",
     ),
     "a global that is a tensor": (
-        wrapper("global T\nT = torch.empty_like(x)\nk[(1,)](x)\nreturn x", "T = 0\n\n\n@triton.jit\ndef k(p):\n    T + 1\n"),
+        wrapper("global T\nT = torch.empty_like(x)\nk[(1,)](x)\nreturn x",
+                "T = 0\n\n\n@triton.jit\ndef k(p):\n    T + 1\n"),
         "the kernel names the tensor T: hand it over",
     ),
 }  # fmt: skip
@@ -238,7 +239,7 @@ def test_allocations_views_and_fills(on_cpu: TritonToolchain) -> None:
 def test_a_configuration_is_chosen_and_all_are_declared(on_cpu: TritonToolchain) -> None:
     tuned = HONEST.replace(
         "@triton.jit",
-        "@triton.autotune(configs=[triton.Config({'BLOCK': b}, num_warps=w) for b, w in ((64, 2), (128, 4))], key=['n'])\n"
+        "@triton.autotune(configs=[triton.Config({'BLOCK': b}, num_warps=b // 32) for b in (64, 128)], key=['n'])\n"
         "@triton.jit",
     ).replace(
         "double[(triton.cdiv(n, 256),)](x, y, n, BLOCK=256)",
@@ -257,7 +258,8 @@ def test_a_configuration_is_chosen_and_all_are_declared(on_cpu: TritonToolchain)
 def test_hooks_of_a_configuration_fill_before_its_kernel(on_cpu: TritonToolchain) -> None:
     tuned = HONEST.replace(
         "@triton.jit",
-        "@triton.autotune([triton.Config({'BLOCK': 64}, pre_hook=lambda named: named['y_ptr'].zero_())], key=[])\n@triton.jit",
+        "@triton.autotune([triton.Config({'BLOCK': 64}, pre_hook=lambda named: named['y_ptr'].zero_())], key=[])\n"
+        "@triton.jit",
     ).replace("(x, y, n, BLOCK=256)", "(x, y, n)")
     program = traced(on_cpu, tuned)
     assert isinstance(program.steps[0], Fill) and program.steps[0].tensor == program.outputs[0]

@@ -1,1 +1,1 @@
-"""From a launch program and the candidate's text to compiled kernels, in a process that has neither data nor candidate."""
+"""From a launch program and the candidate's text to compiled kernels, in a process of their own."""

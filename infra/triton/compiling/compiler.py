@@ -31,7 +31,7 @@ from infra.triton.program.launch_program import (
     TupleValue,
     Value,
 )
-from infra.triton.program.program_file import encode
+from infra.triton.program.writing import encode
 from infra.triton.source.functions import JitFunction, SourceFile, SourceRefused
 from infra.triton.source.module_text import module_text
 from infra.triton.source.whitelist import check
@@ -88,8 +88,8 @@ class KernelCompiler:
         missing = {key: pair for key, pair in wanted.items() if key not in self._kept}
         if len(wanted) > MOST_KERNELS:
             raise CompileError(
-                f"its launches need {len(wanted)} different kernels, more than {MOST_KERNELS}: hand over numbers that change "
-                "as arguments with do_not_specialize, not as constexpr"
+                f"its launches need {len(wanted)} different kernels, more than {MOST_KERNELS}: hand over numbers that "
+                "change as arguments with do_not_specialize, not as constexpr"
             )
         if missing:
             jobs = [_kernel_job(launch, functions[launch.function], self._capability) for launch, _ in missing.values()]
@@ -160,7 +160,8 @@ class KernelCompiler:
         if "version" not in first:
             why = first.get("missing") or _last_line(finished)
             raise ToolchainMissing(
-                f"Triton does not start with {sys.executable}: {str(why)[:300]}; pip install 'nki-optimizer[triton]' there"
+                f"Triton does not start with {sys.executable}: {str(why)[:300]}; pip install 'nki-optimizer[triton]' "
+                "there"
             )
         self.version = str(first["version"])
         if finished.timed_out:
@@ -210,8 +211,8 @@ class KernelCompiler:
             return CompileError(f"what Triton left of the kernel {job['function']} cannot be read: {error}")
         if kernel.shared_bytes > self._shared_bytes:
             return OutOfSharedMemory(
-                f"the kernel {job['function']} needs {kernel.shared_bytes:,} bytes of shared memory, and a block may use "
-                f"{self._shared_bytes:,}: smaller blocks, or fewer num_stages",
+                f"the kernel {job['function']} needs {kernel.shared_bytes:,} bytes of shared memory, and a block may "
+                f"use {self._shared_bytes:,}: smaller blocks, or fewer num_stages",
                 job["function"],
                 job["line"],
             )
@@ -363,7 +364,8 @@ def _variant(launch: Launch) -> Variant:
 
 
 def _specialized(value: Value) -> Any:
-    """What of an argument may change the code: of whole numbers, not more than Triton looks at where it may be constant.
+    """What of an argument may change the code: of whole numbers, not more than Triton looks at where it may be
+    constant.
 
     A parameter that is a constexpr is told by its value, and here every number is, unless it is neither 1 nor known: so
     two launches share code only where all that differs are tensors of the same type and alignment.

@@ -65,10 +65,22 @@ def _triton_version() -> str:
     import triton
 
     version = str(triton.__version__)
+    _need_no_key_of_all_files(version)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:
         raise ImportError(f"Triton {version} is too old: {'.'.join(map(str, OLDEST))} or newer is needed")
     return version
+
+
+def _need_no_key_of_all_files(version: str) -> None:
+    """Triton puts a hash of its whole installation into its cache's keys, which takes longer than compiling a kernel;
+    the cache here is this process's own. Triton's own pool of compilers does so too (_compile_warmup_pool.py, 3.9)."""
+    import triton.compiler.compiler
+    import triton.runtime.cache
+
+    for module in (triton.runtime.cache, triton.compiler.compiler):
+        if hasattr(module, "triton_key"):
+            module.triton_key = lambda: version
 
 
 def _write(job: dict[str, Any], header: dict[str, Any], *blobs: bytes) -> None:

@@ -161,7 +161,8 @@ class DeviceExecutor(Executor):
     on_device = True
 
     def __init__(self, device: int = 0, packages: str = "") -> None:
-        """`device`: its number among those that CUDA shows. `packages`: a folder with Python packages, searched first."""
+        """`device`: its number among those that CUDA shows. `packages`: a folder with Python packages, searched
+        first."""
         super().__init__(ON_DEVICE, [packages] if packages else [], {})
         self._device = device
         self.facts: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """A launch program with its kernels, put so that a process can carry it out that knows nothing else of them.
 
-Every launch has both of its forms: `arguments`, for whoever executes the kernels' IR, and `parameters`, the bytes that a
-GPU's kernel is handed, held against what its PTX declares: sizes, and how many of them. Triton's own pointers to scratch
-memory follow (one since 3.4, two since 3.5: triton/backends/nvidia/driver.c, launchKernel).
+Every launch has both of its forms: `arguments`, for whoever executes the kernels' IR, and `parameters`, the bytes
+that a GPU's kernel is handed, held against what its PTX declares: sizes, and how many of them. Triton's own pointers
+to scratch memory follow (one since 3.4, two since 3.5: triton/backends/nvidia/driver.c, launchKernel).
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _launch(step: Launch, kernel: CompiledKernel, number: int) -> dict[str, Any]
         size_of(kind) != 8 for kind in kernel.parameters[len(parameters) :]
     ):
         raise CompileError(
-            f"the machine code of {kernel.name} takes {len(kernel.parameters)} parameters and {len(parameters)} are known: "
-            "this version of Triton hands them over in another way"
+            f"the machine code of {kernel.name} takes {len(kernel.parameters)} parameters and {len(parameters)} are "
+            "known: this version of Triton hands them over in another way"
         )
     return {
         "launch": number,

@@ -38,7 +38,7 @@ class WorkerProcess:
     def __init__(
         self, worker: Path, arguments: Sequence[str], environment: Mapping[str, str], python: str = sys.executable
     ) -> None:
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [python, "-I", str(worker), str(TREE), str(os.getpid()), *arguments],
             stdin=subprocess.PIPE,

@@ -2,8 +2,8 @@
 
 What nobody wrote holds one pattern in the first execution and another in the second, and so do the guard zones around
 every buffer. So an output element that shows both patterns was never written; an output that differs depends on memory
-that nobody wrote, on what lies outside its tensors, or on which program is first; inputs and guard zones must be as they
-were.
+that nobody wrote, on what lies outside its tensors, or on which program is first; inputs and guard zones must be as
+they were.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from infra.triton.program.elements import BY_NAME
 from infra.triton.program.launch_program import LaunchProgram, TensorValue
 
 PATTERNS = (0xFF, 0x3F)
-"""Bytes of memory that nobody wrote: of floats NaN, and numbers near 1, which no sum swallows; of integers -1, and much."""
+"""Bytes of memory that nobody wrote: of floats NaN, and numbers near 1, which no sum swallows; of integers -1, and
+much."""
 
 _ATOMIC_SLACK = 1e-2
 """Of the largest value of an output: sums whose order is left to chance may differ that much, and nothing else may."""
@@ -46,9 +47,11 @@ Execute = Callable[[int, bool], Executed]
 def verified(
     program: LaunchProgram, execute: Execute, adds_floats_atomically: bool, order_is_ours: bool
 ) -> tuple[list[np.ndarray], list[str]]:
-    """Outputs as the function returns them, and the digest of each one's bits. Raises RunError for what the module says.
+    """Outputs as the function returns them, and the digest of each one's bits. Raises RunError for what the module
+    says.
 
-    `order_is_ours`: programs are executed in the order that is asked for, and a second one of the same kind is the same.
+    `order_is_ours`: programs are executed in the order that is asked for, and a second one of the same kind is the
+    same.
     """
     first = execute(PATTERNS[0], False)
     second = execute(PATTERNS[1], order_is_ours and not adds_floats_atomically)
@@ -73,8 +76,8 @@ def _check_surroundings(executed: Executed) -> None:
         raise RunError(f"out of bounds: memory next to {executed.outside[0]} was written")
     if executed.changed:
         raise RunError(
-            f"the kernels write to tensor argument {executed.changed[0]}, which the function does not return: write to a "
-            "tensor that it allocates, or return what is updated in place"
+            f"the kernels write to tensor argument {executed.changed[0]}, which the function does not return: write "
+            "to a tensor that it allocates, or return what is updated in place"
         )
 
 
@@ -86,8 +89,8 @@ def _check_written(number: int, output: TensorValue, one: np.ndarray, two: np.nd
         at = np.unravel_index(int(np.flatnonzero(never.reshape(-1))[0]), never.shape)
         where = "[" + ", ".join(str(int(index)) for index in at) + "]"
         raise RunError(
-            f"output {number}: {int(never.sum()):,} of {never.size:,} elements are never written, the first at {where}, or "
-            "only with what lay there before"
+            f"output {number}: {int(never.sum()):,} of {never.size:,} elements are never written, the first at "
+            f"{where}, or only with what lay there before"
         )
 
 
@@ -104,8 +107,8 @@ def _differs(
     same = np.array_equal(bits_of(first, output), bits_of(again, output))
     if same:
         return RunError(
-            f"output {number} depends on memory that nobody wrote, or that lies outside its tensors: write all of a tensor "
-            "before it is read, and mask what lies beyond its end"
+            f"output {number} depends on memory that nobody wrote, or that lies outside its tensors: write all of a "
+            "tensor before it is read, and mask what lies beyond its end"
         )
     if order_is_ours:
         return RunError(f"output {number} depends on which program of a grid is first: programs race for one element")

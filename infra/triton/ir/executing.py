@@ -50,7 +50,7 @@ _SYNCHRONIZE = ("tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load")
 
 
 @dataclass
-class Budget:
+class Allowance:
     """Element operations that are left, over all launches of a call."""
 
     left: float = MOST_WORK
@@ -101,7 +101,7 @@ class Kernel:
         grid: tuple[int, int, int],
         arguments: Sequence[Argument],
         memory: Memory,
-        budget: Budget,
+        allowance: Allowance,
         *,
         last_first: bool = False,
         look_for_races: bool = False,
@@ -119,15 +119,15 @@ class Kernel:
         with np.errstate(all="ignore"):
             for number, start in enumerate(reversed(starts) if last_first else starts):
                 programs = np.arange(start, min(start + together, count), dtype=np.int64)
-                before = budget.spent
-                _Run(self, memory, budget, grid).run(programs, arguments)
+                before = allowance.spent
+                _Run(self, memory, allowance, grid).run(programs, arguments)
                 if number == 0:
-                    each = (budget.spent - before) / len(programs)
-                    if budget.spent + each * (count - len(programs)) > budget.left:
+                    each = (allowance.spent - before) / len(programs)
+                    needed = allowance.spent + each * (count - len(programs))
+                    if needed > allowance.left:
                         raise NotHere(
-                            f"about {budget.spent + each * (count - len(programs)):.2g} element operations ({count:,} "
-                            f"programs of {self.name}, blocks of {self._largest:,} elements), and "
-                            f"{budget.left:.2g} are executed here: it needs a GPU"
+                            f"about {needed:.2g} element operations ({count:,} programs of {self.name}, blocks of "
+                            f"{self._largest:,} elements), and {allowance.left:.2g} are executed here: it needs a GPU"
                         )
         memory.races = None
 
@@ -166,10 +166,10 @@ _Handler = Callable[["_Run", Frame, Operation], "list[Value]"]
 class _Run:
     """Some programs of a launch, from the kernel's first operation to its last."""
 
-    def __init__(self, kernel: Kernel, memory: Memory, budget: Budget, grid: tuple[int, int, int]) -> None:
+    def __init__(self, kernel: Kernel, memory: Memory, allowance: Allowance, grid: tuple[int, int, int]) -> None:
         self.kernel = kernel
         self.memory = memory
-        self.budget = budget
+        self.allowance = allowance
         self.grid = grid
 
     def run(self, programs: np.ndarray, arguments: Sequence[Argument]) -> None:
@@ -235,9 +235,9 @@ class _Run:
             raise
         for name, value in zip(operation.results, results):
             frame.values[name] = value
-            self.budget.take(value.size if isinstance(value, np.ndarray) else 1)
+            self.allowance.take(value.size if isinstance(value, np.ndarray) else 1)
         if not results:
-            self.budget.take(1)
+            self.allowance.take(1)
 
     def _results(self, operation: Operation, frame: Frame) -> list[Value]:
         handler = _HANDLERS.get(operation.name)
@@ -327,7 +327,7 @@ class _Run:
             for (name, _), value in zip(second.entry.arguments, handed):
                 inner.values[name] = value
             values = self.yielded(second, inner)
-            self.budget.take(1)
+            self.allowance.take(1)
             inner = frame.some(places) if inner.count != frame.count else frame.all_of()
 
     def call(self, frame: Frame, operation: Operation) -> list[Value]:
@@ -516,7 +516,7 @@ def _dot(run: _Run, frame: Frame, operation: Operation) -> list[Value]:
     """tt.dot %a, %b, %c: products summed in float32 (float64 for float64, exactly for integers), then added to c."""
     one, two, start = (frame.array(name) for name in operation.operands)
     kinds = [t.element for t in operation.operand_types if isinstance(t, Tensor)]
-    run.budget.take(one.shape[-2] * one.shape[-1] * two.shape[-1] * max(one.shape[0], two.shape[0]) / 8)
+    run.allowance.take(one.shape[-2] * one.shape[-1] * two.shape[-1] * max(one.shape[0], two.shape[0]) / 8)
     if kinds[0] not in FLOATS:
         # exact: products of 8-bit integers, and sums of a million of them, are less than 2^53
         unsigned_first = one.astype(np.float64), two.astype(np.float64)
@@ -536,7 +536,7 @@ def _effect(act: Callable[..., None]) -> _Handler:
 
 
 def _weighed(count: int, run: _Run, value: np.ndarray) -> list[Value]:
-    run.budget.take(count * value.size)
+    run.allowance.take(count * value.size)
     return [value]
 
 

@@ -72,8 +72,8 @@ class Frame:
     def __init__(
         self, programs: np.ndarray, outer: Frame | None = None, among: np.ndarray | None = None, dimensions: int = 0
     ) -> None:
-        """`programs`: int64 [P], their numbers in the grid. `among`: their places in the outer frame; None: all of them.
-        `dimensions`: of the arrays that a reduction combines: scalars from outside are given as many axes."""
+        """`programs`: int64 [P], their numbers in the grid. `among`: their places in the outer frame; None: all of
+        them. `dimensions`: of the arrays that a reduction combines: scalars from outside are given as many axes."""
         self.programs = programs
         self.values: dict[str, Value] = {}
         self._outer = outer

@@ -1,7 +1,7 @@
 """Global memory of an executed kernel: buffers far apart from each other, every access checked against them.
 
-Each buffer has a terabyte of addresses to itself, so that no arithmetic on a pointer into one of them reaches another by
-accident: what is out of bounds is always seen, and says of which buffer.
+Each buffer has a terabyte of addresses to itself, so that no arithmetic on a pointer into one of them reaches another
+by accident: what is out of bounds is always seen, and says of which buffer.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class Memory:
             if mask.all():
                 mask = None
         size = element_bytes(element)
-        limits = {} if mask is None else {"where": mask}
-        low = int(np.min(addresses, initial=np.iinfo(np.int64).max, **limits))
-        high = int(np.max(addresses, initial=np.iinfo(np.int64).min, **limits))
+        where = True if mask is None else mask
+        low = int(np.min(addresses, initial=np.iinfo(np.int64).max, where=where))
+        high = int(np.max(addresses, initial=np.iinfo(np.int64).min, where=where))
         if low >> _SPACE_BITS == high >> _SPACE_BITS:
             return [self._one_buffer(addresses, mask, low, high, size, what)]
         spaces = addresses >> _SPACE_BITS

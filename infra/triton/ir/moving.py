@@ -246,7 +246,7 @@ def _changed(
     flat = np.broadcast_to(values, addresses.shape).reshape(-1)
     for view, index, lanes in memory.places(addresses, mask, element, across(frame, addresses)):
         if not wanted and kind in _CHANGES and element in ("f32", "f64", "i32", "i64"):
-            _CHANGES[kind].at(view, index, flat[lanes])  # type: ignore[attr-defined]
+            _CHANGES[kind].at(view, index, flat[lanes])
             continue
         for place, lane in zip(index.tolist(), lanes.tolist()):  # one after the other: each sees what the last one left
             old = decoded(view[place : place + 1], element)

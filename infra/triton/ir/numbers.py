@@ -8,17 +8,18 @@ Integers are held signed, as MLIR's are signless; operations that read them unsi
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from infra.triton.ir.types import Element
 
-_HELD = {
+_HELD: dict[str, np.dtype[Any]] = {
     "i1": np.dtype(bool), "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64), "index": np.dtype(np.int64), "f64": np.dtype(np.float64),
 }  # fmt: skip
-_STORED = {
+_STORED: dict[str, np.dtype[Any]] = {
     "i1": np.dtype(np.uint8), "f16": np.dtype(np.float16), "bf16": np.dtype(np.uint16), "f32": np.dtype(np.float32),
     "f8E4M3FN": np.dtype(np.uint8), "f8E5M2": np.dtype(np.uint8),
 }  # fmt: skip
@@ -38,7 +39,7 @@ def stored(element: Element) -> np.dtype[np.generic]:
     """How it lies in memory, as NumPy can view it."""
     if not isinstance(element, str):
         return np.dtype(np.int64)
-    return _STORED.get(element) or _HELD[element]
+    return _STORED[element] if element in _STORED else _HELD[element]
 
 
 def decoded(array: np.ndarray, element: Element) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra.triton.ir.types import Descriptor, Function, Module, Operation, Region, Scalar, operations_in
 
 _WRITES = {
-    "tt.store": 0, "tt.atomic_store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0, "tt.descriptor_scatter": 0,
-    "tt.descriptor_reduce": 0,
+    "tt.store": 0, "tt.atomic_store": 0, "tt.atomic_rmw": 0, "tt.atomic_cas": 0, "tt.descriptor_store": 0,
+    "tt.descriptor_scatter": 0, "tt.descriptor_reduce": 0,
 }  # fmt: skip
 
 

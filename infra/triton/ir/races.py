@@ -7,19 +7,26 @@ Kernels that use what an atomic operation returns may wait for each other, so no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from infra.triton.ir.faults import KernelFault
 
-if TYPE_CHECKING:
-    from infra.triton.ir.memory import Buffer
-
 _NOBODY, _SEVERAL, _ATOMICALLY = -1, -2, -3
 
 MOST_BYTES = 1 << 28
 """Of a launch's buffers together; above, races are not looked for."""
+
+
+class Place(Protocol):
+    """A buffer, as far as it is spoken of."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def contents(self) -> np.ndarray: ...
 
 
 class Races:
@@ -31,7 +38,7 @@ class Races:
         self._writers: dict[int, np.ndarray] = {}
         self._readers: dict[int, np.ndarray] = {}
 
-    def loaded(self, number: int, buffer: Buffer, index: np.ndarray, size: int, programs: np.ndarray) -> None:
+    def loaded(self, number: int, buffer: Place, index: np.ndarray, size: int, programs: np.ndarray) -> None:
         writers, readers = self._of(number, buffer)
         for place in self._granules(index, size):
             wrote = writers[place]
@@ -49,7 +56,7 @@ class Races:
     def stored(
         self,
         number: int,
-        buffer: Buffer,
+        buffer: Place,
         index: np.ndarray,
         size: int,
         programs: np.ndarray,
@@ -57,7 +64,8 @@ class Races:
         values: np.ndarray,
         after: np.ndarray,
     ) -> None:
-        """`before` and `after`: what lies there before and after the store; where lanes share a place, one of theirs."""
+        """`before` and `after`: what lies there before and after the store; where lanes share a place, one of
+        theirs."""
         writers, readers = self._of(number, buffer)
         lost = _bits(after) != _bits(values)
         changed = _bits(before) != _bits(values)
@@ -85,7 +93,7 @@ class Races:
                 )
             writers[place] = programs
 
-    def added(self, number: int, buffer: Buffer, index: np.ndarray, size: int, programs: np.ndarray) -> None:
+    def added(self, number: int, buffer: Place, index: np.ndarray, size: int, programs: np.ndarray) -> None:
         """By an atomic operation: with others of its kind that is no race."""
         writers, readers = self._of(number, buffer)
         for place in self._granules(index, size):
@@ -101,7 +109,7 @@ class Races:
                 )
             writers[place] = _ATOMICALLY
 
-    def _of(self, number: int, buffer: Buffer) -> tuple[np.ndarray, np.ndarray]:
+    def _of(self, number: int, buffer: Place) -> tuple[np.ndarray, np.ndarray]:
         if number not in self._writers:
             count = -(-buffer.contents.size // self._granule)
             self._writers[number] = np.full(count, _NOBODY, np.int32)

@@ -1,8 +1,8 @@
 """TTIR read from its text, line by line, as Triton 3.4 to 3.9 prints it.
 
 The text comes from the process that compiled a candidate's kernels, and is trusted in nothing: sizes are bounded, each
-operation is on the list of `contract.py`, each operand is a value that is in scope. Whatever the reader trips over is an
-IrError.
+operation is on the list of `contract.py`, each operand is a value that is in scope. Whatever the reader trips over is
+an IrError.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class _Reader:
         if self._deep > MOST_DEEP:
             raise IrError(f"more than {MOST_DEEP} regions inside each other")
         blocks: list[tuple[str, Block]] = []
-        label, operations = "", []
+        label = ""
+        operations: list[Operation] = []
         inner = _Scope(scope)
         for name, type_ in arguments:
             inner.define(name, type_)
@@ -443,9 +444,9 @@ def _types(text: str) -> list[Type]:
 
 _NO_RESULT = frozenset(
     [
-        "tt.store", "tt.atomic_store", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return", "scf.yield",
-        "scf.condition", "tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce", "llvm.intr.assume",
-        "gpu.barrier", "ttg.barrier", "ttg.local_barrier",
+        "tt.store", "tt.atomic_store", "tt.return", "tt.reduce.return", "tt.scan.return",
+        "tt.map_elementwise.return", "scf.yield", "scf.condition", "tt.descriptor_store", "tt.descriptor_scatter",
+        "tt.descriptor_reduce", "llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier",
     ]
 )  # fmt: skip
 

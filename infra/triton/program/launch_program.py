@@ -78,7 +78,8 @@ class TupleValue:
 
 @dataclass(frozen=True)
 class ModuleValue:
-    """A module, or something in one, that kernels name: `triton.language`, `triton.language.extra.libdevice`, `math`."""
+    """A module, or something in one, that kernels name: `triton.language`, `triton.language.extra.libdevice`,
+    `math`."""
 
     dotted: str
 

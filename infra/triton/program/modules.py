@@ -35,57 +35,14 @@ REFUSED = {
 }
 """Names of Triton's language that no kernel here may use, with what they are."""
 
-MATH = frozenset(
-    [
-        "pi",
-        "e",
-        "tau",
-        "inf",
-        "nan",
-        "ceil",
-        "floor",
-        "sqrt",
-        "log",
-        "log2",
-        "log10",
-        "exp",
-        "pow",
-        "fabs",
-        "isnan",
-        "isinf",
-        "gcd",
-        "lcm",
-        "prod",
-        "comb",
-        "factorial",
-        "trunc",
-    ]
-)
+_OF_MATH = "pi e tau inf nan ceil floor sqrt log log2 log10 exp pow fabs isnan isinf gcd lcm prod comb factorial trunc"
+MATH = frozenset(_OF_MATH.split())
 
-_HIDDEN = frozenset(
-    [
-        "builtin",
-        "ir",
-        "semantic",
-        "core",
-        "standard",
-        "random",
-        "target_info",
-        "os",
-        "sys",
-        "inspect",
-        "warnings",
-        "functools",
-        "importlib",
-        "types",
-        "typing",
-        "knobs",
-        "wraps",
-        "partial",
-        "math_module",
-        "TRITON_BUILTIN",
-    ]
+_MACHINERY = (
+    "builtin ir semantic core standard random target_info os sys inspect warnings functools importlib types typing "
+    "knobs wraps partial"
 )
+_HIDDEN = frozenset(_MACHINERY.split())
 """Of a module of Triton's: its own machinery, which it happens to hold."""
 
 

@@ -1,8 +1,7 @@
-"""Launch programs as bytes: written by the process that ran a candidate's Python, trusted in nothing when read.
+"""Launch programs read from the bytes that a candidate's process left (`writing.py`), and trusted in nothing.
 
-Layout: 8 bytes magic, then JSON. Everything is counted before it is looked at; every type, name and number keeps its
-bound; every view lies within its buffer, every buffer within the memory that there is. Whatever is otherwise is a
-ProgramDamaged.
+Everything is counted before it is looked at; every type, name and number keeps its bound; every view lies within its
+buffer, every buffer within the memory that there is. Whatever is otherwise is a ProgramDamaged.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ from infra.triton.program.launch_program import (
     Value,
 )
 from infra.triton.program.modules import is_known_module
+from infra.triton.program.writing import MAGIC, MOST_BUFFERS, MOST_STEPS
 
-MAGIC = b"TRITON1\n"
 MOST_BYTES = 16 << 20
-MOST_BUFFERS = 4_096
-MOST_STEPS = 4_096
 MOST_OUTPUTS = 64
 MOST_FUNCTIONS = 256
 MOST_GLOBALS = 1_024
@@ -51,78 +48,10 @@ _DEEP = 4
 _INTEGER = 1 << 63
 GRID_LIMITS = (2**31 - 1, 65_535, 65_535)
 """Blocks along x, y and z (CUDA C++ Programming Guide, Technical Specifications per Compute Capability)."""
-_SCALARS = (int, float, bool, str, type(None))
 
 
 class ProgramDamaged(Exception):
     """The bytes are no launch program: the message says what is wrong."""
-
-
-# --- writing ----------------------------------------------------------------------------------------
-
-
-def dumps(program: LaunchProgram) -> bytes:
-    """Equal programs give equal bytes."""
-    data = {
-        "arguments": program.arguments,
-        "argument_shapes": [list(shape) for shape in program.argument_shapes],
-        "buffers": [[b.dtype, b.elements, b.line] for b in program.buffers],
-        "steps": [_step(step) for step in program.steps],
-        "outputs": [encode(output) for output in program.outputs],
-        "functions": [[encode(f), [[name, encode(value)] for name, value in names]] for f, names in program.functions],
-        "tunables": [
-            [encode(t.function), [[[name, encode(value)] for name, value in config] for config in t.configs]]
-            for t in program.tunables
-        ],
-    }
-    return MAGIC + json.dumps(data, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
-
-
-def _step(step: Fill | Launch) -> list[Any]:
-    if isinstance(step, Fill):
-        return ["fill", encode(step.tensor), encode(step.value), step.line]
-    options = step.options
-    return [
-        "launch",
-        encode(step.function),
-        list(step.grid),
-        [[name, encode(value)] for name, value in step.arguments],
-        [options.num_warps, options.num_stages, options.num_ctas, options.maxnreg],
-        step.line,
-        step.config,
-    ]
-
-
-def encode(value: Value) -> list[Any]:
-    """As JSON: a tag and its fields; floats as hexadecimal text, which loses no bit."""
-    match value:
-        case bool():
-            return ["bool", value]
-        case int():
-            return ["int", value]
-        case float():
-            return ["float", value.hex()]
-        case str():
-            return ["str", value]
-        case None:
-            return ["none"]
-        case TensorValue():
-            return ["tensor", value.buffer, value.dtype, value.offset, list(value.shape), list(value.strides)]
-        case DescriptorValue():
-            return ["descriptor", encode(value.tensor), list(value.block_shape), value.padding]
-        case DtypeValue():
-            return ["dtype", value.language]
-        case FunctionValue():
-            return ["function", value.file, value.name]
-        case TupleValue():
-            return ["tuple", [encode(item) for item in value.items]]
-        case ModuleValue():
-            return ["module", value.dotted]
-        case ConstexprValue():
-            return ["constexpr", encode(value.value)]
-
-
-# --- reading ----------------------------------------------------------------------------------------
 
 
 def loads(data: bytes, arguments: Sequence[ArgumentSpec], memory_bytes: int, files: int = 1) -> LaunchProgram:

@@ -39,46 +39,26 @@ _SAID = {
     ast.SetComp: "a set",
 }  # fmt: skip
 
-BUILTINS = frozenset(
-    [
-        "range",
-        "min",
-        "max",
-        "int",
-        "float",
-        "bool",
-        "len",
-        "isinstance",
-        "abs",
-        "list",
-        "tuple",
-        "str",
-        "True",
-        "False",
-        "None",
-    ]
-)
+_BUILTINS = "range min max int float bool len isinstance abs list tuple str True False None"
+BUILTINS = frozenset(_BUILTINS.split())
 _REFUSED_BUILTINS = {"print": "printing", "open": "reading files", "exec": "running text", "eval": "running text"}
 
-VALUE_ATTRIBUTES = frozenset(
-    (
-        # of tensors
-        "abs advance all any argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_load atomic_max atomic_min "
-        "atomic_or atomic_store atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum dtype element_ty erf exp exp2 "
-        "expand_dims flip floor gather histogram item log log2 logical_and logical_or max min numel permute ravel "
-        "reduce reduce_or reshape rsqrt scalar shape sigmoid sin softmax sort split sqrt sqrt_rn store sum swizzle2d T "
-        "to trans type umulhi value view xor_sum handle_shape "
-        # of types
-        "primitive_bitwidth itemsize is_fp8 is_fp8e4nv is_fp8e5 is_fp16 is_bf16 is_fp32 is_fp64 is_floating "
-        "is_standard_floating is_int is_int1 is_int8 is_int16 is_int32 is_int64 is_uint8 is_uint16 is_uint32 is_uint64 "
-        "is_int_signed is_int_unsigned is_ptr is_block is_bool int_bitwidth fp_mantissa_width exponent_bias name "
-        "nbytes get_block_shapes "
-        # of descriptors and block pointers
-        "load scatter block_shape block_type strides base offsets "
-        # of enumerations
-        "ALL NONE"
-    ).split()
+_OF_TENSORS = (
+    "abs advance all any argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_load atomic_max "
+    "atomic_min atomic_or atomic_store atomic_xchg atomic_xor broadcast_to cast cdiv ceil cos cumprod cumsum dtype "
+    "element_ty erf exp exp2 expand_dims flip floor gather histogram item log log2 logical_and logical_or max min "
+    "numel permute ravel reduce reduce_or reshape rsqrt scalar shape sigmoid sin softmax sort split sqrt sqrt_rn "
+    "store sum swizzle2d T to trans type umulhi value view xor_sum"
 )
+_OF_TYPES = (
+    "primitive_bitwidth itemsize is_fp8 is_fp8e4nv is_fp8e5 is_fp16 is_bf16 is_fp32 is_fp64 is_floating "
+    "is_standard_floating is_int is_int1 is_int8 is_int16 is_int32 is_int64 is_uint8 is_uint16 is_uint32 is_uint64 "
+    "is_int_signed is_int_unsigned is_ptr is_block is_bool int_bitwidth fp_mantissa_width exponent_bias name nbytes "
+    "get_block_shapes"
+)
+_OF_DESCRIPTORS = "load scatter block_shape block_type strides base offsets"
+_OF_ENUMERATIONS = "ALL NONE"
+VALUE_ATTRIBUTES = frozenset(f"{_OF_TENSORS} {_OF_TYPES} {_OF_DESCRIPTORS} {_OF_ENUMERATIONS}".split())
 
 
 def check(function: JitFunction, names: Mapping[str, Value]) -> None:
@@ -196,7 +176,8 @@ class _Checker:
             raise SourceRefused(f".{node.attr} is no attribute that a kernel may use", node.lineno)
 
     def _dotted(self, node: ast.expr) -> str | None:
-        """`triton.language.exp` of an expression that names it; None for one that names no module, or nothing in one."""
+        """`triton.language.exp` of an expression that names it; None for one that names no module, or nothing in
+        one."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.insert(0, node.attr)

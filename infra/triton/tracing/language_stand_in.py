@@ -12,7 +12,7 @@ class constexpr:
     """`tl.constexpr`: an annotation, and a value known when a kernel is compiled."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value.value if isinstance(value, constexpr) else value
+        self.value: Any = value.value if isinstance(value, constexpr) else value
 
     def __repr__(self) -> str:
         return f"constexpr[{self.value}]"
@@ -41,28 +41,8 @@ def _operator(name: str) -> Any:
     return apply
 
 
-for _name in [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "neg",
-    "radd",
-    "rsub",
-    "rmul",
-    "rfloordiv",
-    "rtruediv",
-    "and",
-    "or",
-    "xor",
-]:
+_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge neg radd rsub rmul rfloordiv rtruediv and or xor"
+for _name in _OPERATORS.split():
     setattr(constexpr, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from infra.triton.program.launch_program import Buffer, Fill, Launch, TensorValue
-from infra.triton.program.program_file import MOST_BUFFERS, MOST_STEPS
+from infra.triton.program.writing import MOST_BUFFERS, MOST_STEPS
 
 
 class Refused(Exception):

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from infra.triton.tracing.recorder import Refused
 
 COMPUTES = (
-    "computes outside Triton kernels: what is optimized is kernels; write it in a @triton.jit kernel, or keep it outside "
-    "the function"
+    "computes outside Triton kernels: what is optimized is kernels; write it in a @triton.jit kernel, or keep it "
+    "outside the function"
 )
 DEVICE_CODE = "is device code: it works inside @triton.jit functions only"
 
@@ -62,9 +62,9 @@ class Word:
     def __class_getitem__(cls, item: Any) -> Any:
         return cls
 
-    __call__ = __getitem__ = __setitem__ = __enter__ = __exit__ = __iter__ = __bool__ = __len__ = _refuse  # type: ignore[assignment]
-    __add__ = __radd__ = __sub__ = __mul__ = __truediv__ = __float__ = __int__ = __index__ = __mro_entries__ = _refuse  # type: ignore[assignment]
-    __lt__ = __gt__ = __le__ = __ge__ = __neg__ = __contains__ = _refuse  # type: ignore[assignment]
+    __call__ = __getitem__ = __setitem__ = __enter__ = __exit__ = __iter__ = __bool__ = __len__ = _refuse
+    __add__ = __radd__ = __sub__ = __mul__ = __truediv__ = __float__ = __int__ = __index__ = __mro_entries__ = _refuse
+    __lt__ = __gt__ = __le__ = __ge__ = __neg__ = __contains__ = _refuse
 
 
 class StandIn(types.ModuleType):

@@ -50,8 +50,8 @@ class Device:
         name, _, number = str(type).partition(":")
         if name not in ("cuda", "cpu", "meta"):
             raise Refused(f"torch.device({type!r}): there are cuda and cpu")
-        self.type = name
-        self.index = int(number) if number else index
+        self.type: str = name
+        self.index: int | None = int(number) if number else index
         if self.type == "cuda" and self.index not in (None, 0):
             raise Refused(f"torch.device('cuda:{self.index}'): a kernel runs on one GPU, number 0")
 
@@ -323,8 +323,8 @@ class Tensor(metaclass=Sealed):
         if self.is_contiguous():
             return self
         raise Refused(
-            "contiguous() of a tensor that is not contiguous copies it: copies are computed in Triton kernels; hand its "
-            "strides to the kernel"
+            "contiguous() of a tensor that is not contiguous copies it: copies are computed in Triton kernels; hand "
+            "its strides to the kernel"
         )
 
     def detach(self) -> Tensor:
@@ -478,8 +478,8 @@ class Tensor(metaclass=Sealed):
         strides = _strides_of_view(self._shape, self._strides, shape)
         if strides is None:
             raise Refused(
-                f"{what} of a tensor with shape {list(self._shape)} and strides {list(self._strides)} copies it: copies "
-                "are computed in Triton kernels; hand its strides to the kernel"
+                f"{what} of a tensor with shape {list(self._shape)} and strides {list(self._strides)} copies it: "
+                "copies are computed in Triton kernels; hand its strides to the kernel"
             )
         return self._view_of(shape, strides)
 
@@ -507,13 +507,14 @@ _CONTENTS = {
     "tolist": "reads a tensor's contents, which are not there while a function is traced: read them in a kernel",
     "cpu": "reads a tensor's contents, which are not there while a function is traced: read them in a kernel",
     "numpy": "reads a tensor's contents, which are not there while a function is traced: read them in a kernel",
-    "clone": "copies a tensor: copies are computed in Triton kernels; allocate with torch.empty_like and write all of it",
+    "clone": "copies a tensor: copies are computed in Triton kernels; allocate with torch.empty_like and write all "
+    "of it",
     "copy_": "copies a tensor: copies are computed in Triton kernels",
 }
 
 _ARITHMETIC = (
-    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv ifloordiv mod rmod pow rpow "
-    "matmul rmatmul imatmul neg pos abs invert and rand or ror xor rxor lshift rshift lt le gt ge eq ne contains"
+    "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv floordiv rfloordiv ifloordiv mod rmod pow "
+    "rpow matmul rmatmul imatmul neg pos abs invert and rand or ror xor rxor lshift rshift lt le gt ge eq ne contains"
 )
 _READING = "bool int float index complex array"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Sequence
 from typing import Any
-
-import ml_dtypes
-import numpy as np
 
 from infra.triton.tracing.gpu_facts import GpuFacts
 from infra.triton.tracing.recorder import Refused
@@ -76,8 +75,8 @@ def _contents(gpu: GpuFacts) -> dict[str, Any]:
         channels_last=Word("torch.channels_last"),
         inf=float("inf"),
         nan=float("nan"),
-        pi=np.pi,
-        e=np.e,
+        pi=math.pi,
+        e=math.e,
         empty=_empty,
         zeros=lambda *size, **options: _empty(*size, **options).fill_(0),
         ones=lambda *size, **options: _empty(*size, **options).fill_(1),
@@ -103,7 +102,7 @@ def _contents(gpu: GpuFacts) -> dict[str, Any]:
         chunk=lambda tensor, chunks, dim=0: tensor.chunk(chunks, dim),
         unbind=lambda tensor, dim=0: tensor.unbind(dim),
         t=lambda tensor: tensor.t(),
-        broadcast_shapes=lambda *shapes: Size(np.broadcast_shapes(*shapes)),
+        broadcast_shapes=lambda *shapes: Size(_broadcast(shapes)),
         finfo=_FloatFacts,
         iinfo=_IntFacts,
         no_grad=_NoEffect,
@@ -162,6 +161,17 @@ def _full(size: Any, fill_value: Any, **options: Any) -> Tensor:
     return _empty(size, **options).fill_(fill_value)
 
 
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    found: list[int] = []
+    for shape in shapes:
+        longer, shorter = sorted([found, list(shape)], key=len, reverse=True)
+        shorter = [1] * (len(longer) - len(shorter)) + shorter
+        if any(1 not in (a, b) and a != b for a, b in zip(longer, shorter)):
+            raise RuntimeError(f"shapes {shapes} cannot be broadcast to one")
+        found = [b if a == 1 else a for a, b in zip(longer, shorter)]
+    return found
+
+
 def _unchanged(function: Any = None, **_: Any) -> Any:
     """A decorator that leaves a function as it is, with arguments or without."""
     return (lambda given: given) if function is None else function
@@ -200,7 +210,9 @@ class _FloatFacts:
     """`torch.finfo`."""
 
     def __init__(self, dtype: Dtype = DTYPES["float32"]) -> None:
-        facts = ml_dtypes.finfo(dtype.element.name)
+        import ml_dtypes  # loading it takes longer than tracing does
+
+        facts: Any = ml_dtypes.finfo(dtype.element.name)  # type: ignore[no-untyped-call]
         self.min, self.max = float(facts.min), float(facts.max)
         self.eps, self.tiny = float(facts.eps), float(facts.tiny)
         self.smallest_normal, self.bits = self.tiny, 8 * dtype.itemsize
@@ -210,8 +222,9 @@ class _IntFacts:
     """`torch.iinfo`."""
 
     def __init__(self, dtype: Dtype = DTYPES["int32"]) -> None:
-        facts = np.iinfo(dtype.element.name)
-        self.min, self.max, self.bits = int(facts.min), int(facts.max), 8 * dtype.itemsize
+        self.bits = 8 * dtype.itemsize
+        self.min = -(1 << self.bits - 1) if dtype.is_signed else 0
+        self.max = (1 << self.bits - 1) - 1 if dtype.is_signed else (1 << self.bits) - 1
 
 
 class _Context:

@@ -54,7 +54,8 @@ class Tracer:
         around: Surroundings = ALONE,
         choices: Mapping[str, int] | None = None,
     ) -> LaunchProgram:
-        """`choices`: the number of the configuration that an autotuned kernel is launched with, 0 where it is not named.
+        """`choices`: the number of the configuration that an autotuned kernel is launched with, 0 where it is not
+        named.
 
         Raises CompileError, StepTimeout, or ToolchainMissing where no such process starts here.
         """

@@ -29,7 +29,7 @@ def main() -> int:
     # all that `_trace` needs of ours: once isolated, nothing of the tree is left to import from
     from accelopt_core.judging.orphans import end_with_parent
     from infra.isolation import linux, namespaces, report, sandbox, system_calls
-    from infra.triton.program import launch_program, program_file  # noqa: F401
+    from infra.triton.program import launch_program, writing  # noqa: F401
     from infra.triton.source import functions  # noqa: F401
     from infra.triton.tracing import gpu_facts, kernels, recorder, torch_stand_in, triton_stand_in  # noqa: F401
 
@@ -72,7 +72,7 @@ def _trace(job: dict[str, Any]) -> int:
 
 
 def _traced(job: dict[str, Any], source: Path) -> bytes:
-    from infra.triton.program.program_file import dumps
+    from infra.triton.program.writing import dumps
     from infra.triton.tracing import kernels
     from infra.triton.tracing.gpu_facts import GpuFacts
     from infra.triton.tracing.recorder import Refused
@@ -87,8 +87,8 @@ def _traced(job: dict[str, Any], source: Path) -> bytes:
     for number, other in enumerate(programs[1:], 2):
         if other != programs[0]:
             raise Refused(
-                f"call {number} does something else than call 1 ({_difference(programs[0], other)}): it keeps something "
-                "between calls, which is refused"
+                f"call {number} does something else than call 1 ({_difference(programs[0], other)}): it keeps "
+                "something between calls, which is refused"
             )
     return dumps(programs[0])
 
@@ -111,7 +111,8 @@ def _call(function: Any, job: dict[str, Any], source: Path) -> LaunchProgram:
     from infra.triton.tracing import kernels, recorder, tensors
 
     recording = recorder.begin(str(source))
-    arguments, shapes = [], []
+    arguments: list[Any] = []
+    shapes: list[tuple[int, ...]] = []
     for argument in job["arguments"]:
         if "shape" in argument:
             shapes.append(tuple(argument["shape"]))
@@ -205,8 +206,8 @@ def _global(name: str, scope: dict[str, Any]) -> Any:
         return ModuleValue(place)
     if isinstance(value, types.ModuleType) and value.__name__ == "math":
         return ModuleValue("math")
-    if value is kernels.jit or value is getattr(sys.modules.get("triton"), "cdiv", None):
-        return ModuleValue(f"triton.{value.__name__.strip('_')}")
+    if value is not None and value is getattr(sys.modules.get("triton"), "cdiv", None):
+        return ModuleValue("triton.cdiv")
     if (
         isinstance(value, types.ModuleType)
         or callable(value)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.triton.ir.executing import Budget, DescriptorArgument, Kernel
+from infra.triton.ir.executing import Allowance, DescriptorArgument, Kernel
 from infra.triton.ir.faults import KernelFault
 from infra.triton.ir.memory import Buffer, Memory
 from infra.triton.ir.numbers import decoded, stored
@@ -194,7 +194,7 @@ class Device:
             if fault is not None:
                 raise CudaFailure(CUresult[fault])
             try:
-                kernel.launch(shape, arguments, self.memory, Budget())
+                kernel.launch(shape, arguments, self.memory, Allowance())
             except KernelFault:
                 raise CudaFailure(CUresult.CUDA_ERROR_LAUNCH_FAILED) from None
             self._misbehave(bases)

@@ -1,4 +1,4 @@
-"""Puts the pretend GPU in place: a folder of packages for the worker, its state, and the IR of the kernels it may meet."""
+"""Puts the pretend GPU in place: a folder of packages for the worker, its state, and the IR of its kernels."""
 
 from __future__ import annotations
 

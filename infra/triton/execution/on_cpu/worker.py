@@ -1,4 +1,4 @@
-"""The process that executes kernels' IR. It has inputs; it has no reference, no seed, nothing of the candidate's Python.
+"""The process that executes kernels' IR. It has inputs; it has no reference, no seed, no Python of a candidate's.
 
 Started by `execution/process.py`; answers one message after the other, until its pipe is closed.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from infra.triton.ir.executing import Argument, Budget, Kernel
+    from infra.triton.ir.executing import Allowance, Argument, Kernel
     from infra.triton.ir.memory import Memory
 
 _PATTERN_OF_PADDING = {"zero": 0.0, "nan": float("nan")}
@@ -79,7 +79,7 @@ class Worker:
     def _run(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes | memoryview]]:
         import numpy as np
 
-        from infra.triton.ir.executing import Budget
+        from infra.triton.ir.executing import Allowance
         from infra.triton.ir.memory import Memory
 
         plan, kernels = self._programs[request["program"]]
@@ -90,13 +90,13 @@ class Worker:
                 contents[-1][:] = np.frombuffer(self._inputs[number], np.uint8)
             else:
                 contents[-1][:] = request["pattern"]
-        budget = Budget(request["most_work"])
+        allowance = Allowance(request["most_work"])
         total = sum(buffer["bytes"] for buffer in plan["buffers"])
         for step in plan["steps"]:
             if "fill" in step:
                 _fill(contents[step["fill"]], step)
             else:
-                self._launch(step, kernels[step["launch"]], memory, budget, request, total, plan)
+                self._launch(step, kernels[step["launch"]], memory, allowance, request, total, plan)
         changed = [
             number
             for number in range(plan["inputs"])
@@ -104,14 +104,14 @@ class Worker:
             and not np.array_equal(contents[number], np.frombuffer(self._inputs[number], np.uint8))
         ]
         outputs: list[bytes | memoryview] = [contents[number].data for number in plan["outputs"]]
-        return {"changed": changed, "outside": [], "work": budget.spent}, outputs
+        return {"changed": changed, "outside": [], "work": allowance.spent}, outputs
 
     def _launch(
         self,
         step: dict[str, Any],
         kernel: Kernel,
         memory: Memory,
-        budget: Budget,
+        allowance: Allowance,
         request: dict[str, Any],
         total: int,
         plan: dict[str, Any],
@@ -124,7 +124,7 @@ class Worker:
                 tuple(step["grid"]),
                 [_argument(memory, argument) for argument in step["arguments"]],
                 memory,
-                budget,
+                allowance,
                 last_first=request["last_first"],
                 look_for_races=request["races"],
                 buffer_bytes=total,

@@ -44,7 +44,7 @@ class Prepared:
 
     def __init__(self, cuda: Cuda, plan: dict[str, Any], kernels: list[LoadedKernel], arena: Arena) -> None:
         self._cuda = cuda
-        self._steps: list[Any] = []
+        self._steps: list[dict[str, Any] | tuple[LoadedKernel, list[int], _Parameters]] = []
         for step in plan["steps"]:
             if "fill" in step:
                 self._steps.append(step)
@@ -58,7 +58,7 @@ class Prepared:
             if isinstance(step, dict):
                 _fill(self._cuda, step, self._arena, stream)
             else:
-                self._launch(*step, stream)
+                self._launch(*step, stream=stream)
 
     def _launch(self, kernel: LoadedKernel, grid: list[int], parameters: _Parameters, stream: Any) -> None:
         """As Triton launches: clusters lie along x (triton/backends/nvidia/driver.c, _launch)."""

@@ -1,8 +1,8 @@
 """The process that owns the GPU: it loads cubins, runs them on inputs, checks the memory around, and times them.
 
 It has nothing of a candidate but machine code, and numbers of launches. Started by `execution/process.py`; answers one
-message after the other until its pipe is closed, or until an error that the GPU's context does not survive: then it says
-so and ends.
+message after the other until its pipe is closed, or until an error that the GPU's context does not survive: then it
+says so and ends.
 """
 
 from __future__ import annotations
