@@ -46,7 +46,7 @@ class StepTimeout(CandidateFault):
 
 
 class NotTimed(Exception):
-    """Kernels can be checked with this toolchain but not timed; says by what they are checked and what is missing."""
+    """Kernels can be checked with this toolchain but not timed, or not at such a shape; says what needs a device."""
 
 
 class ToolchainMissing(Exception):

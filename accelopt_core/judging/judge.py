@@ -86,11 +86,11 @@ def _judged(
     """Its text, its program at the cheapest shape, whether that is new, the cheap shapes, the price, and the shape that
     counts: it goes as far as the first stage that settles it."""
     step = Step.COMPILE
+    checks: list[str] = []
+    worst = 0.0
     try:
-        checks: list[str] = []
         shared_faults: list[str] = []
         proofs: tuple[Proof, ...] = ()
-        worst = 0.0
         task = request.task
         _refuse_hostile_text(request, toolchain.language, progress)
         known = compilations.duplicate(request.known)
@@ -135,10 +135,7 @@ def _judged(
             proofs = proved(request, toolchain, full, cache, progress)
         step = Step.BENCHMARK
         progress(Step.BENCHMARK, f"{task.full.describe()} on {toolchain.name}")
-        try:
-            timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
-        except NotTimed as error:
-            return Untimed(str(error), tuple(checks), worst)
+        timing, incumbent = _time(request, toolchain, full, progress, checks, cache)
         facts = toolchain.facts(full.artifact)
         result = _measured(
             request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs
@@ -152,6 +149,10 @@ def _judged(
         return Crashed(step, str(error))
     except Wrong as wrong:
         return wrong.evaluation
+    except NotTimed as error:
+        if not checks:
+            raise ToolchainMissing(f"{toolchain.name} cannot execute it even at its cheapest shape: {error}") from None
+        return Untimed(str(error), tuple(checks), worst)
     except (BadReference, ToolchainMissing, MemoryError):
         raise
     except Exception as error:  # no candidate ends a run: another may do better

@@ -14,7 +14,13 @@ def _nki() -> Supported:
     return SUPPORTED
 
 
-_SUPPORTED: dict[str, Callable[[], Supported]] = {"nki": _nki}
+def _triton() -> Supported:
+    from infra.languages.triton import SUPPORTED
+
+    return SUPPORTED
+
+
+_SUPPORTED: dict[str, Callable[[], Supported]] = {"nki": _nki, "triton": _triton}
 
 
 def supported(key: str) -> Supported:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infra.triton.artifact import TritonArtifact
 from accelopt_core.languages.triton.gpus import Gpu
+from infra.triton.artifact import TritonArtifact
 from infra.triton.occupancy import occupancy, waves
 
 

@@ -1,7 +1,7 @@
 """Triton kernels on an NVIDIA GPU as a toolchain: traced, compiled by us, executed twice, timed. Shipped.
 
 With a GPU it executes and times there. Without one it executes the kernels' IR on this machine's CPU, a gate before the
-device, and cannot time: `time` raises NoDevice. What is compiled is the same in both cases.
+device, and cannot time: `time` raises NotTimed. What is compiled is the same in both cases.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.evaluation import Installed, Proof, Step
+from accelopt_core.language import Language
+from accelopt_core.languages.triton.gpu_model import GpuModel
+from accelopt_core.languages.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_device
+from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.task import ALONE, Surroundings
-from accelopt_core.toolchain import ArgumentSpec, Facts, StepTimeout, Timing, ToolchainMissing
+from accelopt_core.toolchain import ArgumentSpec, Facts, NotTimed, StepTimeout, Timing, ToolchainMissing
 from infra.scratch_folder import ScratchFolder
 from infra.triton.artifact import TritonArtifact, artifact_of
 from infra.triton.compiling.compiler import KernelCompiler, OutOfSharedMemory
-from infra.triton.errors import NoDevice
 from infra.triton.execution.executor import CpuExecutor, DeviceExecutor
-from accelopt_core.languages.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_device
 from infra.triton.profile import static_fields, timed_fields
 from infra.triton.program.launch_program import LaunchProgram
 from infra.triton.tracing.gpu_facts import GpuFacts
@@ -45,7 +47,7 @@ def open_triton_toolchain(
 ) -> TritonToolchain:
     """On the GPU of that number, if this machine has one; else on its CPU, compiled for `gpu`.
 
-    `gpu`: a name of `gpus.GPUS`; with a device, it must be that one. `device`: None: none is looked for. `packages`: a
+    `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `device`: None: none is looked for. `packages`: a
     folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns the GPU searches first.
     Raises ToolchainMissing.
     """
@@ -70,9 +72,6 @@ def open_triton_toolchain(
         raise ToolchainMissing(
             f"{facts['name']} has compute capability {facts['capability'] / 10:g}, of which nothing is known here"
         ) from None
-    if gpu is not None and found.name != gpu:
-        executor.close()
-        raise ToolchainMissing(f"this machine's GPU is {found.label} ({found.name}), not {gpu}")
     return TritonToolchain(found, version, executor, namespaces=namespaces)
 
 
@@ -87,6 +86,7 @@ def triton_version() -> str:
 class TritonToolchain:
     """Satisfies `accelopt_core.toolchain.Toolchain`."""
 
+    language: Language = TRITON
     simulated = False
     parallel_runs = 1
 
@@ -101,8 +101,7 @@ class TritonToolchain:
     ) -> None:
         """`executor`: of an open device; None: the CPU executes."""
         self.gpu = gpu
-        self.machine: Any = gpu
-        """What it times on; the judge's port of it is filled in where the port is."""
+        self.machine = GpuModel(gpu)
         self.version = version
         self.why_no_device = "" if executor is not None else why_no_device
         self._device = executor
@@ -175,7 +174,7 @@ class TritonToolchain:
         """There is no second opinion."""
 
     def run(self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
-        """As the protocol says; raises NoDevice for what only a GPU can execute, or in minutes."""
+        """As the protocol says; raises NotTimed for what only a GPU can execute, or in minutes."""
         return self._executor.run(artifact, tensors, timeout_s)
 
     def prove(
@@ -210,9 +209,9 @@ class TritonToolchain:
     def time(
         self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
     ) -> Timing:
-        """One sample per region of calls, each with a cold L2 (`execution/on_device/timing.py`). Raises NoDevice."""
+        """One sample per region of calls, each with a cold L2 (`execution/on_device/timing.py`). Raises NotTimed."""
         if self._device is None:
-            raise NoDevice(f"timing needs an NVIDIA GPU ({self.why_no_device})")
+            raise NotTimed(f"timing needs an NVIDIA GPU ({self.why_no_device})")
         measured = self._device.time(artifact, tensors, warmup, iterations, timeout_s)
         samples = tuple(float(sample) for sample in measured["samples_us"])
         self._measured[id(artifact)] = (artifact, measured, statistics.median(samples))
@@ -259,6 +258,3 @@ def _facts_of(gpu: Gpu, version: str) -> GpuFacts:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-__all__ = ["NoDevice", "TritonToolchain", "open_triton_toolchain"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import triton
 
+from accelopt_core.languages.triton.gpus import CAPABILITIES, GPUS, Gpu, gpu_of_device
 from accelopt_core.toolchain import TensorArgument
 from infra.triton.compiling.resources import CubinUnreadable, resources_of
-from accelopt_core.languages.triton.gpus import CAPABILITIES, GPUS, Gpu, gpu_of_device
 from infra.triton.occupancy import occupancy, waves
 from infra.triton.toolchain import TritonToolchain
 from tests.triton.honest import KERNELS

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from accelopt_core.evaluation import Step
-from accelopt_core.toolchain import RunError, StepTimeout, ToolchainMissing
+from accelopt_core.toolchain import NotTimed, RunError, StepTimeout, ToolchainMissing
 from infra.isolation.sandbox import ONE_THREAD
 from infra.triton.artifact import TritonArtifact
-from infra.triton.errors import NoDevice
 from infra.triton.execution.on_device.calls import OF_THE_KERNEL
 from infra.triton.execution.process import ON_CPU, ON_DEVICE, WorkerDied, WorkerLate, WorkerProcess
 from infra.triton.execution.verified import Executed, bits_of, bytes_of, digest_of, verified
@@ -48,7 +47,7 @@ class Executor:
             process.close()
 
     def run(self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
-        """Outputs. Raises RunError, StepTimeout, NoDevice, ToolchainMissing."""
+        """Outputs. Raises RunError, StepTimeout, NotTimed, ToolchainMissing."""
         deadline = time.monotonic() + timeout_s
         inputs = self._inputs(artifact, tensors)
         number = self._load(artifact, deadline, timeout_s)
@@ -128,7 +127,7 @@ class Executor:
             line = answer.get("line")
             return RunError(str(answer["message"]) + ("" if line is None else f" (line {line})"))
         if kind == "not here":
-            return NoDevice(str(answer["message"]))
+            return NotTimed(str(answer["message"]))
         if kind == "memory":
             return RunError(f"executing the kernels needs {answer['message']}")
         if kind == "late":
