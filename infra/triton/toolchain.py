@@ -47,8 +47,9 @@ def open_triton_toolchain(
 ) -> TritonToolchain:
     """On the GPU of that number, if this machine has one; else on its CPU, compiled for `gpu`.
 
-    `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `device`: None: none is looked for. `packages`: a
-    folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns the GPU searches first.
+    `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `device`: None: none is
+    looked for. `packages`: a folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns the
+    GPU searches first.
     Raises ToolchainMissing.
     """
     if gpu is not None and gpu not in GPUS:
