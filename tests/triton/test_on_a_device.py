@@ -278,17 +278,16 @@ def test_chance_is_found(gpu: PretendGpu, opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("step", "error", "why"),
     [
-        ("CUDA_ERROR_ILLEGAL_INSTRUCTION", "it comes to an instruction that the GPU does not have"),
-        ("CUDA_ERROR_MISALIGNED_ADDRESS", "it reads or writes at an address that is no multiple of"),
-        ("CUDA_ERROR_LAUNCH_FAILED", "it crashes"),
-        ("CUDA_ERROR_LAUNCH_TIMEOUT", "it runs longer than the system lets a kernel run"),
+        ("run", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "it comes to an instruction that the GPU does not have"),
+        ("run", "CUDA_ERROR_LAUNCH_TIMEOUT", "it runs longer than the system lets a kernel run"),
+        ("time", "CUDA_ERROR_MISALIGNED_ADDRESS", "it reads or writes at an address that is no multiple of"),
+        ("time", "CUDA_ERROR_LAUNCH_FAILED", "it crashes"),
     ],
 )
-@pytest.mark.parametrize("step", ["run", "time"])
 def test_a_crash_ends_the_process_and_not_the_judge(
-    gpu: PretendGpu, opened: Opened, error: str, why: str, step: str
+    gpu: PretendGpu, opened: Opened, step: str, error: str, why: str
 ) -> None:
     toolchain = opened(kernel_fails={"k": error})
     artifact = known(gpu, toolchain)
