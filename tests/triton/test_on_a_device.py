@@ -12,6 +12,7 @@ import pytest
 
 from accelopt_core.toolchain import RunError, StepTimeout, TensorArgument, ToolchainMissing
 from infra.triton.artifact import TritonArtifact
+from infra.triton.execution.on_device.counters import why_no_counters
 from infra.triton.toolchain import TritonToolchain, open_triton_toolchain
 from tests.triton.honest import CASES, agrees, specs, tensors
 from tests.triton.pretend.gpu import PretendGpu
@@ -90,6 +91,23 @@ def test_without_a_device_the_cpu_executes_and_says_why(opened: Opened, state: d
 def test_without_its_bindings_the_cpu_executes_and_says_why(gpu: PretendGpu, opened: Opened) -> None:
     gpu.without("cuda/bindings/driver")
     assert "no GPU can be used: no such package here" in opened().why_no_device
+
+
+@pytest.mark.parametrize(
+    ("text", "administrator", "why"),
+    [
+        (None, True, "is not known"),
+        ("RmProfilingAdminOnly: 1\n", False, "are for administrators here"),
+        ("EnableMSI: 1\n", True, "are for administrators here"),
+        ("RmProfilingAdminOnly: 1\n", True, "may be read here"),
+        ("EnableMSI: 1\nRmProfilingAdminOnly: 0\n", False, "may be read here"),
+    ],
+)
+def test_why_counters_are_not_read_is_said(tmp_path: Path, text: str | None, administrator: bool, why: str) -> None:
+    path = tmp_path / "params"
+    if text is not None:
+        path.write_text(text)
+    assert why in why_no_counters(path, administrator)
 
 
 # --- right -------------------------------------------------------------------------------------------
@@ -214,7 +232,7 @@ def test_without_nvml_it_is_timed_all_the_same(gpu: PretendGpu, opened: Opened, 
     artifact = known(gpu, toolchain)
     assert toolchain.time(artifact, [X], 1, 3, 60).samples_us
     assert "sm_clock_mhz_min" not in toolchain.facts(artifact).fields
-    assert toolchain._device is not None and toolchain._device.facts["clocks_unseen"]
+    assert "NVML: Driver Not Loaded" in toolchain.unseen or "nvidia-ml-py is not installed" in toolchain.unseen
 
 
 def test_what_is_updated_in_place_is_put_back_before_each_region(gpu: PretendGpu, opened: Opened) -> None:
