@@ -144,6 +144,14 @@ class TritonToolchain:
         return self._device is not None
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """What a profile on this machine lacks and why, one line each, for people."""
+        if self._device is None:
+            return (f"no time, clocks or counters: {self.why_no_device}",)
+        facts = self._device.facts
+        return tuple(filter(None, (facts["clocks_unseen"], facts["counters_unseen"])))
+
+    @property
     def installed(self) -> Installed:
         if self._device is None:
             return Installed(compiler=f"triton {self.version}")

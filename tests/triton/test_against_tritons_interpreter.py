@@ -20,7 +20,11 @@ from infra.triton.toolchain import TritonToolchain
 from tests.triton.honest import CASES, specs, tensors
 
 DRIVER = Path(__file__).with_name("interpreted.py")
-COMPARED = ["vector_add", "layernorm", "topk", "gelu", "dropout"]
+COMPARED = [
+    "vector_add",
+    "layernorm",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("topk", "gelu", "dropout", "sorted_rows")),
+]
 
 
 @pytest.mark.parametrize("name", COMPARED)

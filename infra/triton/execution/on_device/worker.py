@@ -84,6 +84,7 @@ class Worker:
     def _open(self, number: int) -> dict[str, Any]:
         from infra.triton.execution.on_device.calls import Cuda
         from infra.triton.execution.on_device.clocks import Clocks
+        from infra.triton.execution.on_device.counters import why_no_counters
 
         cuda = Cuda()
         cuda("Init", 0)
@@ -112,6 +113,7 @@ class Worker:
             "l2_bytes": self._l2_bytes,
             "shared_bytes_per_block": ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             "clocks_unseen": self._clocks.why_not,
+            "counters_unseen": why_no_counters(),
         }
 
     # --- programs -----------------------------------------------------------------------------------
