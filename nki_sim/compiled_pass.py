@@ -170,7 +170,8 @@ def _cool(
     cold: int = core.cold_products(
         rows, found.start[rows],
         np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
-        float(machine.throttle_window_ns), float(machine.throttle_utilization * machine.throttle_window_ns),
+        float(machine.throttle_warming), float(machine.throttle_utilization),
+        float(machine.throttle_window_ns * (1.0 - machine.throttle_warming)), float(machine.throttle_lacking_ns),
         float(machine.throttle_factor), is_cold,
     )  # fmt: skip
     return cold

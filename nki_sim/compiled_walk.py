@@ -568,25 +568,35 @@ def fetched_transfers(
 
 
 def cold_products(
-    rows: Array, starts: Array, busy: Array, active: Array, window: float, least: float, factor: float, is_cold: Array
-) -> int:
+    rows: Array, starts: Array, busy: Array, active: Array, warming: float, wanted: float, warm_at: float,
+    cold_at: float, factor: float, is_cold: Array,
+) -> int:  # fmt: skip
     """As one_pass._cold_matmuls: sets `is_cold`; how many are. By product, in the order of their starts."""
-    free, slot, this, last, cold = 0.0, 0, 0.0, 0.0, 0
+    free, so_far, now_cold, cold = 0.0, 0.0, True, 0
     for k in range(len(rows)):
         begin = starts[k] if starts[k] > free else free
         hold = busy[k]
-        at = int(begin / window)
-        if at != slot:
-            last, this, slot = (this if at == slot + 1 else 0.0), 0.0, at
-        if last < least:
+        share = active[k] / hold
+        if now_cold:
+            so_far -= warming * (begin - free)
+            if so_far < 0.0:
+                so_far = 0.0
+        else:
+            so_far += wanted * (begin - free)
+            if so_far >= cold_at:
+                so_far, now_cold = 0.0, True
+        if now_cold:
             is_cold[rows[k]] = 1
             cold += 1
             hold *= factor
+            so_far += (share - warming) * hold
+            if so_far >= warm_at:
+                so_far, now_cold = 0.0, False
+        else:
+            so_far += (wanted - share) * hold
+            if so_far >= cold_at:
+                so_far, now_cold = 0.0, True
+        if so_far < 0.0:
+            so_far = 0.0
         free = begin + hold
-        share = active[k] / hold
-        while free > (slot + 1) * window:
-            last, this = this + share * ((slot + 1) * window - begin), 0.0
-            slot += 1
-            begin = slot * window
-        this += share * (free - begin)
     return cold

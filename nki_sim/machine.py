@@ -157,8 +157,13 @@ class Machine:
     throttle_factor: float
     """Slowdown while cold. 1 turns the state machine off."""
     throttle_window_ns: float
+    """Of work on all rows of the array that warms it up."""
+    throttle_warming: float
+    """Share of the array's rows that has to be at work to warm it up at all: what is beyond it adds up."""
     throttle_utilization: float
-    """Share of the array's rows, on average over one window at full clock, that keeps the next at full speed."""
+    """Share of the array's rows that has to be at work while it is warm: what is lacking adds up."""
+    throttle_lacking_ns: float
+    """Work of the whole array that is lacking once it is cold again."""
 
     # VectorE, ScalarE, GpSimdE
     vector_clock_ghz: float
@@ -457,8 +462,10 @@ _TRN2_OWN: Table = {
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
-    "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011", "fitted"),
-    "throttle_utilization": (0.45, "K007-K014: a stream of K = 64 stays warm; Neuron Explorer guide: 50 %", "fitted"),
+    "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011: 3.5 us do not, 7 do", "fitted"),
+    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; any from 0.6 to 0.9 does", "prior"),
+    "throttle_utilization": (0.505, "Neuron Explorer guide: 50 %; K011-K013: 1.5 us are lacking after 300", "fitted"),
+    "throttle_lacking_ns": (1500.0, "Neuron Explorer guide: less than 50 % of about 3 us", "documented"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),

@@ -176,11 +176,10 @@ def least_busy_ns(costs: Sequence[Cost]) -> list[float]:
 def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass) -> frozenset[int]:
     """The instructions that TensorE carries out at the clock of a cold array.
 
-    In the order of time: the array is cold where the window before was not active enough, and what is slow then is
-    less active itself.
+    In the order of time. While it is cold, the work beyond `throttle_warming` of the array's rows adds up until it is
+    warm; while it is warm, what is lacking to `throttle_utilization` of them until it is cold. What is to the contrary
+    is taken off again. It begins cold.
     """
-    window = machine.throttle_window_ns
-    least = machine.throttle_utilization * window
     if machine.throttle_factor == 1.0:
         return frozenset()
     tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
@@ -189,23 +188,34 @@ def _cold_matmuls(program: Program, machine: Machine, costs: Sequence[Cost], fou
     rows = rows[np.argsort(starts, kind="stable")]
     busy = np.array([price.busy_ns for price in costs])[program.template_ids[rows]].tolist()
     active = np.array([price.activity_ns for price in costs])[program.template_ids[rows]].tolist()
+    warming, wanted = machine.throttle_warming, machine.throttle_utilization
+    warm_at, cold_at = machine.throttle_window_ns * (1.0 - warming), machine.throttle_lacking_ns
     cold: list[int] = []
-    free, slot, this, last = 0.0, 0, 0.0, 0.0
+    free, so_far, is_cold = 0.0, 0.0, True
     for row, start, hold, activity in zip(rows.tolist(), np.sort(starts).tolist(), busy, active):
         begin = start if start > free else free
-        at = int(begin / window)
-        if at != slot:
-            last, this, slot = (this if at == slot + 1 else 0.0), 0.0, at
-        if last < least:
+        share = activity / hold
+        if is_cold:
+            so_far -= warming * (begin - free)
+            if so_far < 0.0:
+                so_far = 0.0
+        else:
+            so_far += wanted * (begin - free)
+            if so_far >= cold_at:
+                so_far, is_cold = 0.0, True
+        if is_cold:
             cold.append(row)
             hold *= machine.throttle_factor
+            so_far += (share - warming) * hold
+            if so_far >= warm_at:
+                so_far, is_cold = 0.0, False
+        else:
+            so_far += (wanted - share) * hold
+            if so_far >= cold_at:
+                so_far, is_cold = 0.0, True
+        if so_far < 0.0:
+            so_far = 0.0
         free = begin + hold
-        share = activity / hold
-        while free > (slot + 1) * window:  # what it does is spread over the windows that it lasts
-            last, this = this + share * ((slot + 1) * window - begin), 0.0
-            slot += 1
-            begin = slot * window
-        this += share * (free - begin)
     return frozenset(cold)
 
 
