@@ -250,7 +250,7 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
 
 
 def walked(
-    row: int, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
+    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
     moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
     read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
     closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
@@ -260,7 +260,7 @@ def walked(
     Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array, port_until: Array, opened: Array,
     opened_by: Array, ns: Array, counts: Array,
 ) -> int:  # fmt: skip
-    """The rows from `row` on, as far as gaps and slices have room: the first one that it leaves.
+    """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
@@ -270,16 +270,17 @@ def walked(
     some_overlap, some_closed = len(overlaps) > 0, len(closed) > 0
     some_groups, some_ends, some_held = len(groups) > 0, len(end_rows) > 0, len(held_ns) > 0
     most_gaps, reaches_ns = low.shape[1] - 2, (len(slices) - SLICES_AHEAD) * slice_ns
-    stop = len(template_ids)
-    for i in range(row, len(template_ids)):
+    stop = len(order)
+    for place in range(begin, len(order)):
+        i = order[place]
         t = template_ids[i]
         resource, kind, busy = resources[t], kinds[t], busies[t]
         if gaps[resource] > most_gaps:
-            stop = i
+            stop = place
             break
         # all after `furthest` is idle: a transfer ends within its own time, and as much again for what gives way
         if kind == TRANSFER and furthest + busy + moves[t, 0] + 2.0 * moves[t, 1] > reaches_ns:
-            stop = i
+            stop = place
             break
         ready, cause = 0.0, -1
         # what it waits for
@@ -460,7 +461,7 @@ def walked(
 
 
 def one_pass(
-    template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
+    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
     Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
     Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
     closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
@@ -495,17 +496,17 @@ def one_pass(
             some_apart = some_apart or moves[t, 3] - moves[t, 2] + 1 != engines
     for k in range(len(held_ns)):
         ns[FURTHEST] = max(ns[FURTHEST], held_ns[k])
-    row = 0
+    place = 0
     while True:
-        row = walked(
-            row, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts,
+        place = walked(
+            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts,
             beside, read_starts, read, written_starts, written, overlap_starts, overlaps, closed_starts, closed,
             group_starts, groups, members_starts, members, end_starts, end_rows, held_ns, tensor_waits, is_cold,
             smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes, times, rows, tails, low,
             high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from, port_until, opened,
             opened_by, ns, counts,
         )  # fmt: skip
-        if row == len(template_ids):
+        if place == len(order):
             break
         if gaps.max() + 2 > low.shape[1]:
             wider, higher = np.zeros((RESOURCES, 2 * low.shape[1])), np.zeros((RESOURCES, 2 * low.shape[1]))
