@@ -14,7 +14,8 @@ FUNCTIONS = ("near_befores", "ordered_work")
 def near_befores(
     reach: int, read_starts: Any, read: Any, written_starts: Any, written: Any, overlap_starts: Any, overlaps: Any,
     closed_starts: Any, closed: Any, group_starts: Any, groups: Any, members_starts: Any, members: Any,
-    end_starts: Any, end_rows: Any, writer: Any, reader: Any, entry_rows: Any, entries: Any, near_starts: Any, near: Any,
+    end_starts: Any, end_rows: Any, writer: Any, reader: Any, entry_rows: Any, entries: Any, near_starts: Any,
+    near: Any,
 ) -> int:  # fmt: skip
     """By row, those that it has to wait for among the `reach` rows before it: how many in all. `near` holds them where
     it is as long; else they are only counted.

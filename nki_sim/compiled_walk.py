@@ -250,15 +250,15 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
 
 
 def walked(
-    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
-    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
-    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
-    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
-    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes: Array,
-    times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array, skips: Array, each:
-    Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array, port_until: Array, opened: Array,
-    opened_by: Array, ns: Array, counts: Array,
+    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array,
+    tables: Array, moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array,
+    read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
+    closed_starts: Array, closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array,
+    end_starts: Array, end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array,
+    table_ns: float, throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
+    causes: Array, times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array,
+    skips: Array, each: Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array,
+    port_until: Array, opened: Array, opened_by: Array, ns: Array, counts: Array,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
 
@@ -461,13 +461,13 @@ def walked(
 
 
 def one_pass(
-    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
-    Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
-    Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
+    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
+    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
+    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
     closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
     end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes:
-    Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
+    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
+    causes: Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
 ) -> tuple[float, int, float, Array, Array, Array]:  # fmt: skip
     """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled, slices, skips, each).
 
@@ -499,12 +499,12 @@ def one_pass(
     place = 0
     while True:
         place = walked(
-            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts,
-            beside, read_starts, read, written_starts, written, overlap_starts, overlaps, closed_starts, closed,
-            group_starts, groups, members_starts, members, end_starts, end_rows, held_ns, tensor_waits, is_cold,
-            smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes, times, rows, tails, low,
-            high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from, port_until, opened,
-            opened_by, ns, counts,
+            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds,
+            beside_starts, beside, read_starts, read, written_starts, written, overlap_starts, overlaps,
+            closed_starts, closed, group_starts, groups, members_starts, members, end_starts, end_rows, held_ns,
+            tensor_waits, is_cold, smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes,
+            times, rows, tails, low, high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from,
+            port_until, opened, opened_by, ns, counts,
         )  # fmt: skip
         if place == len(order):
             break

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -287,12 +287,12 @@ def _run(
     waits_for_groups, waits_for_ends = waits.groups, waits.ends
     opened: dict[int, tuple[float, int]] = {}  # by group of regions, all of which stand in earlier rows
     each = [prepared[number] for number in program.template_ids.tolist()]
-    by_row = (each, regions.read, regions.written, closed_regions, tensor_waits, is_cold, stops)
-    if order != range(count):
-        by_row = tuple([column[row] for row in order] for column in by_row)
-    for i, (resource, busy, latency, kind, extra, ports), read, written, closed, tensor_wait_ns, throttling, stop in zip(
-        order, *by_row
-    ):
+    columns = zip(
+        order, _taken(each, order), _taken(regions.read, order), _taken(regions.written, order),
+        _taken(closed_regions, order), _taken(tensor_waits, order), _taken(is_cold, order), _taken(stops, order),
+    )  # fmt: skip
+    for i, priced, read, written, closed, tensor_wait_ns, throttling, stop in columns:
+        resource, busy, latency, kind, extra, ports = priced
         ready = 0.0
         cause = -1
         # what it waits for
@@ -440,6 +440,14 @@ def _run(
         latest = pool.put_off_until
     start, issued, end, ready_ns = (np.array(each, np.float64) for each in (starts, issues, ends, readies))
     return Pass(latest, start, issued, end, ready_ns, np.array(causes, np.int64), table_loads, throttled)
+
+
+_T = TypeVar("_T")
+
+
+def _taken(column: Sequence[_T], order: Sequence[int]) -> Sequence[_T]:
+    """What is given by row, in this order."""
+    return column if order == range(len(column)) else [column[row] for row in order]
 
 
 def _after(

@@ -29,10 +29,14 @@ is looked at. Elsewhere something else decides the latency."""
 class Found(Protocol):
     """Of nki_sim.one_pass.Pass, what is asked for here."""
 
-    latency_ns: float
-    start: np.ndarray
-    end: np.ndarray
-    cause: np.ndarray
+    @property
+    def latency_ns(self) -> float: ...
+    @property
+    def start(self) -> np.ndarray: ...
+    @property
+    def end(self) -> np.ndarray: ...
+    @property
+    def cause(self) -> np.ndarray: ...
 
 
 def engine_that_waits(program: Program, costs: Sequence[Cost], found: Found) -> int | None:
@@ -75,19 +79,19 @@ def order_of_work(
         for each in (lists.starts, lists.values)
     ]
     core = compiled.functions()
-    near_befores = compiled_order.near_befores if core is None else core.near_befores
+    functions: Any = compiled_order if core is None else core
     given = [_as_wanted(table, core) for table in tables]
 
     def found_near(near: np.ndarray) -> tuple[Any, Any, int]:
         work = [_as_wanted(np.full(size, -1, np.int64), core) for size in (len(regions), len(regions), reads, reads)]
         starts, near = _as_wanted(np.zeros(rows + 1, np.int64), core), _as_wanted(near, core)
-        return starts, near, near_befores(machine.reorder_reach, *given, *work, starts, near)
+        return starts, near, functions.near_befores(machine.reorder_reach, *given, *work, starts, near)
 
     _, _, count = found_near(np.zeros(0, np.int64))
     starts, near, _ = found_near(np.zeros(max(1, count), np.int64))
     ids = program.template_ids
     order = _as_wanted(np.zeros(rows, np.int64), core)
-    (compiled_order if core is None else core).ordered_work(
+    functions.ordered_work(
         machine.reorder_reach, engine, _as_wanted(resources[ids], core), _as_wanted(_befores(ids, costs, engine), core),
         _as_wanted(np.array([price.busy_ns for price in costs])[ids], core),
         _as_wanted(np.array([_until_others_go_on(price, engine) for price in costs])[ids], core),

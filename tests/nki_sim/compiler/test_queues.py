@@ -20,7 +20,7 @@ from nki_sim.one_pass import timed
 from nki_sim.program import Program
 from nki_sim.regions import find_regions
 from nki_sim.schedule import Timeline, schedule
-from tests.nki_sim.compiler.random_kernels import COLUMNS, TILE_BYTES, rotating_tiles, shared_tiles
+from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles, shared_tiles
 from tests.nki_sim.machine.traced_kernels import filled, nisa, nl, tile, traced
 
 VECTOR = RESOURCES.index("vector")
