@@ -520,7 +520,7 @@ _TRN2_OWN: Table = {
         "L001, Q067-Q072: half of SBUF; C01 reloads from further",
         "fitted",
     ),
-    "reorder_reach": (64, "K030, K031: an engine's waits are filled by the next iteration; 32 to 128 do it", "prior"),
+    "reorder_reach": (64, "K030, K031: an engine's waits are filled by the next iteration; 16 to 256 alike", "prior"),
     "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
     "profiler_transfer_ns": (90.0, "C001-C003 (profiled) 0.74 us, Q067-Q090 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),
