@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from nki_sim import compiled_regions, compiled_spills, compiled_waits, compiled_walk
+from nki_sim import compiled_order, compiled_regions, compiled_spills, compiled_waits, compiled_walk
 
-TEXTS = (compiled_regions, compiled_spills, compiled_waits, compiled_walk)
+TEXTS = (compiled_order, compiled_regions, compiled_spills, compiled_waits, compiled_walk)
 """Whose FUNCTIONS there are."""
 LOAD_AFTER_ROWS = 60_000
 """Instructions that a process times with Python before it loads what is compiled: about what loading costs."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nki_sim import compiled, compiled_walk
+from nki_sim.compiler.queues import engine_that_waits, order_of_work
 from nki_sim.compiler.rotation import Rotation, Waits, by_memory, find_waits, products_of
 from nki_sim.cost import RESOURCES, Cost
 from nki_sim.machine import Machine
@@ -52,10 +53,11 @@ def _timed(
     times, who = np.empty((len(regions), 3)), np.empty((len(regions), 2), np.int64)
     booked = [np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, machine.dma_engines))]
 
-    def walk(is_cold: np.ndarray) -> Pass:
+    def walk(order: np.ndarray, is_cold: np.ndarray) -> Pass:
+        """Its arrays are the same each time."""
         nonlocal booked
         latency_ns, table_loads, throttled_ns, *booked = core.one_pass(
-            ids, *prices.arrays, prices.beside.starts, prices.beside.values,
+            order, ids, *prices.arrays, prices.beside.starts, prices.beside.values,
             reads.starts, reads.values, writes.starts, writes.values, overlaps.starts, overlaps.values,
             closed.starts, closed.values, groups.starts, groups.values, members.starts, members.values,
             ends.starts, ends.values, held_ns,
@@ -65,9 +67,18 @@ def _timed(
         )  # fmt: skip
         return Pass(latency_ns, start, issued, end, ready, cause, table_loads, throttled_ns)
 
-    is_cold = np.zeros(rows, np.uint8)
-    found = walk(is_cold)
-    return walk(is_cold) if _cool(core, program, machine, costs, prices, found, is_cold) else found
+    order, is_cold = np.arange(rows, dtype=np.int64), np.zeros(rows, np.uint8)
+    found = walk(order, is_cold)
+    engine = engine_that_waits(program, costs, found)
+    if engine is not None:
+        other = order_of_work(program, machine, costs, regions, (closed, groups, ends, members), engine)
+        again = walk(other, is_cold)
+        if again.latency_ns < found.latency_ns:
+            order, found = other, again
+        else:
+            found = walk(order, is_cold)
+    cooled = _cool(core, program, machine, costs, prices, found, is_cold)
+    return walk(order, is_cold) if cooled else found
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,7 @@ def _waits(core: Any, program: Program, machine: Machine, regions: Regions, over
         waits = find_waits(program, machine, regions)
         for after, befores in edges.items():
             waits.ends[after] = (*waits.ends.get(after, ()), *befores)
-        closed, groups, ends = (_by_row(each, rows) for each in (waits.regions, waits.groups, waits.ends))
-        return _Waits(closed, groups, ends, _lists(waits.group_regions))
+        return _Waits(*waits.by_row(rows))
     found = []
     for region, capacity, _, free in memories:
         rotation = Rotation(program, machine, regions, region, Waits(), capacity)
@@ -155,7 +165,7 @@ class _Prices:
             np.array([-1 if part is None else part[0] for part in parts], np.int64),
             np.array([0.0 if part is None else part[1] for part in parts], np.float64),
         )
-        self.beside = _lists(beside)
+        self.beside = Lists.of(beside)
 
 
 def _cool(
@@ -170,25 +180,8 @@ def _cool(
     cold: int = core.cold_products(
         rows, found.start[rows],
         np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
-        float(machine.throttle_window_ns), float(machine.throttle_utilization * machine.throttle_window_ns),
+        float(machine.throttle_warming), float(machine.throttle_utilization),
+        float(machine.throttle_window_ns * (1.0 - machine.throttle_warming)), float(machine.throttle_lacking_ns),
         float(machine.throttle_factor), is_cold,
     )  # fmt: skip
     return cold
-
-
-def _lists(given: Sequence[Sequence[int] | None]) -> Lists:
-    """Each of them, None as none."""
-    starts = np.zeros(len(given) + 1, np.int64)
-    np.cumsum([len(each) if each else 0 for each in given], out=starts[1:])
-    return Lists(starts, np.fromiter((value for each in given if each for value in each), np.int64, int(starts[-1])))
-
-
-def _by_row(given: Mapping[int, Sequence[int]], rows: int) -> Lists:
-    if not given:
-        return Lists.empty(rows)
-    starts = np.zeros(rows + 1, np.int64)
-    for row, of_row in given.items():
-        starts[row + 1] = len(of_row)
-    np.cumsum(starts, out=starts)
-    values = np.fromiter((value for row in sorted(given) for value in given[row]), np.int64, int(starts[-1]))
-    return Lists(starts, values)

@@ -250,17 +250,17 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
 
 
 def walked(
-    row: int, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
-    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
-    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
-    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
-    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes: Array,
-    times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array, skips: Array, each:
-    Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array, port_until: Array, opened: Array,
-    opened_by: Array, ns: Array, counts: Array,
+    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array,
+    tables: Array, moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array,
+    read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
+    closed_starts: Array, closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array,
+    end_starts: Array, end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array,
+    table_ns: float, throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
+    causes: Array, times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array,
+    skips: Array, each: Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array,
+    port_until: Array, opened: Array, opened_by: Array, ns: Array, counts: Array,
 ) -> int:  # fmt: skip
-    """The rows from `row` on, as far as gaps and slices have room: the first one that it leaves.
+    """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
@@ -270,16 +270,17 @@ def walked(
     some_overlap, some_closed = len(overlaps) > 0, len(closed) > 0
     some_groups, some_ends, some_held = len(groups) > 0, len(end_rows) > 0, len(held_ns) > 0
     most_gaps, reaches_ns = low.shape[1] - 2, (len(slices) - SLICES_AHEAD) * slice_ns
-    stop = len(template_ids)
-    for i in range(row, len(template_ids)):
+    stop = len(order)
+    for place in range(begin, len(order)):
+        i = order[place]
         t = template_ids[i]
         resource, kind, busy = resources[t], kinds[t], busies[t]
         if gaps[resource] > most_gaps:
-            stop = i
+            stop = place
             break
         # all after `furthest` is idle: a transfer ends within its own time, and as much again for what gives way
         if kind == TRANSFER and furthest + busy + moves[t, 0] + 2.0 * moves[t, 1] > reaches_ns:
-            stop = i
+            stop = place
             break
         ready, cause = 0.0, -1
         # what it waits for
@@ -460,13 +461,13 @@ def walked(
 
 
 def one_pass(
-    template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array, moves:
-    Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array, read:
-    Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
+    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
+    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
+    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
     closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
     end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array, causes:
-    Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
+    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
+    causes: Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
 ) -> tuple[float, int, float, Array, Array, Array]:  # fmt: skip
     """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled, slices, skips, each).
 
@@ -495,17 +496,17 @@ def one_pass(
             some_apart = some_apart or moves[t, 3] - moves[t, 2] + 1 != engines
     for k in range(len(held_ns)):
         ns[FURTHEST] = max(ns[FURTHEST], held_ns[k])
-    row = 0
+    place = 0
     while True:
-        row = walked(
-            row, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds, beside_starts,
-            beside, read_starts, read, written_starts, written, overlap_starts, overlaps, closed_starts, closed,
-            group_starts, groups, members_starts, members, end_starts, end_rows, held_ns, tensor_waits, is_cold,
-            smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes, times, rows, tails, low,
-            high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from, port_until, opened,
-            opened_by, ns, counts,
+        place = walked(
+            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds,
+            beside_starts, beside, read_starts, read, written_starts, written, overlap_starts, overlaps,
+            closed_starts, closed, group_starts, groups, members_starts, members, end_starts, end_rows, held_ns,
+            tensor_waits, is_cold, smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes,
+            times, rows, tails, low, high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from,
+            port_until, opened, opened_by, ns, counts,
         )  # fmt: skip
-        if row == len(template_ids):
+        if place == len(order):
             break
         if gaps.max() + 2 > low.shape[1]:
             wider, higher = np.zeros((RESOURCES, 2 * low.shape[1])), np.zeros((RESOURCES, 2 * low.shape[1]))
@@ -568,25 +569,35 @@ def fetched_transfers(
 
 
 def cold_products(
-    rows: Array, starts: Array, busy: Array, active: Array, window: float, least: float, factor: float, is_cold: Array
-) -> int:
+    rows: Array, starts: Array, busy: Array, active: Array, warming: float, wanted: float, warm_at: float,
+    cold_at: float, factor: float, is_cold: Array,
+) -> int:  # fmt: skip
     """As one_pass._cold_matmuls: sets `is_cold`; how many are. By product, in the order of their starts."""
-    free, slot, this, last, cold = 0.0, 0, 0.0, 0.0, 0
+    free, so_far, now_cold, cold = 0.0, 0.0, True, 0
     for k in range(len(rows)):
         begin = starts[k] if starts[k] > free else free
         hold = busy[k]
-        at = int(begin / window)
-        if at != slot:
-            last, this, slot = (this if at == slot + 1 else 0.0), 0.0, at
-        if last < least:
+        share = active[k] / hold
+        if now_cold:
+            so_far -= warming * (begin - free)
+            if so_far < 0.0:
+                so_far = 0.0
+        else:
+            so_far += wanted * (begin - free)
+            if so_far >= cold_at:
+                so_far, now_cold = 0.0, True
+        if now_cold:
             is_cold[rows[k]] = 1
             cold += 1
             hold *= factor
+            so_far += (share - warming) * hold
+            if so_far >= warm_at:
+                so_far, now_cold = 0.0, False
+        else:
+            so_far += (wanted - share) * hold
+            if so_far >= cold_at:
+                so_far, now_cold = 0.0, True
+        if so_far < 0.0:
+            so_far = 0.0
         free = begin + hold
-        share = active[k] / hold
-        while free > (slot + 1) * window:
-            last, this = this + share * ((slot + 1) * window - begin), 0.0
-            slot += 1
-            begin = slot * window
-        this += share * (free - begin)
     return cold

@@ -157,8 +157,13 @@ class Machine:
     throttle_factor: float
     """Slowdown while cold. 1 turns the state machine off."""
     throttle_window_ns: float
+    """Of work on all rows of the array that warms it up."""
+    throttle_warming: float
+    """Share of the array's rows that has to be at work to warm it up at all: what is beyond it adds up."""
     throttle_utilization: float
-    """Share of the array's rows, on average over one window at full clock, that keeps the next at full speed."""
+    """Share of the array's rows that has to be at work while it is warm: what is lacking adds up."""
+    throttle_lacking_ns: float
+    """Work of the whole array that is lacking once it is cold again."""
 
     # VectorE, ScalarE, GpSimdE
     vector_clock_ghz: float
@@ -235,6 +240,8 @@ class Machine:
     """Places that a tile allocated in a loop rotates through."""
     reload_window_bytes: int
     """Of a partition, of other tiles allocated since: a tile loaded again sooner is not loaded."""
+    reorder_reach: int
+    """Rows of the program by which an instruction may be taken earlier than it is written."""
 
     # the rest
     register_access_ns: float
@@ -457,8 +464,10 @@ _TRN2_OWN: Table = {
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
-    "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011", "fitted"),
-    "throttle_utilization": (0.45, "K007-K014: a stream of K = 64 stays warm; Neuron Explorer guide: 50 %", "fitted"),
+    "throttle_window_ns": (4000.0, "Neuron Explorer guide: about 3 us; K010, K011: 3.5 us do not, 7 do", "fitted"),
+    "throttle_warming": (0.75, "K007-K010: work on half of the rows does not; any from 0.6 to 0.9 does", "prior"),
+    "throttle_utilization": (0.505, "Neuron Explorer guide: 50 %; K011-K013: 1.5 us are lacking after 300", "fitted"),
+    "throttle_lacking_ns": (1500.0, "Neuron Explorer guide: less than 50 % of about 3 us", "documented"),
     "vector_clock_ghz": (0.96, _ARCH2, "documented"),
     "scalar_clock_ghz": (1.2, _ARCH2, "documented"),
     "gpsimd_clock_ghz": (1.2, _ARCH2, "documented"),
@@ -511,6 +520,7 @@ _TRN2_OWN: Table = {
         "L001, Q067-Q072: half of SBUF; C01 reloads from further",
         "fitted",
     ),
+    "reorder_reach": (64, "K030, K031: an engine's waits are filled by the next iteration; 16 to 256 alike", "prior"),
     "profiler_ns": (10_000.0, "A001-D010: what all settings share; N001: profiled 22.3 us, run 7.2 us", "fitted"),
     "profiler_transfer_ns": (90.0, "C001-C003 (profiled) 0.74 us, Q067-Q090 (run) 0.65 us", "fitted"),
     "register_access_ns": (640.0, "published TENSOR_LOAD durations, 640-930 ns", "measured"),

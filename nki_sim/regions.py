@@ -7,7 +7,7 @@ tiles do not conflict although their byte ranges interleave. A box contains all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -43,6 +43,25 @@ class Lists:
         starts = np.zeros(count + 1, np.int64)
         np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
         return cls(starts, np.ascontiguousarray(values, np.int64))
+
+    @classmethod
+    def of(cls, given: Sequence[Sequence[int] | None]) -> Lists:
+        """Each of them, None as none."""
+        starts = np.zeros(len(given) + 1, np.int64)
+        np.cumsum([len(each) if each else 0 for each in given], out=starts[1:])
+        return cls(starts, np.fromiter((value for each in given if each for value in each), np.int64, int(starts[-1])))
+
+    @classmethod
+    def by_number(cls, given: Mapping[int, Sequence[int]], count: int) -> Lists:
+        """What is given for some numbers below `count`, and nothing for the others."""
+        if not given:
+            return cls.empty(count)
+        starts = np.zeros(count + 1, np.int64)
+        for number, mine in given.items():
+            starts[number + 1] = len(mine)
+        np.cumsum(starts, out=starts)
+        values = (value for number in sorted(given) for value in given[number])
+        return cls(starts, np.fromiter(values, np.int64, int(starts[-1])))
 
     def tuples(self) -> list[tuple[int, ...]]:
         starts = self.starts[:-1]

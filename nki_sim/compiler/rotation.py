@@ -19,7 +19,7 @@ from nki_sim.machine import ISA, Machine
 from nki_sim.memory import MemoryRegion
 from nki_sim.ordering import in_turn
 from nki_sim.program import Engine, Program
-from nki_sim.regions import Regions
+from nki_sim.regions import Lists, Regions
 
 
 @dataclass
@@ -34,6 +34,12 @@ class Waits:
     """What several instructions wait for alike."""
     ends: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Instructions that must have ended."""
+
+    def by_row(self, rows: int) -> tuple[Lists, Lists, Lists, Lists]:
+        """regions, groups and ends by row, and group_regions, as arrays."""
+        mine = (self.regions, self.groups, self.ends)
+        closed, groups, ends = (Lists.by_number(each, rows) for each in mine)
+        return closed, groups, ends, Lists.of(self.group_regions)
 
 
 def find_waits(program: Program, machine: Machine, regions: Regions) -> Waits:

@@ -77,9 +77,13 @@ class MachineFacts:
     dma_row_ns: float
     dma_engine_gb_per_s: float
     pe_warmup_us: float
-    """The window over which the Tensor engine's throttle watches how busy it is."""
-    pe_busy_percent: int
-    """Below this share of the window it is cold."""
+    """Of work on all rows, which warms up the Tensor engine's array."""
+    pe_warming_percent: int
+    """Share of its rows below which no work warms it up."""
+    pe_busy_percent: float
+    """Share of its rows that has to be at work while it is warm."""
+    pe_lacking_us: float
+    """Work of the whole array that is lacking to that once it is cold again."""
     pe_cold_factor: float
     """How many times slower the Tensor engine is while cold."""
     priced_from: str
@@ -132,7 +136,9 @@ def machine_facts(machine: Machine) -> MachineFacts:
         dma_row_ns=machine.dma_row_ns,
         dma_engine_gb_per_s=machine.dma_engine_bytes_per_ns,
         pe_warmup_us=round(machine.throttle_window_ns / 1e3, 1),
-        pe_busy_percent=round(100 * machine.throttle_utilization),
+        pe_warming_percent=round(100 * machine.throttle_warming),
+        pe_busy_percent=round(100 * machine.throttle_utilization, 1),
+        pe_lacking_us=round(machine.throttle_lacking_ns / 1e3, 1),
         pe_cold_factor=machine.throttle_factor,
         priced_from="fitted to published measurements" if _as_shipped(machine) else machine.calibration,
     )

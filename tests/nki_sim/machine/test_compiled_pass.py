@@ -23,7 +23,7 @@ from traced_kernels import P, filled, instruction, matmul, nisa, nl, stream, til
 
 import nki_sim
 from benchmarks import calibration_kernels as calibration
-from benchmarks import device_matmuls
+from benchmarks import device_mamba, device_matmuls
 from benchmarks.same_timelines import different, shapes_of, timelines, traced_at
 from infra.tasks.seed_index import load_seed, seed_index
 from nki_sim import compiled, compiled_spills
@@ -118,11 +118,14 @@ def test_all_of_them_at_every_shape(base: Base, shape: str) -> None:
         (lambda: device_matmuls.tiled(512, 256, 1024, "bfloat16", row_resident=True), True),
         (lambda: device_matmuls.blocked(1024, 512, 2048, 2, 2, 8), True),
         (lambda: matmul(1024, 512, 1024), True),
+        (lambda: device_mamba.mamba(128, 512, 4, 256), True),
+        (lambda: device_mamba.mamba_shared(256, 512, 4, 256), True),
         (lambda: stream(128, 3000, hoisted=True), False),
     ],
     ids=[
         "loads inside", "blocked", "fully blocked", "bfloat16 square", "adamw",
-        "adamw, extrapolated", "row resident", "device's blocks", "small matmul", "stream, extrapolated",
+        "adamw, extrapolated", "row resident", "device's blocks", "small matmul", "an engine's own order",
+        "another's", "stream, extrapolated",
     ],
 )  # fmt: skip
 def test_calibration_kernels(core: None, make: Callable[[], Program], exact: bool) -> None:

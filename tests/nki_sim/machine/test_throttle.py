@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from nki_sim.schedule import Timeline, schedule
 FULL_NS = 512 / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
 """A bf16 product of 512 columns at full clock."""
 TRANSPOSE_NS = P / TRN2.tensor_clock_ghz + TRN2.tensor_pass_ns
-WINDOW_NS = TRN2.throttle_window_ns
+COLD_NS = TRN2.throttle_factor * FULL_NS
 
 
 def on_tensor(body: Callable[[Any, Any], None]) -> Program:
@@ -52,22 +53,20 @@ def runs(program: Program, machine: Machine = TRN2) -> tuple[Timeline, np.ndarra
     return timeline, timeline.start_ns[rows], (timeline.end_ns - timeline.start_ns)[rows]
 
 
-def test_a_stream_over_all_rows_is_at_full_speed_once_a_window_has_been_active() -> None:
-    timeline, starts, durations = runs(products([P] * 100))
-    factors = durations / FULL_NS
-    windows = (starts // WINDOW_NS).astype(int)
-    assert factors[windows == windows[0]] == pytest.approx(TRN2.throttle_factor)
-    assert factors[windows >= windows[0] + 2] == pytest.approx(1.0)  # cold, it is half active: enough, not at once
-    assert timeline.throttled_us == pytest.approx((factors - 1.0).sum() * FULL_NS / 1e3)
+def test_a_stream_over_all_rows_is_at_full_speed_once_it_has_worked_for_a_window() -> None:
+    timeline, _, durations = runs(products([P] * 100))
+    cold = ceil(TRN2.throttle_window_ns / COLD_NS)
+    assert durations == pytest.approx([COLD_NS] * cold + [FULL_NS] * (100 - cold))
+    assert timeline.throttled_us == pytest.approx(cold * (COLD_NS - FULL_NS) / 1e3)
 
 
-def test_a_stream_over_half_of_the_rows_never_warms_up_but_stays_warm() -> None:
-    assert 0.5 / TRN2.throttle_factor < TRN2.throttle_utilization < 0.5
+def test_a_stream_over_half_of_the_rows_never_warms_up_but_stays_warm_for_long() -> None:
     timeline, _, cold = runs(products([P // 2] * 200))
-    assert cold == pytest.approx(TRN2.throttle_factor * FULL_NS)
-    assert timeline.throttled_us == pytest.approx(200 * (TRN2.throttle_factor - 1.0) * FULL_NS / 1e3)
-    _, _, warmed = runs(products([P] * 40 + [P // 2] * 200))
-    assert warmed[-200:] == pytest.approx(FULL_NS)
+    assert cold == pytest.approx(COLD_NS)
+    assert timeline.throttled_us == pytest.approx(200 * (COLD_NS - FULL_NS) / 1e3)
+    lasts = ceil(TRN2.throttle_lacking_ns / ((TRN2.throttle_utilization - 0.5) * FULL_NS))
+    _, _, warmed = runs(products([P] * 40 + [P // 2] * (lasts + 100)))
+    assert warmed[40:] == pytest.approx([FULL_NS] * lasts + [COLD_NS] * 100)
 
 
 def test_it_waits_no_longer_for_a_transfer_while_it_is_cold() -> None:
@@ -79,8 +78,7 @@ def test_it_waits_no_longer_for_a_transfer_while_it_is_cold() -> None:
         nisa.dma_copy(dst=result, src=source)
 
     _, _, durations = runs(traced(body, dtype=dtypes.bfloat16))
-    cold = TRN2.throttle_factor * FULL_NS
-    assert durations == pytest.approx([cold + TRN2.tensor_wait_ns, cold])
+    assert durations == pytest.approx([COLD_NS + TRN2.tensor_wait_ns, COLD_NS])
 
 
 def test_halves_of_the_array_side_by_side_are_as_active_as_the_whole() -> None:
@@ -102,12 +100,11 @@ def test_halves_of_the_array_side_by_side_are_as_active_as_the_whole() -> None:
 
 def test_how_many_rows_keep_it_warm_and_how_many_warm_it_up() -> None:
     enough = TRN2.throttle_utilization * TRN2.tensor_rows
-    half_speed = TRN2.throttle_factor * FULL_NS
-    for rows, after in ((int(enough) - 4, half_speed), (int(enough) + 4, FULL_NS)):
-        assert runs(products([P] * 50 + [rows] * 50))[2][[49, -1]] == pytest.approx([FULL_NS, after])
-    from_cold = TRN2.throttle_factor * enough  # at the slower clock it takes more
-    for rows, after in ((int(from_cold) - 4, half_speed), (int(from_cold) + 4, FULL_NS)):
-        assert runs(products([rows] * 100))[2][-1] == pytest.approx(after)
+    for rows, after in ((int(enough) - 4, COLD_NS), (int(enough) + 4, FULL_NS)):
+        assert runs(products([P] * 50 + [rows] * 400))[2][[49, -1]] == pytest.approx([FULL_NS, after])
+    from_cold = TRN2.throttle_warming * TRN2.tensor_rows
+    for rows, after in ((int(from_cold) - 4, COLD_NS), (int(from_cold) + 4, FULL_NS)):
+        assert runs(products([rows] * 400))[2][-1] == pytest.approx(after)
 
 
 def test_single_transposes_between_products_over_half_of_the_rows_do_not_warm_it_up() -> None:
@@ -119,28 +116,36 @@ def test_single_transposes_between_products_over_half_of_the_rows_do_not_warm_it
 
     _, _, durations = runs(on_tensor(body))
     halves, turns = np.sort(durations)[150:], np.sort(durations)[:150]
-    assert halves == pytest.approx(TRN2.throttle_factor * FULL_NS)
+    assert halves == pytest.approx(COLD_NS)
     assert turns == pytest.approx(TRN2.throttle_factor * TRANSPOSE_NS)
 
 
-def test_a_pause_of_two_windows_cools_it_down() -> None:
-    def paused(pause: int) -> np.ndarray:
+def test_a_pause_cools_it_down_once_enough_work_is_lacking() -> None:
+    def paused(adds: int) -> tuple[float, float]:
+        """(ns for which TensorE stands still, ns of the product after it). What it lost before while it warmed up has
+        the pause to catch up in."""
+
         def body(values: Any, total: Any) -> None:
             for _ in range(40):
                 product(values, total)
             slow = tile(512, nl.bfloat16)
             nisa.tensor_copy(dst=slow, src=total)
-            for _ in range(pause):
+            for _ in range(adds):
                 nisa.tensor_tensor(dst=slow, data1=slow, data2=slow, op=nl.add)
             product(slow, total)
 
-        return runs(on_tensor(body))[2]
+        timeline, starts, durations = runs(on_tensor(body))
+        assert durations[-2] == pytest.approx(FULL_NS)
+        assert timeline.throttled_us <= most_lost_ns / 1e3
+        return float(starts[-1] - starts[-2] - durations[-2]), float(durations[-1])
 
-    each_ns = (512 / TRN2.vector_perf_tensor_16bit + TRN2.vector_issue_cycles) / TRN2.vector_clock_ghz
-    assert paused(0)[-2:] == pytest.approx(FULL_NS)
-    after = paused(int(2 * WINDOW_NS / each_ns) + 1)
-    assert after[-2] == pytest.approx(FULL_NS)
-    assert after[-1] == pytest.approx(TRN2.throttle_factor * FULL_NS)
+    enough_ns = TRN2.throttle_lacking_ns / TRN2.throttle_utilization
+    most_lost_ns = TRN2.throttle_window_ns
+    pauses = [paused(adds) for adds in range(0, 28, 3)]
+    assert pauses[0][0] < enough_ns and enough_ns + most_lost_ns < pauses[-1][0]
+    for pause_ns, after in pauses:
+        if not enough_ns <= pause_ns < enough_ns + most_lost_ns:
+            assert after == pytest.approx(COLD_NS if pause_ns >= enough_ns else FULL_NS), pause_ns
 
 
 def test_a_generation_without_a_throttle_loses_nothing() -> None:
