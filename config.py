@@ -84,15 +84,14 @@ class RunSettings(Group):
     task: str = setting("matmul", "Which of the shipped tasks to optimize when no kernel is given.", metavar="NAME")
     suite: str | None = setting(
         None,
-        "Optimize every task of a suite, one after the other, or with --engine ray side by side; --run-id names it, "
-        "--resume goes on with it.",
+        "Optimize every task of a suite; --run-id names it, --resume goes on with it.",
         metavar="NAME",
         legal=Legal(choices=tuple(SUITES)),
     )
     tasks_at_once: int | None = setting(
         None,
-        "Tasks of a suite that run side by side. Without it: one, with --engine ray as many as this machine's CPUs "
-        "keep going.",
+        "Tasks of a suite that run side by side. Without it: one; with the catalogue on the simulator one for each "
+        "CPU, if memory allows; with --engine ray as many as this machine's CPUs keep going.",
         legal=_COUNT,
     )
     shapes: Path | None = setting(
@@ -227,6 +226,13 @@ class TargetSettings(Group):
     )
     reconnect_s: float = setting(
         600.0, "Seconds to keep trying to get a dropped link back.", name="reconnect", metavar="S", legal=_WHOLE
+    )
+    processes: int | None = setting(
+        None,
+        "Processes of this machine that a run keeps busy at once. Without it: one for each CPU, and of a suite's tasks "
+        "side by side each its share.",
+        metavar="N",
+        legal=_COUNT,
     )
     compile_timeout_s: float = setting(
         300.0, "Seconds a candidate may compile.", name="compile-timeout", metavar="S", legal=_POSITIVE

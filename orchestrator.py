@@ -24,7 +24,7 @@ from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
 from infra.command_line import JSON_FLAG, read
 from infra.commands import many_shapes, optimize
-from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side
+from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side, share_of
 from infra.documents.doctor_document import DoctorDocument, ExaminedMachine
 from infra.documents.kernel_document import ExplanationDocument
 from infra.documents.model_document import ModelDocument
@@ -227,8 +227,15 @@ def _runs_in_turn(invocation: config.Invocation, console: Console, to_do: Iterab
 def _runs_side_by_side(
     at_once: int, invocation: config.Invocation, console: Console, folders: dict[str, RunFolder]
 ) -> int:
+    shared = replace(
+        invocation,
+        settings=replace(
+            invocation.settings,
+            target=replace(invocation.settings.target, processes=share_of(invocation.settings, at_once)),
+        ),
+    )
     given = [
-        (task, _of_suite(invocation, task, folder.run_id, suite.has_begun(folder))) for task, folder in folders.items()
+        (task, _of_suite(shared, task, folder.run_id, suite.has_begun(folder))) for task, folder in folders.items()
     ]
     statuses: dict[str, int] = {}
     for ended in runs_side_by_side(given, at_once):

@@ -229,7 +229,7 @@ class Toolchain(Protocol):
 
     @property
     def parallel_runs(self) -> int:
-        """How many runs may go on at once in forked processes; 1 for a device."""
+        """How many runs may go on at once, in forked processes; 0: one after the other in this one, as on a device."""
         ...
 
     def compile(

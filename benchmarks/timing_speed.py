@@ -53,9 +53,11 @@ def per_s(program: Any, exact: bool) -> float:
 
 def serve(tree: str) -> None:
     """For the older tree: a program and `exact` a line, and what it makes of them."""
-    sys.path[:0] = [tree, str(ROOT)]
+    sys.path.insert(0, tree)
     import nki_sim
     from nki_sim.errors import NkiError
+
+    sys.path[0] = str(ROOT)  # the programs are this tree's, and whatever of nki_sim is imported from here on is not
 
     assert Path(nki_sim.__file__).is_relative_to(Path(tree).resolve()), nki_sim.__file__
     known: dict[str, Any] = {}

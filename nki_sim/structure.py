@@ -13,6 +13,7 @@ import numpy as np
 
 from nki_sim import compiled
 from nki_sim.program import Operand, Program
+from nki_sim.regions import numbered
 
 
 def dependence_structure(program: Program) -> np.ndarray:
@@ -22,17 +23,14 @@ def dependence_structure(program: Program) -> np.ndarray:
     """
     mix = _Mix()
     rows_sum = mix(program.template_ids.astype(np.int64))
-    counts = np.diff(program.operand_starts)
     if not len(program.operand_data):
         return rows_sum
-    rows = np.repeat(np.arange(len(program)), counts)
-    slots = np.arange(len(rows)) - program.operand_starts[rows]
-    touches = _Touches(program, rows, slots)
-    values = (touches.since_buffer, touches.since_place, touches.kind)
-    rows, slots = rows[touches.tracked], slots[touches.tracked]
-    width = int(counts.max())
-    for value in values:
-        np.add.at(rows_sum, rows, mix(value[touches.tracked] * width + slots))
+    touches = _Touches(program)
+    width = max(len(template.operands) for template in program.templates)
+    total = np.zeros(len(touches.rows), np.uint64)
+    for value in (touches.since_buffer, touches.since_place, touches.kind):
+        total += mix(value * width + touches.slots)
+    np.add.at(rows_sum, touches.rows, total)
     return rows_sum
 
 
@@ -51,30 +49,34 @@ class _Mix:
 
 
 class _Touches:
-    """What every operand of every row touches, one entry for each; zeros where nothing can depend on it."""
+    """What operands touch, one entry for each that something can depend on."""
 
-    def __init__(self, program: Program, rows: np.ndarray, slots: np.ndarray) -> None:
+    def __init__(self, program: Program) -> None:
         operands = [operand for template in program.templates for operand in template.operands]
         bases = np.cumsum([0, *[len(template.operands) for template in program.templates]])[:-1]
-        which = bases[program.template_ids[rows]] + slots
-        buffers, offsets = program.operand_data[:, 0], program.operand_data[:, 1]
+        counts = np.diff(program.operand_starts)
+        begins_at = bases[program.template_ids] - program.operand_starts[:-1]
+        which = np.arange(len(program.operand_data)) + np.repeat(begins_at, counts)
+        buffers = program.operand_data[:, 0]
         written = np.zeros(len(program.allocations), np.bool_)
         written[buffers[np.array([o.access != "r" for o in operands], np.bool_)[which]]] = True
         on_chip = program.sites.each(lambda a: a.region.on_chip) == 1
-        self.tracked = (written | on_chip)[buffers]
+        at = np.flatnonzero((written | on_chip)[buffers])
         """Whoever only reads what nobody writes waits for nobody."""
+        self.rows = np.repeat(np.arange(len(program)), counts)[at]
+        self.slots = at - program.operand_starts[self.rows]
+        which, (buffers, offsets) = which[at], program.operand_data[at].T
         core = compiled.functions()
-        self.since_buffer = _since_last(buffers, core)
+        before, self.since_buffer = _since_last(buffers, len(program.allocations), at, core)
         """Operands since the same buffer was touched, 0 for the first time."""
         shapes: dict[object, int] = {}
         shape = np.array([shapes.setdefault((o.pattern, o.dtype.itemsize), len(shapes)) for o in operands], np.int64)
         item = np.array([o.dtype.itemsize for o in operands], np.int64)
-        since_same = _since_last(_numbered(core, buffers, shape[which], offsets), core)
-        at = offsets * item[which]
-        moved = np.where(self.since_buffer > 0, at - at[np.arange(len(at)) - self.since_buffer], 0)
-        self.since_place = np.where(
-            _in_tiles(operands, which, shape, buffers, offsets, len(program.allocations))[buffers], since_same, moved
-        )
+        tiles, firsts, distinct = _numbers(numbered(numbered(buffers, shape[which]), offsets), core)
+        _, since_same = _since_last(tiles, distinct, at, core)
+        begins = offsets * item[which]
+        tiled = _in_tiles(operands, which[firsts], shape, buffers[firsts], offsets[firsts], len(program.allocations))
+        self.since_place = np.where(tiled[buffers], since_same, begins - begins[before])
         """In a buffer that is cut into equal tiles: operands since the same tile was touched. In another: how many
         bytes further on than the last time, which says of all its touches how they lie to each other."""
         kinds: dict[object, int] = {}
@@ -82,29 +84,26 @@ class _Touches:
         self.kind = kind[buffers]
 
 
-def _since_last(keys: np.ndarray, core: Any) -> np.ndarray:
-    """By entry: how far back the same key was last, 0 for the first time. `core`: the compiled functions, or None."""
+def _since_last(numbers: np.ndarray, count: int, at: np.ndarray, core: Any) -> tuple[np.ndarray, np.ndarray]:
+    """By entry: which had the same number last, itself for the first time; and how far back that is, 0 for the first
+    time. `numbers` lie below `count`; `at`: where each entry stands among all. `core`: compiled functions, or None."""
+    before = np.arange(len(numbers))
     if core is not None:
-        numbers, first = core.numbers_of(np.array(keys, np.int64))
-        since: np.ndarray = core.since_last(numbers, len(first))
-        return since
-    order = np.argsort(keys, kind="stable")
-    since = np.zeros(len(keys), np.int64)
-    again = keys[order][1:] == keys[order][:-1]
-    since[order[1:][again]] = (order[1:] - order[:-1])[again]
-    return since
+        before -= core.since_last(compiled.flat(numbers), count)
+    else:
+        order = np.argsort(numbers, kind="stable")
+        again = numbers[order][1:] == numbers[order][:-1]
+        before[order[1:][again]] = order[:-1][again]
+    return before, at - at[before]
 
 
-def _numbered(core: Any, *columns: np.ndarray) -> np.ndarray:
-    """A number for each distinct combination. `core` as for _since_last."""
-    key = columns[0].astype(np.int64)
-    for column in columns[1:]:
-        if core is None:
-            _, key = np.unique(key, return_inverse=True)
-        else:
-            key, _ = core.numbers_of(key)
-        key = key.reshape(-1) * (int(column.max()) + 1) + column
-    return key
+def _numbers(keys: np.ndarray, core: Any) -> tuple[np.ndarray, np.ndarray | slice, int]:
+    """A small number for each distinct key; entries that have all keys among them; and how many keys there are. Without
+    `core` the keys serve as they are, and all entries."""
+    if core is None:
+        return keys, slice(None), 0
+    numbers, first = core.numbers_of(keys)
+    return numbers, first, len(first)
 
 
 def _in_tiles(
@@ -116,13 +115,14 @@ def _in_tiles(
     count: int,
 ) -> np.ndarray:
     """By buffer: do all touches have one shape and lie on its grid, so that two are equal or have no byte in common?"""
-    least, most = np.full(count, len(operands), np.int64), np.full(count, -1, np.int64)
-    np.minimum.at(least, buffers, shape[which])
-    np.maximum.at(most, buffers, shape[which])
-    tiled = least == most
+    shapes = shape[which]
+    some = np.full(count, -1, np.int64)
+    some[buffers] = shapes
+    tiled = some >= 0
+    tiled[buffers[some[buffers] != shapes]] = False
     example = {int(number): operand for number, operand in zip(shape.tolist(), operands)}
     for number, operand in example.items():
-        here = (shape[which] == number) & tiled[buffers]
+        here = np.flatnonzero((shapes == number) & tiled[buffers])
         tiled[buffers[here][~_on_grid(operand, offsets[here])]] = False
     return tiled
 

@@ -24,6 +24,7 @@ from accelopt_core.transforms.base import (
 )
 from accelopt_core.transforms.printing import text_of_module
 from accelopt_core.transforms.registry import transform_named
+from nki_sim.collector import collector_resting
 
 
 class Predict(Protocol):
@@ -69,7 +70,8 @@ def legal_rewrites(
 
     Raises NotAKernel.
     """
-    return without_repeats(every_rewrite(module, context, transforms, wanted))
+    with collector_resting():
+        return without_repeats(every_rewrite(module, context, transforms, wanted))
 
 
 def every_rewrite(

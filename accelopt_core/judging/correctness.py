@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
@@ -125,6 +126,11 @@ def _own(seeds: tuple[int, ...]) -> tuple[Draw, ...]:
 
 def _others(request: EvaluationRequest, seeds: tuple[int, ...]) -> tuple[Draw, ...]:
     return tuple(Draw(seed, name) for name in request.task.distributions[1:] for seed in seeds)
+
+
+def _several(draws: Sequence[Draw]) -> list[int]:
+    """Seeds that more than one of them is of."""
+    return [seed for seed, times in Counter(draw.seed for draw in draws).items() if times > 1]
 
 
 def _next(draw: Draw) -> tuple[str, tuple[str, ...]]:
@@ -261,8 +267,9 @@ class Verifier:
         worst = 0.0
         left_out: list[str] = []
         failed: list[tuple[Draw, Failed]] = []
-        at_once = 1 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
+        at_once = 0 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
         held = self.toolchain.memory_bytes(self.compiled.artifact)
+        self.compiled.reference.keep(_several(draws))
         verdicts = side_by_side(self._check, draws, self.compiled.tensor_bytes, at_once, held)
         for draw, verdict in zip(draws, verdicts):
             own = draw.distribution == REFERENCE
@@ -368,9 +375,10 @@ class Verifier:
 
     def _noise(self, execution: _Execution) -> tuple[np.ndarray, ...]:
         reference, draw, unit = self.compiled.reference, execution.draw, self._arithmetic.unit
-        return self.cache.kept(
+        return self.cache.of_draw(
             reference,
-            f"{draw.seed}/{draw.distribution}/even noise/{unit:g}/{NOISE_DRAWS}",
+            draw.seed,
+            f"{draw.distribution}/even noise/{unit:g}/{NOISE_DRAWS}",
             lambda: reference.noise(execution.inputs, execution.expected, unit, draw.seed),
         )
 
@@ -396,7 +404,7 @@ class Verifier:
     def _expected(self, draw: Draw, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """Raises BadReference where the reference's own inputs give an output without any finite value."""
         reference = self.compiled.reference
-        expected = self.cache.kept(reference, f"{draw.seed}/{draw.distribution}", lambda: reference.expected(inputs))
+        expected = self.cache.of_draw(reference, draw.seed, draw.distribution, lambda: reference.expected(inputs))
         if draw.distribution == REFERENCE and not all(has_finite(e) for e in expected if e.size):
             raise BadReference(
                 f"forward() of {self.request.task.name} gives no finite value at {self.compiled.preset.describe()} "
@@ -421,8 +429,8 @@ class Verifier:
             unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)
             return np.array([unknown, *(each.times for each in asked)], np.float64), *rows, *elements
 
-        known = f"{draw.seed}/{draw.distribution}/plain, by elements/{self._arithmetic}"
-        numbers, *arrays = self.cache.kept(reference, known, compute)
+        known = f"{draw.distribution}/plain, by elements/{self._arithmetic}"
+        numbers, *arrays = self.cache.of_draw(reference, draw.seed, known, compute)
         rows, elements = arrays[:outputs], (each if each.size else None for each in arrays[outputs:])
         return _Float32(tuple(numbers[1:].tolist()), tuple(rows), tuple(elements), bool(numbers[0]))
 

@@ -46,7 +46,7 @@ from accelopt_core.judging.proving import proved
 from accelopt_core.judging.quoting import quoting, spoken
 from accelopt_core.judging.same_program import Compilations
 from accelopt_core.judging.timing import time_alone, time_paired
-from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs
+from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache
 from accelopt_core.language import Finding, Language
 from accelopt_core.ports import EvaluationRequest, Progress
 from accelopt_core.task import PrecisionPolicy, ShapePreset
@@ -71,7 +71,7 @@ def judge(request: EvaluationRequest, toolchain: Toolchain, progress: Progress, 
     """
     seed = request.task.seeds[0]
     compilations = Compilations(
-        request.task.presets, toolchain, lambda preset: _compile(request, toolchain, preset, seed)
+        request.task.presets, toolchain, lambda preset: _compile(request, toolchain, preset, seed, cache)
     )
     return spoken(compilations.signed(_judged(request, toolchain, progress, cache, compilations)))
 
@@ -190,11 +190,11 @@ def _place(finding: Finding, source: str) -> tuple[str, str, str]:
     return finding.rule, finding.message, source.splitlines()[finding.line - 1].strip()
 
 
-def _compile(request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int) -> Compiled:
+def _compile(
+    request: EvaluationRequest, toolchain: Toolchain, preset: ShapePreset, seed: int, cache: ReferenceCache
+) -> Compiled:
     reference = Reference(request.task, preset)
-    arguments = reference.kernel_arguments(reference.inputs(seed))
-    specs = argument_specs(arguments)
-    tensor_bytes = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
+    specs, tensor_bytes = cache.arguments(reference, seed)
     artifact = _artifact(request, toolchain, request.candidate, specs)
     return Compiled(preset, reference, specs, artifact, tensor_bytes)
 

@@ -18,7 +18,6 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from accelopt_core.judging.orphans import end_with_parent
-from accelopt_core.toolchain import RunError
 
 Case = TypeVar("Case")
 Result = TypeVar("Result")
@@ -33,31 +32,33 @@ def side_by_side(
     """`check(case)` for every case, in the order of `cases`; what a check raises is raised here.
 
     `bytes_each`: of the tensors of one check, from which its memory is estimated; `held_bytes`: what it holds besides.
+    `most`: processes at a time; 0: none, all is done in this one. One is worth it too: it uses memory again.
     No process gets more than its share of the memory that is left. Stopping the iteration early ends what is still
     running.
     """
     free = _memory_bytes()
     workers = min(most, len(cases), _cores(), free // (8 * max(1, bytes_each) + 2 * held_bytes))
-    if workers < 2 or sys.platform != "linux" or bytes_each < WORTH_A_PROCESS_BYTES:
+    if workers < 1 or len(cases) < 2 or sys.platform != "linux" or bytes_each < WORTH_A_PROCESS_BYTES:
         yield from map(check, cases)
         return
     global _check
     _check = check
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(workers, context, _begin, (os.getpid(), _address_space() + free // workers))
+    done = 0
     try:
-        for number, future in enumerate([pool.submit(_run, case) for case in cases]):
-            try:
-                result = future.result()
-            except MemoryError:  # its share is too little: from here on one after the other, with all that there is
-                _end(pool)
-                yield from map(check, cases[number:])
-                return
+        for future in [pool.submit(_run, case) for case in cases]:
+            result = future.result()
+            done += 1
             yield result
-    except BrokenProcessPool:
-        raise RunError("a process that ran the kernel died, probably for want of memory") from None
+        return
+    except (MemoryError, BrokenProcessPool):
+        # Its share was too little, or others took it and the system ended a process: the rest is done here, where what
+        # is freed is given back, so that it needs less.
+        pass
     finally:
         _end(pool)
+    yield from map(check, cases[done:])
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
@@ -111,6 +112,11 @@ def _address_space() -> int:
 
 
 def _memory_bytes() -> int:
+    """Free, or held by the system for files that it can read again: it would give that up."""
+    with contextlib.suppress(OSError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 import shutil
+import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgumen
 
 NOISE_DRAWS = 2
 """With one, a row that hangs on a single number (two equal logits of a softmax) seems exact by luck, one in many."""
+
+MOST_DRAWN = 1 << 30
+"""Bytes of drawn inputs that a reference keeps at most, for draws that change the same ones in several ways."""
 
 REFERENCE_NAMES = ("get_inputs", "forward")
 
@@ -71,11 +77,35 @@ class Reference:
                 raise BadReference(f"the reference of {task.name} has no shape constant {name} (preset {preset.name})")
             setattr(module, name, value)
         self._module = module
+        self._kept: dict[int, _Kept] = {}
 
     def inputs(self, seed: int, distribution: str = REFERENCE) -> list[Any]:
         """What `get_inputs()` draws after seeding NumPy's global generator (NKIBench protocol), changed."""
+        return changed_inputs(self._drawn(seed), distribution, seed)
+
+    def keep(self, seeds: Iterable[int]) -> None:
+        """Draw these seeds' inputs now, for several uses: normal numbers take longer than copying them does.
+
+        Forked processes share them. What would be more than `MOST_DRAWN` bytes together, or what `get_inputs()` fails
+        on, is drawn where it is used.
+        """
+        for seed in seeds:
+            try:
+                inputs = self._drawn(seed)
+            except BadReference:
+                continue  # said where it is used, and in its turn
+            known = sum(kept.nbytes for each, kept in self._kept.items() if each != seed)
+            if all(map(_is_copied, inputs)) and known + _nbytes(inputs) <= MOST_DRAWN:
+                self._kept[seed] = _Kept(tuple(inputs), np.random.get_state())
+
+    def _drawn(self, seed: int) -> list[Any]:
+        """Whoever gets it may write to it; the global generator is left as `get_inputs()` leaves it."""
+        kept = self._kept.get(seed)
+        if kept is not None:
+            np.random.set_state(kept.state)
+            return [value.copy(order="K") if isinstance(value, np.ndarray) else value for value in kept.inputs]
         np.random.seed(seed)
-        return changed_inputs(list(self._call("get_inputs")), distribution, seed)
+        return list(self._call("get_inputs"))
 
     def kernel_arguments(self, inputs: list[Any]) -> list[Any]:
         """Arrays (C order) and Python constants, in the order of the kernel's parameters."""
@@ -150,6 +180,28 @@ class Reference:
             ) from error
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Inputs as they were drawn; nobody else has these arrays."""
+
+    inputs: tuple[Any, ...]
+    state: Any
+    """Of NumPy's global generator, once they were drawn."""
+
+    @property
+    def nbytes(self) -> int:
+        return _nbytes(self.inputs)
+
+
+def _is_copied(value: Any) -> bool:
+    """Is it an array, or a value that nobody can change?"""
+    return isinstance(value, np.ndarray) or value is None or isinstance(value, (bool, int, float, str, np.generic))
+
+
+def _nbytes(values: Iterable[Any]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
 def _as(dtype: type[np.floating], inputs: list[Any]) -> list[Any]:
     return [a.astype(dtype) if is_floating(a) else a for a in inputs]
 
@@ -170,8 +222,8 @@ _SPREAD = float(np.sqrt(np.mean(np.square(np.arange(256) - 127.5))))
 """Root mean square of what a byte is off its mean."""
 
 
-_BLOCK = 1 << 18
-"""Elements taken at a time where a temporary array of all would cost gigabytes."""
+_BLOCK = 1 << 14
+"""Elements taken at a time: a temporary array of all would cost gigabytes, and these stay in the cache."""
 
 
 def _join(root: np.ndarray, change: Callable[[slice], np.ndarray]) -> None:
@@ -236,6 +288,13 @@ def argument_specs(arguments: Sequence[Any]) -> tuple[ArgumentSpec, ...]:
     return tuple(specs)
 
 
+def _spec(kind: str, values: dict[str, Any]) -> ArgumentSpec:
+    """As `asdict` of it went through JSON."""
+    if kind == TensorArgument.__name__:
+        return TensorArgument(tuple(values["shape"]), values["dtype"])
+    return DtypeArgument(**values) if kind == DtypeArgument.__name__ else ConstantArgument(constant(values["value"]))
+
+
 def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -251,12 +310,19 @@ MOST_KEPT = 12 << 30
 """Bytes kept of references. One draw of NKIBench's bmm_softmax is 2 GiB in float64, and its noise 1 GiB: computed again
 for each candidate they take three times as long as the candidate."""
 
+WEIGHED_FROM = 64 << 20
+"""Bytes; less is always kept, whatever it took to compute."""
+KEEPING_S = 4e-9
+"""Of processor time, for a byte to be written, sealed and read again: 8.6 s for 2 GiB, of which clearing fresh pages is
+most, on a virtual machine (bmm's product of 2 GiB takes 0.8 s)."""
+
 
 class ReferenceCache:
     """What was computed of a reference at one preset, by name, on disk within a budget; for a judge that starts afresh.
 
     Without a folder nothing is kept. What was not written with the same key, which never lies on a disk that a
     candidate can read, is computed again. The budget is `MOST_KEPT`, and no more than a part of what the disk has free.
+    What is sooner computed than read is not kept.
     """
 
     def __init__(self, folder: Path | None, budget_bytes: int | None = None, key: bytes = b"") -> None:
@@ -270,6 +336,24 @@ class ReferenceCache:
             return secrets.randbits(62)
         text = f"{reference.task.content_hash}/{reference.preset.name}/drawing"
         return int.from_bytes(hashlib.blake2b(text.encode(), key=self._key, digest_size=7).digest(), "big")
+
+    def of_draw(
+        self, reference: Reference, seed: int, what: str, compute: Callable[[], tuple[np.ndarray, ...]]
+    ) -> tuple[np.ndarray, ...]:
+        """Of inputs of that seed. What is of a secret one nobody would read again: it is of one evaluation."""
+        return self.kept(reference, f"{seed}/{what}", compute) if seed in reference.task.seeds else compute()
+
+    def arguments(self, reference: Reference, seed: int) -> tuple[tuple[ArgumentSpec, ...], int]:
+        """What the kernel is called with, and the bytes of its arrays: inputs are drawn for that once in a session."""
+
+        def compute() -> tuple[np.ndarray]:
+            arguments = reference.kernel_arguments(reference.inputs(seed))
+            specs = [[type(spec).__name__, asdict(spec)] for spec in argument_specs(arguments)]
+            return (np.frombuffer(json.dumps([specs, _nbytes(arguments)]).encode(), np.uint8),)
+
+        (said,) = self.kept(reference, f"{seed}/arguments", compute)
+        specs, nbytes = json.loads(said.tobytes())
+        return tuple(_spec(kind, values) for kind, values in specs), nbytes
 
     def behaviour(
         self, reference: Reference, kernel: str, compute: Callable[[], tuple[np.ndarray, ...]]
@@ -287,9 +371,13 @@ class ReferenceCache:
         known = self._read(key)
         if known is not None:
             return known
+        began = time.thread_time()
         result = compute()
+        nbytes = _nbytes(result)
+        if nbytes >= WEIGHED_FROM and time.thread_time() - began < KEEPING_S * nbytes:
+            return result
         used = sum(path.stat().st_size for path in self._folder.glob("*.npy"))
-        if used + sum(r.nbytes for r in result) <= self._most(used):
+        if used + nbytes <= self._most(used):
             self._write(key, result)
         return result
 

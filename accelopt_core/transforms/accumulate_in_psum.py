@@ -24,7 +24,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.plain_names import made_beside, made_once
 from accelopt_core.transforms.private_tile import is_float32
-from accelopt_core.transforms.syntax import loaded_names
+from accelopt_core.transforms.syntax import loaded_names, parsed_statement
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AccumulateInPsum(InstructionTransform[_Sum]):
         moved = (found.allocation.node, instruction.node)
         inside = [node for node in found.loop.body.node.body if node not in moved]
         loop = found.loop.node.with_changes(body=found.loop.body.node.with_changes(body=inside))
-        copy = cst.parse_statement(f"{isa}.tensor_copy(dst={key}, src={found.product})")
+        copy = parsed_statement(f"{isa}.tensor_copy(dst={key}, src={found.product})")
         body: list[cst.BaseStatement] = []
         for child in found.loop.block.node.body:
             if child is found.loop.node:

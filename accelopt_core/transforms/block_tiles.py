@@ -30,7 +30,7 @@ from accelopt_core.transforms.isa_effects import LOADS
 from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_independence import check_independent
 from accelopt_core.transforms.loop_sites import lines_of, loop_and_factor, several_at_a_time
-from accelopt_core.transforms.syntax import name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import name_nodes, parsed_expression, parsed_statement, replace_nodes
 
 FACTORS = (2, 4, 8)
 
@@ -287,14 +287,14 @@ class _Rewriting:
         renamed = self._names_for(copies, ordered)
         body: list[cst.BaseStatement] = []
         if any(loop.variable in statement.uses for statement in ordered):
-            body.append(cst.parse_statement(f"{renamed[loop.variable]} = {self._factor} * {self._block} + {index}"))
+            body.append(parsed_statement(f"{renamed[loop.variable]} = {self._factor} * {self._block} + {index}"))
         made = {name for s in group.statements if s.body is None for name in s.binds if name in self._lists}
-        before: list[cst.BaseStatement] = [cst.parse_statement(f"{self._lists[name]} = []") for name in sorted(made)]
+        before: list[cst.BaseStatement] = [parsed_statement(f"{self._lists[name]} = []") for name in sorted(made)]
         for statement in ordered:
             node = self._replaced(statement, made, renamed)
             body.append(node if statement is not ordered[0] else node.with_changes(leading_lines=()))
             for name in sorted(statement.binds & made) if statement in group.statements else ():
-                body.append(cst.parse_statement(f"{self._lists[name]}.append({name})"))
+                body.append(parsed_statement(f"{self._lists[name]}.append({name})"))
         counted = replace_nodes(loop.node.iter, {loop.count: cst.Integer(str(self._factor))})
         assert isinstance(counted, cst.Call)
         jam = cst.For(
@@ -326,7 +326,7 @@ class _Rewriting:
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for node in name_nodes(statement.node):
             if node.value in self._lists and node.value not in made:
-                changes[node] = cst.parse_expression(f"{self._lists[node.value]}[{self._index}]")
+                changes[node] = parsed_expression(f"{self._lists[node.value]}[{self._index}]")
             elif renamed.get(node.value, node.value) != node.value:
                 changes[node] = node.with_changes(value=renamed[node.value])
         if statement.kind is Kind.DEFINE and statement.binds & set(renamed):

@@ -22,7 +22,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform
 from accelopt_core.transforms.operand_access import HBM, arguments_of
 from accelopt_core.transforms.plain_names import bound_once, check_fixed, made_beside, made_once
-from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, loaded_names, parsed_statement, replace_nodes
 
 BROADCAST = "nki.language.broadcast_to"
 
@@ -70,7 +70,7 @@ class BroadcastByDma(InstructionTransform[_Broadcast]):
         )
 
     def rewritten(self, code: KernelCode, key: str, instruction: Statement, found: _Broadcast) -> cst.Module:
-        made: list[cst.CSTNode] = [cst.parse_statement(line) for line in found.lines]
+        made: list[cst.CSTNode] = [parsed_statement(line) for line in found.lines]
         leading = getattr(instruction.node, "leading_lines", ())
         made[0] = made[0].with_changes(leading_lines=leading)
         gone = {found.allocation.node, found.load.node} if found.is_only_reader else set()

@@ -24,7 +24,7 @@ from accelopt_core.transforms.one_instruction import InstructionTransform, count
 from accelopt_core.transforms.operand_access import ONE
 from accelopt_core.transforms.plain_names import made_once, named_language
 from accelopt_core.transforms.strided_parts import PartReader, ends_of, is_on_chip, may_lie_apart, tile_of
-from accelopt_core.transforms.syntax import replace_nodes
+from accelopt_core.transforms.syntax import parsed_expression, replace_nodes
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _plan(code: KernelCode, transfer: Statement) -> _Rewrite:
         (
             *([has_rank] if stretch.rank is not None else []),
             f"{wide} = {nl}.ndarray({_shape(stretch.shape)}, dtype={rows.base}.dtype, buffer={nl}.sbuf)",
-            text(replace_nodes(transfer.node, {dst: cst.Name(wide), src: cst.parse_expression(stretch.text)})).strip(),
+            text(replace_nodes(transfer.node, {dst: cst.Name(wide), src: parsed_expression(stretch.text)})).strip(),
             f"{isa}.tensor_copy(dst={text(dst)}, src={wide}[{', '.join(stretch.pick)}])",
         ),
         False,

@@ -29,7 +29,14 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, re
 from accelopt_core.transforms.loop_independence import check_no_shapes
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_at
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
-from accelopt_core.transforms.syntax import content_names, loaded_names, name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import (
+    content_names,
+    loaded_names,
+    name_nodes,
+    parsed_expression,
+    parsed_statement,
+    replace_nodes,
+)
 
 ELEMENTWISE = frozenset(
     {
@@ -202,7 +209,7 @@ def _rewrite(code: KernelCode, pairing: _Pairing) -> cst.Module:
             shape = code.argument(statement, "shape", 0)
             assert isinstance(shape, cst.Tuple)
             first = shape.elements[0].value
-            doubled = cst.parse_expression(f"2 * {as_factor(code.module.code_for_node(first))}")
+            doubled = parsed_expression(f"2 * {as_factor(code.module.code_for_node(first))}")
             body.append(replace_nodes(statement.node, {first: doubled}))
         elif statement in pairing.transfers:
             body.append(_half_transfer(pairing, statement, 0))
@@ -211,13 +218,13 @@ def _rewrite(code: KernelCode, pairing: _Pairing) -> cst.Module:
         else:
             body.append(statement.node)
     body += late
-    check = cst.parse_statement(f'assert {as_factor(count)} % 2 == 0, "two tiles at a time: their number must be even"')
+    check = parsed_statement(f'assert {as_factor(count)} % 2 == 0, "two tiles at a time: their number must be even"')
     assert isinstance(check, cst.SimpleStatementLine)
     new_loop = replace_nodes(
         loop.node,
         {
             loop.body.node: loop.body.node.with_changes(body=body),
-            loop.count: cst.parse_expression(f"{as_factor(count)} // 2"),
+            loop.count: parsed_expression(f"{as_factor(count)} // 2"),
         },
     )
     leading = list(loop.node.leading_lines)
@@ -240,9 +247,9 @@ def _half_transfer(pairing: _Pairing, statement: Statement, half: int) -> cst.CS
     changes: dict[cst.CSTNode, cst.CSTNode] = {}
     for node in name_nodes(statement.node):
         if node.value == variable:
-            changes[node] = cst.parse_expression(f"(2 * {variable} + 1)" if half else f"(2 * {variable})")
+            changes[node] = parsed_expression(f"(2 * {variable} + 1)" if half else f"(2 * {variable})")
         elif node.value in pairing.tiles:
             partitions, free = pairing.tiles[node.value]
             rows = f"{partitions} : 2 * {as_factor(partitions)}" if half else f"0:{partitions}"
-            changes[node] = cst.parse_expression(f"{node.value}[{rows}, 0:{free}]")
+            changes[node] = parsed_expression(f"{node.value}[{rows}, 0:{free}]")
     return replace_nodes(statement.node, changes)

@@ -21,7 +21,7 @@ from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32, private_tile, without
-from accelopt_core.transforms.syntax import content_names
+from accelopt_core.transforms.syntax import content_names, parsed_expression
 
 OPERATORS = frozenset({"add", "subtract", "multiply", "maximum", "minimum"})
 COMMUTATIVE = OPERATORS - {"subtract"}
@@ -149,7 +149,7 @@ def _call(code: KernelCode, tile: PrivateTile, operation: str, **arguments: cst.
         raise IllegalSite(f"line {tile.reader.line}: the name of nki.isa is not at hand")
     isa = code.module.code_for_node(call.func.value)
     text = ", ".join(f"{name}={code.module.code_for_node(value)}" for name, value in arguments.items())
-    made = cst.parse_expression(f"{isa}.{operation}({text})")
+    made = parsed_expression(f"{isa}.{operation}({text})")
     assert isinstance(made, cst.Call)
     return made
 

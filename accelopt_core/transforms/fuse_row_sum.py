@@ -19,7 +19,7 @@ from accelopt_core.transforms.declared import declared_dtype
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
 from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
-from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, loaded_names, parsed_expression, replace_nodes
 
 FLOATING = frozenset({"nki.language.float32", "nki.language.bfloat16", "nki.language.float16"})
 """What the Scalar engine squares as the Vector engine multiplies."""
@@ -63,7 +63,7 @@ class FuseRowSum(InstructionTransform[_Found]):
                 *call.args,
                 _keyword("reduce_op", given["op"]),
                 _keyword("reduce_res", given["dst"]),
-                _keyword("reduce_cmd", cst.parse_expression(f"{isa}.reduce_cmd.reset_reduce")),
+                _keyword("reduce_cmd", parsed_expression(f"{isa}.reduce_cmd.reset_reduce")),
             ]
         )
         producer_node = replace_nodes(producer.node, {old: fused})
@@ -149,7 +149,7 @@ def _as_activation(code: KernelCode, producer: Statement) -> cst.Call | None:
     if not isinstance(producer.call.func, cst.Attribute):
         return None
     text = code.module.code_for_node
-    made = cst.parse_expression(
+    made = parsed_expression(
         f"{text(producer.call.func.value)}.activation(dst={text(given['dst'])}, op={text(op.value)}.square, "
         f"data={text(given['data1'])})"
     )

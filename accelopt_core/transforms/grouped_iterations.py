@@ -9,7 +9,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.merged_loop import MergedLoop
 from accelopt_core.transforms.operand_access import Iterations
-from accelopt_core.transforms.syntax import replace_nodes
+from accelopt_core.transforms.syntax import parsed_expression, parsed_statement, replace_nodes
 
 FACTORS = (2, 4, 8)
 
@@ -30,10 +30,10 @@ def grouped(code: KernelCode, merged: MergedLoop, factor: int) -> list[cst.BaseS
         if run[0] in merged.merged:
             body.append(merged.statement(run[0], iterations))
         else:
-            here = cst.parse_statement(f"{loop.variable} = {first} + {one}")
+            here = parsed_statement(f"{loop.variable} = {first} + {one}")
             body.append(_loop(loop, one, str(factor), [here, *merged.one_by_one(run, one, count)]))
     trips = as_factor(code.module.code_for_node(loop.count))
-    check = cst.parse_statement(
+    check = parsed_statement(
         f'assert {trips} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
     )
     grouped = _loop(loop, group, f"{trips} // {factor}", body)
@@ -45,7 +45,7 @@ def _loop(loop: Statement, variable: str, count: str, body: list[cst.BaseStateme
     node = loop.node
     assert isinstance(node, cst.For) and isinstance(node.iter, cst.Call) and isinstance(node.body, cst.IndentedBlock)
     assert loop.count is not None
-    ranged = replace_nodes(node.iter, {loop.count: cst.parse_expression(count)})
+    ranged = replace_nodes(node.iter, {loop.count: parsed_expression(count)})
     assert isinstance(ranged, cst.Call)
     return node.with_changes(
         target=cst.Name(variable),

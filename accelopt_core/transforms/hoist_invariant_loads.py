@@ -34,7 +34,7 @@ from accelopt_core.transforms.kernel_code import Block, KernelCode, Kind, Statem
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.plain_names import begins_anew, bound_once
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import name_nodes, parsed_expression, parsed_statement, replace_nodes
 
 MOVABLE = frozenset({Kind.ALLOCATE, Kind.INSTRUCTION, Kind.DEFINE, Kind.LOOP})
 
@@ -364,7 +364,7 @@ def _rewrite(code: KernelCode, hoist: _Hoist) -> cst.Module:
         lists += [code.fresh_name(f"{stem}_tiles_{inner.variable}") for inner in hoist.indexed_by[:-1]]
         preamble = _filling_loops(hoist.indexed_by, lists, group.tile, body)
         indexed = lists[0] + "".join(f"[{inner.variable}]" for inner in hoist.indexed_by)
-        replacement = cst.parse_expression(indexed)
+        replacement = parsed_expression(indexed)
         moved = set(_leaves(group.statements))
         for statement in code.statements():
             if statement.body is None and statement not in moved and group.tile in statement.uses:
@@ -375,7 +375,7 @@ def _rewrite(code: KernelCode, hoist: _Hoist) -> cst.Module:
         preamble = list(body)
 
     removed = {s.node for s in group.statements if s not in group.shared}
-    kept = [child for child in group.block.node.body if child not in removed] or [cst.parse_statement("pass")]
+    kept = [child for child in group.block.node.body if child not in removed] or [parsed_statement("pass")]
     if kept[0] is not group.block.node.body[0]:
         changes[kept[0]] = replace_nodes(_without_blank_lines(kept[0]), changes)
     inner_block = group.block.node.with_changes(body=kept)
@@ -406,15 +406,15 @@ def _filling_loops(
 ) -> list[cst.BaseStatement]:
     """`tiles = []` and the loops that fill it, innermost first built."""
     innermost = lists[-1]
-    statements: list[cst.BaseStatement] = [*body, cst.parse_statement(f"{innermost}.append({tile})")]
+    statements: list[cst.BaseStatement] = [*body, parsed_statement(f"{innermost}.append({tile})")]
     for depth in range(len(loops) - 1, -1, -1):
         node = loops[depth].node
         assert isinstance(node, cst.For) and isinstance(node.body, cst.IndentedBlock)
         statements[0] = _without_blank_lines(statements[0])
         filling = node.with_changes(body=node.body.with_changes(body=statements, footer=()), leading_lines=())
-        statements = [cst.parse_statement(f"{lists[depth]} = []"), filling]
+        statements = [parsed_statement(f"{lists[depth]} = []"), filling]
         if depth > 0:
-            statements.append(cst.parse_statement(f"{lists[depth - 1]}.append({lists[depth]})"))
+            statements.append(parsed_statement(f"{lists[depth - 1]}.append({lists[depth]})"))
     return statements
 
 

@@ -25,7 +25,7 @@ from accelopt_core.transforms.one_instruction import InstructionTransform
 from accelopt_core.transforms.operand_access import HBM, ONE, Access, AccessReader, Dim
 from accelopt_core.transforms.plain_names import made_once
 from accelopt_core.transforms.strided_parts import ends_of, is_on_chip
-from accelopt_core.transforms.syntax import content_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, parsed_expression, parsed_statement, replace_nodes
 
 
 @dataclass(frozen=True)
@@ -173,15 +173,15 @@ def _rewritten(code: KernelCode, allocation: Statement, layout: _Layout) -> cst.
         call = each.statement.call
         assert call is not None and isinstance(call.func, cst.Attribute)
         dst, src = (here.text if end is each.operand else text(end) for end in ends_of(code, each.statement))
-        changes[call] = cst.parse_expression(f"{text(call.func.value)}.tensor_copy(dst={dst}, src={src})")
+        changes[call] = parsed_expression(f"{text(call.func.value)}.tensor_copy(dst={dst}, src={src})")
     shape, buffer = code.argument(allocation, "shape", 0), code.argument(allocation, "buffer", 2)
     assert shape is not None and isinstance(buffer, cst.Attribute)
     made = ", ".join([str(height), *blocks, *map(str, others)])
-    changes[shape] = cst.parse_expression(f"({made})")
+    changes[shape] = parsed_expression(f"({made})")
     changes[buffer] = buffer.with_changes(attr=cst.Name("sbuf"))
     if layout.blocks is None:
         return code.changed(changes)
-    check = cst.parse_statement(
+    check = parsed_statement(
         f'assert ({layout.blocks}) % ({height}) == 0, "blocks of {height} rows must come out even"'
     )
     block_of_all = allocation.block.node

@@ -8,7 +8,7 @@ import libcst as cst
 
 from accelopt_core.transforms.base import IllegalSite, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
-from accelopt_core.transforms.syntax import replace_nodes
+from accelopt_core.transforms.syntax import parsed_expression, parsed_statement, replace_nodes
 
 
 def lines_of(loop: Statement) -> set[int]:
@@ -46,11 +46,11 @@ def several_at_a_time(
     count = as_factor(code.module.code_for_node(loop.count))
     blocks = node.with_changes(
         target=cst.Name(variable),
-        iter=replace_nodes(node.iter, {loop.count: cst.parse_expression(f"{count} // {factor}")}),
+        iter=replace_nodes(node.iter, {loop.count: parsed_expression(f"{count} // {factor}")}),
         body=node.body.with_changes(body=body),
         leading_lines=(),
     )
-    check = cst.parse_statement(
+    check = parsed_statement(
         f'assert {count} % {factor} == 0, "{factor} iterations over {loop.variable} at a time must come out even"'
     )
     assert isinstance(check, cst.SimpleStatementLine)

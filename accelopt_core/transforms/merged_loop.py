@@ -18,7 +18,13 @@ from accelopt_core.transforms.isa_effects import WRITTEN_ARGUMENTS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_independence import changing_names, check_names_and_order, check_no_shapes, made_in
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, Iterations, Merged, arguments_of
-from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import (
+    content_names,
+    loaded_names,
+    parsed_expression,
+    parsed_statement,
+    replace_nodes,
+)
 
 
 @dataclass(frozen=True)
@@ -388,7 +394,7 @@ class MergedLoop:
             if by_partition and keyword in form.per_partition and content_names(value) & frozenset(self._code.roots):
                 raise IllegalSite(f"line {statement.line}: {keyword} has no value for the partitions of all iterations")
         changes: dict[cst.CSTNode, cst.CSTNode] = {
-            given[tile]: cst.parse_expression(each.text) for tile, each in merged.items()
+            given[tile]: parsed_expression(each.text) for tile, each in merged.items()
         }
         if reduces:
             changes[given["axis"]] = _next_axes(given["axis"], statement)
@@ -477,7 +483,7 @@ class MergedLoop:
                 for dim in access.dims:
                     step, rest = dim.start.split(self.loop.variable)
                     dims.append(replace(dim, start=step * here + rest))
-                changes[arg.value] = cst.parse_expression(replace(access, dims=tuple(dims)).text)
+                changes[arg.value] = parsed_expression(replace(access, dims=tuple(dims)).text)
         return [_statement(replace_nodes(s.node, changes)) for s in (*self._numbers_for(own), *own)]
 
     def _numbers_for(self, statements: list[Statement]) -> list[Statement]:
@@ -500,7 +506,7 @@ class MergedLoop:
         shape = self._code.argument(statement, "shape", 0)
         assert shape is not None
         text = f"({', '.join(map(str, sizes))})"
-        return _statement(replace_nodes(statement.node, {shape: cst.parse_expression(text)}))
+        return _statement(replace_nodes(statement.node, {shape: parsed_expression(text)}))
 
     def is_made_once(self, allocation: Statement) -> bool:
         """It holds the tiles of all iterations: a part of what stays does not use it alone."""
@@ -517,7 +523,7 @@ class MergedLoop:
             for name, rank in sorted(self._asserted.items())
         }
         conditions |= self._read.assumed
-        return [_statement(cst.parse_statement(f'assert {each}, "{why}"')) for each, why in conditions.items()]
+        return [_statement(parsed_statement(f'assert {each}, "{why}"')) for each, why in conditions.items()]
 
     def around(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """The statements in place of the loop: `body`, within whatever loops it held."""

@@ -21,6 +21,7 @@ from accelopt_core.transforms.base import (
     SiteGone,
 )
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.syntax import parsed_expression
 
 ENGINES = ("scalar", "gpsimd", "vector")
 MOVABLE = ("tensor_copy", "tensor_scalar", "tensor_tensor")
@@ -72,7 +73,7 @@ class MoveEngine:
         call = statement.call
         assert call is not None and isinstance(call.func, cst.Attribute)
         isa = code.module.code_for_node(call.func.value)
-        value = cst.parse_expression(f"{isa}.engine.{engine}")
+        value = parsed_expression(f"{isa}.engine.{engine}")
         kept = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "engine"]
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         changed = call.with_changes(args=[*kept, cst.Arg(value, keyword=cst.Name("engine"), equal=equal)])

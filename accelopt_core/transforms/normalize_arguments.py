@@ -19,7 +19,7 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgumen
 from accelopt_core.transforms.kernel_code import KernelCode
 from accelopt_core.transforms.normalize_branches import WHY
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import descendants, loaded_names
+from accelopt_core.transforms.syntax import descendants, loaded_names, parsed_expression, parsed_statement
 
 _LONGEST = 60
 """Of a constant's text."""
@@ -78,12 +78,12 @@ def constant_of(text: str, code: KernelCode) -> cst.BaseExpression | None:
     if text.startswith(_DTYPE):
         language = code.name_of_module("nki.language")
         name = text.removeprefix(_DTYPE)
-        return cst.parse_expression(f"{language}.{name}") if language and name.isidentifier() else None
+        return parsed_expression(f"{language}.{name}") if language and name.isidentifier() else None
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    return cst.parse_expression(repr(value)) if _may_be_stated(value) else None
+    return parsed_expression(repr(value)) if _may_be_stated(value) else None
 
 
 def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst.Module:
@@ -106,7 +106,7 @@ def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst
     lines = []
     for name, value in values.items():
         same = "is" if isinstance(value, cst.Name) else "=="
-        lines.append(cst.parse_statement(f'assert {name} {same} {module.code_for_node(value)}, "{WHY}"'))
+        lines.append(parsed_statement(f'assert {name} {same} {module.code_for_node(value)}, "{WHY}"'))
     block = folded.with_changes(body=[*body[:at], *lines, *body[at:]])
     return code.changed({code.body.node: block})
 

@@ -17,7 +17,7 @@ import libcst as cst
 
 from accelopt_core.transforms.index_algebra import Indices, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.syntax import descendants, name_nodes
+from accelopt_core.transforms.syntax import descendants, name_nodes, parsed_expression, parsed_statement
 
 
 def cuts(code: KernelCode) -> list[tuple[cst.Call, int]]:
@@ -54,7 +54,7 @@ def with_whole_tiles(code: KernelCode, only: Sequence[int] | None = None) -> cst
                 whole[call] = kept if alone else kept.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
                 why = f"the last iteration over {loop.variable} must be a whole one"
                 text = f'assert {condition}, "{why}"'
-                stated.setdefault(loop.node, {})[text] = cst.parse_statement(text)
+                stated.setdefault(loop.node, {})[text] = parsed_statement(text)
     if not whole:
         return code.module
     result = code.module.visit(_Edit(whole, stated))
@@ -75,7 +75,7 @@ def with_sizes_simplified(code: KernelCode) -> cst.Module:
         parts = [indices.polynomial(name, statement) for name in name_nodes(value)]
         depended = any(counted & indices.names(part) for part in parts)
         if depended and not counted & indices.names(simple):
-            changes[value] = cst.parse_expression(str(simple))
+            changes[value] = parsed_expression(str(simple))
     return code.changed(changes) if changes else code.module
 
 

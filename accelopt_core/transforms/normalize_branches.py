@@ -20,7 +20,7 @@ import libcst as cst
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.scopes import bound_by
-from accelopt_core.transforms.syntax import descendants, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import descendants, loaded_names, parsed_statement, replace_nodes
 
 WHY = "made for shapes where this holds"
 
@@ -148,7 +148,7 @@ class _Taken:
 
     def _assertion(self, test: cst.BaseExpression, way: bool) -> cst.SimpleStatementLine:
         text = self._module.code_for_node(test if way else _opposite(test))
-        made = cst.parse_statement(f'assert ({text}), "{WHY}"' if "\n" in text else f'assert {text}, "{WHY}"')
+        made = parsed_statement(f'assert ({text}), "{WHY}"' if "\n" in text else f'assert {text}, "{WHY}"')
         assert isinstance(made, cst.SimpleStatementLine)
         return made
 

@@ -22,7 +22,7 @@ from accelopt_core.transforms.base import KernelModule
 from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import bound_names, descendants, is_import, name_nodes
+from accelopt_core.transforms.syntax import bound_names, descendants, is_import, name_nodes, parsed_statement
 
 MOST_STATEMENTS = 400
 """Of the kernel, beyond which nothing more is written out."""
@@ -81,7 +81,7 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
     body = list(module.body)
     at = next(n for n, each in enumerate(body) if each is kernel)
     place = max((n + 1 for n, each in enumerate(body[:at]) if is_import(each)), default=0)
-    made = [cst.parse_statement(line) for line in lines]
+    made = [parsed_statement(line) for line in lines]
     return module.with_changes(body=[*body[:place], *made, *body[place:]]) if made else module
 
 
@@ -94,7 +94,7 @@ def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst
         if not edit.done:
             return kernel
         # Through text, because what a function is written out as must not stand in one tree twice.
-        again = cst.parse_statement(cst.Module([changed]).code)
+        again = parsed_statement(cst.Module([changed]).code)
         assert isinstance(again, cst.FunctionDef)
         kernel = again
     return kernel

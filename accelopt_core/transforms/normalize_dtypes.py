@@ -16,7 +16,7 @@ import libcst as cst
 from accelopt_core.transforms.declared import asserted_dtypes
 from accelopt_core.transforms.kernel_code import KernelCode
 from accelopt_core.transforms.operand_access import base_name
-from accelopt_core.transforms.syntax import descendants
+from accelopt_core.transforms.syntax import descendants, parsed_statement
 
 
 def dtypes_to_state(code: KernelCode, dtypes: tuple[str, ...]) -> dict[str, str]:
@@ -48,5 +48,5 @@ def with_dtypes_stated(code: KernelCode, dtypes: Mapping[str, str]) -> cst.Modul
     body = code.body.node.body
     first = body[0].body[0] if isinstance(body[0], cst.SimpleStatementLine) else None
     at = 1 if isinstance(first, cst.Expr) and isinstance(first.value, (cst.SimpleString, cst.ConcatenatedString)) else 0
-    lines = [cst.parse_statement(f"assert {name}.dtype == {language}.{dtype}") for name, dtype in dtypes.items()]
+    lines = [parsed_statement(f"assert {name}.dtype == {language}.{dtype}") for name, dtype in dtypes.items()]
     return code.changed({code.body.node: code.body.node.with_changes(body=[*body[:at], *lines, *body[at:]])})

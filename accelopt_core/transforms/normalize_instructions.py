@@ -14,7 +14,7 @@ import libcst as cst
 
 from accelopt_core.transforms.isa_effects import PARAMETERS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.syntax import descendants, replace_nodes
+from accelopt_core.transforms.syntax import descendants, parsed_expression, replace_nodes
 
 _ENGINES = {f"nki.isa.{name}_engine": name for name in ("vector", "scalar", "gpsimd", "tensor")}
 _SAYS_NOTHING = {"accumulate": "None", "negate": "False", "reverse0": "False", "reverse1": "False", "bias": "None"}
@@ -46,7 +46,7 @@ def _instruction(code: KernelCode, statement: Statement, call: cst.Call) -> cst.
         value = _operand(code, arg.value)
         engine = _ENGINES.get(code.qualified(value)) if keyword == "engine" else None
         if engine is not None and isinstance(call.func, cst.Attribute):
-            value = cst.parse_expression(f"{code.module.code_for_node(call.func.value)}.engine.{engine}")
+            value = parsed_expression(f"{code.module.code_for_node(call.func.value)}.engine.{engine}")
         if keyword == "axis":
             value = _axis(value)
         if _is_superfluous(code, statement, keyword, value):

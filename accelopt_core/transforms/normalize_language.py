@@ -20,7 +20,13 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.operand_access import ON_CHIP
-from accelopt_core.transforms.syntax import content_names, descendants, loaded_names
+from accelopt_core.transforms.syntax import (
+    content_names,
+    descendants,
+    loaded_names,
+    parsed_expression,
+    parsed_statement,
+)
 from accelopt_core.transforms.tile_shapes import Shape, Shapes
 
 ONE = number(1)
@@ -76,7 +82,7 @@ def with_language_as_instructions(code: KernelCode) -> cst.Module:
 
 def _in_place_of(node: cst.BaseStatement, lines: Sequence[str]) -> list[cst.BaseStatement]:
     assert isinstance(node, cst.SimpleStatementLine)
-    made: list[cst.BaseStatement] = [cst.parse_statement(line) for line in lines]
+    made: list[cst.BaseStatement] = [parsed_statement(line) for line in lines]
     made[0] = made[0].with_changes(leading_lines=node.leading_lines)
     made[-1] = made[-1].with_changes(trailing_whitespace=node.trailing_whitespace)
     return made
@@ -133,7 +139,7 @@ class _Lowered:
         for arg in call.args:
             if isinstance(arg.value, cst.Call) and self._name_of(arg.value):
                 tile = self._lower(arg.value, self._temporary(self._name_of(arg.value)))
-                arg = arg.with_changes(value=cst.parse_expression(tile.text))
+                arg = arg.with_changes(value=parsed_expression(tile.text))
             args.append(arg)
         if not self._lines:
             raise _Stays

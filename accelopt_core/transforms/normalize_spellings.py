@@ -21,7 +21,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind
 from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.operand_access import AccessReader
-from accelopt_core.transforms.syntax import descendants, is_import, replace_nodes
+from accelopt_core.transforms.syntax import descendants, is_import, parsed_expression, parsed_statement, replace_nodes
 
 _FILLED = {"nki.language.zeros": "0", "nki.language.ones": "1"}
 
@@ -38,7 +38,7 @@ def in_one_spelling(code: KernelCode) -> cst.Module:
         at = next(n for n, each in enumerate(result.body) if isinstance(each, cst.FunctionDef) and each is changed)
         before = [n for n, each in enumerate(result.body[:at]) if is_import(each)]
         place = before[-1] + 1 if before else 0
-        line = cst.parse_statement(f"import nki.isa as {_ISA}")
+        line = parsed_statement(f"import nki.isa as {_ISA}")
         result = result.with_changes(body=[*result.body[:place], line, *result.body[place:]])
     return result
 
@@ -90,9 +90,9 @@ class _Spell(cst.CSTTransformer):
         count = self._count(start, stop, step)
         scaled = index if step == "1" else f"{index} * {as_factor(step)}"
         value = scaled if start == "0" else f"{as_term(start)} + {scaled}"
-        define = cst.parse_statement(f"{variable} = {value}")
+        define = parsed_statement(f"{variable} = {value}")
         assert isinstance(updated_node.iter, cst.Call)
-        iterated = updated_node.iter.with_changes(args=[cst.Arg(cst.parse_expression(count))])
+        iterated = updated_node.iter.with_changes(args=[cst.Arg(parsed_expression(count))])
         body = updated_node.body.with_changes(body=[define, *updated_node.body.body])
         return updated_node.with_changes(target=cst.Name(index), iter=iterated, body=body)
 
@@ -121,7 +121,7 @@ class _Spell(cst.CSTTransformer):
             return None
         self.done = True
         text = {name: self._code.module.code_for_node(value) for name, value in given.items()}
-        made = cst.parse_expression(f"{self._isa}.dma_copy(dst={text['dst']}, src={text['value']})")
+        made = parsed_expression(f"{self._isa}.dma_copy(dst={text['dst']}, src={text['value']})")
         return line.with_changes(body=[small.with_changes(value=made)])
 
     def _loaded(
@@ -146,8 +146,8 @@ class _Spell(cst.CSTTransformer):
         nl, dtype = text(call.func.value), given.get("dtype")
         whole = source.value if isinstance(source, cst.Subscript) and self._is_of_a_tensor(source) else source
         of_tile = text(dtype) if dtype is not None else f"{text(whole)}.dtype"
-        made = cst.parse_statement(f"{name} = {nl}.ndarray({shape}, dtype={of_tile}, buffer={nl}.sbuf)")
-        moved = cst.parse_statement(f"{self._isa}.dma_copy(dst={name}, src={text(source)})")
+        made = parsed_statement(f"{name} = {nl}.ndarray({shape}, dtype={of_tile}, buffer={nl}.sbuf)")
+        moved = parsed_statement(f"{self._isa}.dma_copy(dst={name}, src={text(source)})")
         assert isinstance(moved, cst.SimpleStatementLine)
         first = made.with_changes(leading_lines=line.leading_lines)
         return cst.FlattenSentinel([first, moved.with_changes(trailing_whitespace=line.trailing_whitespace)])
@@ -219,7 +219,7 @@ class _Spell(cst.CSTTransformer):
         assert isinstance(small, cst.Assign)
         made = call.with_changes(func=call.func.with_changes(attr=cst.Name("ndarray")))
         first = line.with_changes(body=[small.with_changes(value=made)])
-        fill = cst.parse_statement(f"{self._isa}.memset(dst={name}, value={value})")
+        fill = parsed_statement(f"{self._isa}.memset(dst={name}, value={value})")
         return cst.FlattenSentinel([first, fill])
 
     def _count(self, start: str, stop: str, step: str) -> str:
@@ -238,7 +238,7 @@ class _Spell(cst.CSTTransformer):
 
 def as_term(text: str) -> str:
     """An expression's text, ready to be added or to have something taken away from it."""
-    expression = cst.parse_expression(text)
+    expression = parsed_expression(text)
     if isinstance(expression, (cst.Comparison, cst.BooleanOperation, cst.IfExp, cst.Lambda)) and not expression.lpar:
         return f"({text})"
     return text

@@ -13,7 +13,7 @@ from __future__ import annotations
 import libcst as cst
 
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.syntax import descendants, loaded_names, name_nodes
+from accelopt_core.transforms.syntax import descendants, loaded_names, name_nodes, parsed_expression
 from accelopt_core.transforms.tile_shapes import Shapes
 
 
@@ -85,7 +85,7 @@ class _Views:
             if shape is None:
                 return None
             lengths = list(map(str, shape))
-            return cst.parse_expression(f"({', '.join(lengths)})" if len(lengths) > 1 else f"({lengths[0]},)")
+            return parsed_expression(f"({', '.join(lengths)})" if len(lengths) > 1 else f"({lengths[0]},)")
         if value.attr.value != "dtype":
             return None
         view = self._shapes.definition(value.value.value, at)

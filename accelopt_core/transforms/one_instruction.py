@@ -15,6 +15,7 @@ import libcst as cst
 from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
+from accelopt_core.transforms.syntax import parsed_statement
 
 Found = TypeVar("Found")
 """What a legal site is: whatever the check came upon that the change needs."""
@@ -105,7 +106,7 @@ def counted(named: Iterator[tuple[str, Statement]]) -> Iterator[tuple[str, State
 
 def instead_of(code: KernelCode, statement: Statement, lines: list[str], then: cst.CSTNode | None = None) -> cst.Module:
     """The module with a statement replaced by lines of code, and `then` after them; its comments stay before them."""
-    made: list[cst.CSTNode] = [cst.parse_statement(line) for line in lines]
+    made: list[cst.CSTNode] = [parsed_statement(line) for line in lines]
     made[0] = made[0].with_changes(leading_lines=getattr(statement.node, "leading_lines", ()))
     if then is not None:
         made.append(then.with_changes(leading_lines=()))

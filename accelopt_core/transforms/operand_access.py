@@ -15,7 +15,7 @@ from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, expression_of, number
 from accelopt_core.transforms.isa_effects import PARAMETERS
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
-from accelopt_core.transforms.syntax import loaded_names
+from accelopt_core.transforms.syntax import loaded_names, parsed_expression
 
 ON_CHIP = frozenset({"sbuf", "psum"})
 HBM = frozenset({"hbm", "shared_hbm", "private_hbm"})
@@ -241,7 +241,7 @@ class AccessReader:
             raise IllegalSite(f"line {at.line}: how many elements {self._code.module.code_for_node(part)} has")
         if length.value is not None:
             return number(-(-length.value // step.value))
-        return self.number(cst.parse_expression(f"({length + step - ONE}) // {step}"), at)
+        return self.number(parsed_expression(f"({length + step - ONE}) // {step}"), at)
 
     def _checked(self, dim: Dim, at: Statement) -> Dim:
         if self._variable in dim.length.factors | dim.step.factors:

@@ -46,8 +46,26 @@ def _block(block: cst.IndentedBlock, indents: tuple[str, ...], style: tuple[str,
     return "".join(pieces)
 
 
+class _Nothing:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_NOTHING = _Nothing()
+
+
+class _State(CodegenState):
+    """Where a node begins and ends is not asked: libcst makes a generator for each, to do nothing."""
+
+    def record_syntactic_position(self, *_: Any, **__: Any) -> Any:
+        return _NOTHING
+
+
 def _plain(node: cst.CSTNode, indents: tuple[str, ...], style: tuple[str, str]) -> str:
-    state = CodegenState(*style)
+    state = _State(*style)
     state.indent_tokens.extend(indents)
     node._codegen(state)
     return "".join(state.tokens)

@@ -14,6 +14,7 @@ from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import IllegalSite, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, parts_written, written_by
+from accelopt_core.transforms.syntax import parsed_expression
 
 
 class ReciprocalOnScalar(InstructionTransform[tuple[str, str]]):
@@ -49,7 +50,7 @@ class ReciprocalOnScalar(InstructionTransform[tuple[str, str]]):
         assert instruction.call is not None and data is not None
         shown = code.module.code_for_node(data)
         call = f"{isa}.activation(dst={key}, op={language}.reciprocal, data={shown})"
-        return code.changed({instruction.call: cst.parse_expression(call)})
+        return code.changed({instruction.call: parsed_expression(call)})
 
 
 def _check(code: KernelCode, statement: Statement) -> tuple[str, str]:

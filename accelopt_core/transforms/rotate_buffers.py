@@ -31,7 +31,7 @@ from accelopt_core.transforms.loop_independence import changing_names
 from accelopt_core.transforms.loop_sites import loop_at
 from accelopt_core.transforms.operand_access import ONE, AccessReader, Dim
 from accelopt_core.transforms.plain_names import ON_CHIP, begins_anew, bound_once
-from accelopt_core.transforms.syntax import loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import loaded_names, parsed_statement, replace_nodes
 
 OVERWRITES = frozenset(
     {
@@ -237,7 +237,7 @@ def _rewrite(code: KernelCode, rotation: _Rotation) -> cst.Module:
     follower = first.node.with_changes(leading_lines=[line for line in _lines(first.node) if line.comment is not None])
     stated = []
     if rotation.covered_if:
-        stated.append(cst.parse_statement(f'assert {rotation.covered_if}, "the parts must be all of the tile"'))
+        stated.append(parsed_statement(f'assert {rotation.covered_if}, "the parts must be all of the tile"'))
     new_inner = inner.with_changes(body=[*inner.body[:at], *stated, made, follower, *inner.body[at + 1 :]])
     outer = allocation.block.node
     changed = replace_nodes(outer, {inner: new_inner})

@@ -15,6 +15,7 @@ from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.index_algebra import Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim
+from accelopt_core.transforms.syntax import parsed_expression
 from accelopt_core.transforms.tile_shapes import Shapes, pattern_of
 
 Taken = Callable[[Polynomial, Polynomial], str]
@@ -75,7 +76,7 @@ class RowReader:
             return expression
         parts = [text(each.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for each in given]
         parts += [f"0 : {size}" for size in shape[len(given) :]]
-        return cst.parse_expression(f"{base.value}[{', '.join(parts)}]")
+        return parsed_expression(f"{base.value}[{', '.join(parts)}]")
 
     def _of_part(self, expression: cst.BaseExpression, at: Statement) -> Rows:
         access = self._reader.access(expression, at)

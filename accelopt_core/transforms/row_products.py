@@ -24,7 +24,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.loop_independence import made_in
 from accelopt_core.transforms.operand_access import ONE, AccessReader, Dim, Iterations, arguments_of
 from accelopt_core.transforms.plain_names import named_language
-from accelopt_core.transforms.syntax import content_names
+from accelopt_core.transforms.syntax import content_names, parsed_expression, parsed_statement
 
 Names = Callable[[str], str]
 """A name that nothing else has, like the one that is wanted."""
@@ -184,18 +184,18 @@ class RowProducts:
         if statement.binds & self.sums:
             buffer = self._code.argument(statement, "buffer", 2)
             assert buffer is not None
-            return {buffer: cst.parse_expression(f"{named_language(self._code, statement)}.sbuf")}
+            return {buffer: parsed_expression(f"{named_language(self._code, statement)}.sbuf")}
         shape = self._code.argument(statement, "shape", 0)
         assert isinstance(shape, (cst.Tuple, cst.List))
         sizes = [self._code.module.code_for_node(element.value) for element in shape.elements]
-        return {shape: cst.parse_expression(f"({rows}, {', '.join(sizes)})")}
+        return {shape: parsed_expression(f"({rows}, {', '.join(sizes)})")}
 
     def cleared(self, product: RowProduct) -> list[cst.BaseStatement]:
         """Before the products, where the first of them begins the sum anew."""
         if product.is_cleared:
             return []
         (name,) = product.sum.binds
-        return [cst.parse_statement(f"{self._code.name_of_module('nki.isa')}.memset(dst={name}, value=0.0)")]
+        return [parsed_statement(f"{self._code.name_of_module('nki.isa')}.memset(dst={name}, value=0.0)")]
 
     def multiplied(
         self, product: RowProduct, iterations: Iterations, dst: str, names: Names
@@ -218,7 +218,7 @@ class RowProducts:
             f"        operand0={weights}[0 : {rows}, {tap} : {tap} + 1], op1={nl}.add, operand1={dst},\n"
             f"    )",
         )
-        return [cst.parse_statement(line) for line in lines]
+        return [parsed_statement(line) for line in lines]
 
 
 def _given(product: Statement, keyword: str) -> cst.BaseExpression:

@@ -44,7 +44,13 @@ from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, D
 from accelopt_core.transforms.pattern_operands import Pattern, is_pattern, read_pattern
 from accelopt_core.transforms.row_products import RowProducts
 from accelopt_core.transforms.shared_rows import SharedRow, shared_row, squeezed
-from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import (
+    content_names,
+    loaded_names,
+    parsed_expression,
+    parsed_statement,
+    replace_nodes,
+)
 
 PARTITIONS = 128
 EACH_BY_ITSELF = frozenset(
@@ -362,12 +368,12 @@ class _Rewriting:
         self._shared = {name: self._fresh(f"{name}_rows") for name in plan.shared}
         changes: dict[cst.CSTNode, cst.CSTNode] = {}
         for size in plan.shapes:
-            changes[size] = cst.parse_expression(str(rows))
+            changes[size] = parsed_expression(str(rows))
         for statement in loop.walk():
             if statement.kind is Kind.ALLOCATE and statement.binds & (plan.products.moving | plan.products.sums):
                 changes |= plan.products.allocation(statement, rows)
         for operand in plan.operands:
-            changes[operand.node] = cst.parse_expression(self._text(operand, iterations, rows))
+            changes[operand.node] = parsed_expression(self._text(operand, iterations, rows))
         assert isinstance(loop.node, cst.For) and isinstance(loop.node.body, cst.IndentedBlock)
         body = replace_nodes(_with_others(loop.node.body, self._others(iterations, rows)), changes)
         for row in plan.shared.values():
@@ -386,7 +392,7 @@ class _Rewriting:
         found: dict[cst.BaseStatement, list[cst.BaseStatement]] = {each.node: [] for each in plan.gone}
         why = "every iteration must store to a part of its own"
         for statement, conditions in plan.needed.items():
-            asserted = [cst.parse_statement(f'assert {each}, "{why}"') for each in conditions]
+            asserted = [parsed_statement(f'assert {each}, "{why}"') for each in conditions]
             found[statement.node] = [*asserted, statement.node]
         for product in products.found:
             access = plan.reader.access(product.dst, product.at)
@@ -448,12 +454,12 @@ class _Rewriting:
             body = body.with_changes(body=[*first, *body.body])
         else:
             left = f"{count} - {at_once} * {self._group}"
-            taken = cst.parse_statement(f"{self._taken} = min({at_once}, {left})")
+            taken = parsed_statement(f"{self._taken} = min({at_once}, {left})")
             body = body.with_changes(body=[taken, *first, *body.body])
             groups = f"({count} + {int(at_once) - 1}) // {at_once}"
-        ranged = replace_nodes(loop.node.iter, {loop.count: cst.parse_expression(groups)})
+        ranged = replace_nodes(loop.node.iter, {loop.count: parsed_expression(groups)})
         grouped = loop.node.with_changes(target=cst.Name(self._group), iter=ranged, body=body, leading_lines=())
-        made: list[cst.CSTNode] = [*map(cst.parse_statement, lines), grouped]
+        made: list[cst.CSTNode] = [*map(parsed_statement, lines), grouped]
         made[0] = made[0].with_changes(leading_lines=loop.node.leading_lines)
         parent = loop.block.node
         at = list(parent.body).index(loop.node)
@@ -481,4 +487,4 @@ def _with_others(
             if isinstance(each, cst.For) and isinstance(each.body, cst.IndentedBlock):
                 each = each.with_changes(body=_with_others(each.body, others))
             body.append(each)
-    return block.with_changes(body=body or [cst.parse_statement("pass")])
+    return block.with_changes(body=body or [parsed_statement("pass")])

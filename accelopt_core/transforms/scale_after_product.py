@@ -26,7 +26,7 @@ from accelopt_core.transforms.one_instruction import InstructionTransform, writt
 from accelopt_core.transforms.operand_access import AccessReader, Dim, arguments_of
 from accelopt_core.transforms.plain_names import made_beside, made_once
 from accelopt_core.transforms.private_tile import is_float32, without
-from accelopt_core.transforms.syntax import content_names, name_nodes
+from accelopt_core.transforms.syntax import content_names, name_nodes, parsed_expression
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ScaleAfterProduct(InstructionTransform[_Scaling]):
         assert call is not None and isinstance(call.func, cst.Attribute)
         text = code.module.code_for_node
         engine = f", engine={text(copied['engine'])}" if "engine" in copied else ""
-        scaled = cst.parse_expression(
+        scaled = parsed_expression(
             f"{text(call.func.value)}.tensor_scalar(dst={text(copied['dst'])}, data={text(copied['src'])}, "
             f"op0={text(given['op0'])}, operand0={text(given['operand0'])}{engine})"
         )

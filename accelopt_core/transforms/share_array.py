@@ -34,7 +34,7 @@ from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_fa
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, arguments_of, base_name
 from accelopt_core.transforms.plain_names import made_once
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import name_nodes, parsed_expression, parsed_statement, replace_nodes
 
 ROWS = 128
 """Of the array, and partitions of SBUF."""
@@ -325,7 +325,7 @@ def _rewritten(code: KernelCode, sharing: _Sharing, parts: int) -> cst.Module:
     for tile in sharing.tiles:
         if not tile.is_made_inside:
             bound = bounds.get(tile)
-            check = [cst.parse_statement(bound)] if bound is not None else []
+            check = [parsed_statement(bound)] if bound is not None else []
             instead[tile.made.node] = [*check, _allocation(code, tile, parts)]
             for statement in tile.operands:
                 if sharing.loop not in statement.block.loops():
@@ -361,13 +361,13 @@ def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
     variable = loop.variable
     if sharing.order is _Order.STRETCHES:
         firsts = [variable if not part else f"({variable} + {_times(part, count)})" for part in range(parts)]
-        copies = [_copy(code, sharing, part, parts, cst.parse_expression(first)) for part, first in enumerate(firsts)]
+        copies = [_copy(code, sharing, part, parts, parsed_expression(first)) for part, first in enumerate(firsts)]
     else:
         variable = code.fresh_name(f"{loop.variable}_{'pair' if parts == 2 else 'group'}")
         copies = []
         for part in range(parts):
             name = code.fresh_name(f"{loop.variable}_{part}") if part else loop.variable
-            here = cst.parse_statement(f"{name} = {parts} * {variable}" + (f" + {part}" if part else ""))
+            here = parsed_statement(f"{name} = {parts} * {variable}" + (f" + {part}" if part else ""))
             copies.append([here, *_copy(code, sharing, part, parts, cst.Name(name))])
     if sharing.order is _Order.ONE_BY_ONE:
         body = [node for copy in copies for node in copy if node is not None]
@@ -375,11 +375,11 @@ def _loop(code: KernelCode, sharing: _Sharing, parts: int) -> list[cst.CSTNode]:
         body = [node for together in zip(*copies) for node in together if node is not None]
     node = loop.node.with_changes(
         target=cst.Name(variable),
-        iter=replace_nodes(loop.node.iter, {loop.count: cst.parse_expression(count)}),
+        iter=replace_nodes(loop.node.iter, {loop.count: parsed_expression(count)}),
         body=loop.node.body.with_changes(body=body),
         leading_lines=(),
     )
-    before, *others = (*(cst.parse_statement(line) for line in lines), node)
+    before, *others = (*(parsed_statement(line) for line in lines), node)
     return [before.with_changes(leading_lines=loop.node.leading_lines), *others]
 
 
@@ -422,7 +422,7 @@ def _bounds(sharing: _Sharing, parts: int) -> dict[_Tile, str]:
 def _allocation(code: KernelCode, tile: _Tile, parts: int) -> cst.CSTNode:
     shape = code.argument(tile.made, "shape", 0)
     assert isinstance(shape, (cst.Tuple, cst.List))
-    partitions = cst.parse_expression(str(number(_first(parts - 1, parts)) + tile.rows))
+    partitions = parsed_expression(str(number(_first(parts - 1, parts)) + tile.rows))
     return replace_nodes(tile.made.node, {shape.elements[0].value: partitions})
 
 
@@ -437,7 +437,7 @@ def _copies(code: KernelCode, sharing: _Sharing, filling: Statement, parts: int)
     dst = arguments_of(filling)["dst"]
     (operand,) = (each for each in sharing.operands(filling) if each.node is dst)
     texts = [_text_on_part(operand.access, part, ROWS // parts) for part in range(parts)]
-    return [cst.parse_statement(f"{isa}.tensor_copy(dst={text}, src={texts[0]})") for text in texts[1:]]
+    return [parsed_statement(f"{isa}.tensor_copy(dst={text}, src={texts[0]})") for text in texts[1:]]
 
 
 def _text_on_part(access: Access, part: int, rows: int) -> str:
@@ -452,13 +452,13 @@ def _on_part(sharing: _Sharing, statement: Statement, part: int, rows: int) -> c
     texts: dict[cst.CSTNode, cst.CSTNode] = {}
     for inner in statement.walk():
         for operand in sharing.operands(inner):
-            texts[operand.node] = cst.parse_expression(_text_on_part(operand.access, part, rows))
+            texts[operand.node] = parsed_expression(_text_on_part(operand.access, part, rows))
         if inner in sharing.products:
             assert inner.call is not None
             where = [f"tile_position=({part * rows}, 0)", f"tile_size=({rows}, {ROWS})"]
             args = [*inner.call.args]
             args[-1] = args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-            added_args = cst.ensure_type(cst.parse_expression(f"f({', '.join(where)})"), cst.Call).args
+            added_args = cst.ensure_type(parsed_expression(f"f({', '.join(where)})"), cst.Call).args
             call = inner.call.with_changes(args=[*args, *added_args])
             texts[inner.call] = replace_nodes(call, dict(texts))
     return replace_nodes(statement.node, texts)

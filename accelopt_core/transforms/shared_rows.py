@@ -17,7 +17,7 @@ from accelopt_core.transforms.base import IllegalSite
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.operand_access import HBM, ONE, Access, AccessReader, Iterations, arguments_of
 from accelopt_core.transforms.plain_names import check_fixed, named_language
-from accelopt_core.transforms.syntax import content_names
+from accelopt_core.transforms.syntax import content_names, parsed_statement
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SharedRow:
             f"{name} = {nl}.ndarray(({shape}), dtype={self.name}.dtype, buffer={nl}.sbuf)",
             f"{isa}.dma_copy(dst={name}, src={row})",
         )
-        return [cst.parse_statement(line) for line in lines]
+        return [parsed_statement(line) for line in lines]
 
 
 def squeezed(access: Access) -> Access:

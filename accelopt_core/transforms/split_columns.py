@@ -25,7 +25,7 @@ from accelopt_core.transforms.loop_sites import as_factor
 from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, arguments_of
 from accelopt_core.transforms.part_by_part import PartByPart
-from accelopt_core.transforms.syntax import content_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, parsed_expression, parsed_statement, replace_nodes
 
 COLUMNWISE = {name: roles for name, roles in MERGEABLE.items() if name != "tensor_reduce"}
 PARTS = (2, 4, 8)
@@ -228,7 +228,7 @@ def _rewritten(code: KernelCode, run: _Run, parts: int, own: dict[str, Statement
         else:
             sizes, last = access.sizes, Dim(access.dims[-1].start + at, wide)
         text = replace(access, sizes=sizes, dims=(*access.dims[:-1], last)).text
-        texts[operand.node] = cst.parse_expression(text)
+        texts[operand.node] = parsed_expression(text)
     for allocation in own.values():
         shape = code.argument(allocation, "shape", 0)
         assert isinstance(shape, (cst.Tuple, cst.List))
@@ -238,7 +238,7 @@ def _rewritten(code: KernelCode, run: _Run, parts: int, own: dict[str, Statement
     body = [replace_nodes(statement.node, texts) for statement in (*earlier, *inside)]
     body[0] = _without_blank_lines(body[0])
     first = run.statements[0]
-    loop = cst.parse_statement(f"for {part} in range({parts}):\n    pass\n")
+    loop = parsed_statement(f"for {part} in range({parts}):\n    pass\n")
     assert isinstance(loop, cst.For) and isinstance(loop.body, cst.IndentedBlock)
     before = [s.node for s in run.moved_before if s not in own.values()]
     around = [*before, *_stated(run, parts, width), loop.with_changes(body=loop.body.with_changes(body=body))]
@@ -268,4 +268,4 @@ def _stated(run: _Run, parts: int, width: str) -> Sequence[cst.BaseStatement]:
     if run.columns.value is None:
         lines.append(f'assert {columns} % {parts} == 0, "{parts} parts of the columns must come out even"')
     lines.append(f"{width} = {columns} // {parts}")
-    return [cst.parse_statement(line) for line in lines]
+    return [parsed_statement(line) for line in lines]

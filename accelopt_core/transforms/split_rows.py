@@ -29,7 +29,7 @@ from accelopt_core.transforms.merged_loop import MERGEABLE
 from accelopt_core.transforms.operand_access import ONE, arguments_of
 from accelopt_core.transforms.part_by_part import PartByPart
 from accelopt_core.transforms.row_operands import RowReader, Rows
-from accelopt_core.transforms.syntax import content_names, replace_nodes
+from accelopt_core.transforms.syntax import content_names, parsed_expression, parsed_statement, replace_nodes
 
 PARTS = (2, 3, 4, 8)
 APART = "apart"
@@ -377,14 +377,14 @@ class _Rewriting:
         texts: dict[cst.CSTNode, cst.CSTNode] = {}
         for operand in group.operands:
             count = str(operand.rows.count)
-            texts[operand.node] = cst.parse_expression(operand.rows.taken(at * widths[count], lengths[count]))
-        body: list[cst.CSTNode] = [cst.parse_statement(line) for line in inner]
+            texts[operand.node] = parsed_expression(operand.rows.taken(at * widths[count], lengths[count]))
+        body: list[cst.CSTNode] = [parsed_statement(line) for line in inner]
         for unit in group.units:
             node = replace_nodes(unit.statement.node, texts)
             body.append(_with_comments(node, group is self._first and unit is group.units[0]))
-        loop = cst.parse_statement(f"for {part} in range({times}):\n    pass\n")
+        loop = parsed_statement(f"for {part} in range({times}):\n    pass\n")
         assert isinstance(loop, cst.For) and isinstance(loop.body, cst.IndentedBlock)
-        made: list[cst.CSTNode] = [cst.parse_statement(line) for line in lines]
+        made: list[cst.CSTNode] = [parsed_statement(line) for line in lines]
         return [*made, loop.with_changes(body=loop.body.with_changes(body=body))]
 
     def _widths(self, group: _Group, lines: list[str]) -> tuple[dict[str, Polynomial], Polynomial | None]:

@@ -23,7 +23,7 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, re
 from accelopt_core.transforms.one_instruction import counted
 from accelopt_core.transforms.plain_names import named_language
 from accelopt_core.transforms.strided_parts import PartReader, Stretch, ends_of, is_on_chip, may_lie_apart, tile_of
-from accelopt_core.transforms.syntax import loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import loaded_names, parsed_expression, parsed_statement, replace_nodes
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _plan(code: KernelCode, store: Statement) -> _Staging:
             raise IllegalSite(f"{where} does not run in every iteration over {loop.variable} (line {each.line})")
     _check_alone(code, store, loop, part.base)
     changing = loop.binds
-    names = loaded_names(cst.parse_expression(stretch.text))
+    names = loaded_names(parsed_expression(stretch.text))
     inner = tuple(each for each in inside if each.variable in names)
     indices = Indices(code)
     for each in inner:
@@ -119,7 +119,7 @@ def _plan(code: KernelCode, store: Statement) -> _Staging:
         count = indices.polynomial(each.count, each)
         if indices.names(count) & changing:
             raise IllegalSite(f"the length of the loop over {each.variable} changes in the loop over {loop.variable}")
-    sizes = frozenset[str]().union(*(loaded_names(cst.parse_expression(str(size))) for size in stretch.shape))
+    sizes = frozenset[str]().union(*(loaded_names(parsed_expression(str(size))) for size in stretch.shape))
     if (names - {each.variable for each in inner}) & changing or sizes & changing:
         raise IllegalSite(f"{where}: where it stores changes in the loop over {loop.variable} in another way")
     made = code.bindings(part.base)[0]
@@ -143,20 +143,18 @@ def _rewritten(code: KernelCode, store: Statement, plan: _Staging) -> cst.Module
     rows, *rest = plan.stretch.shape
     counts = [indices.polynomial(each.count, each) for each in plan.inner if each.count is not None]
     sizes = ", ".join(map(str, (rows, *counts, *rest)))
-    made = cst.parse_statement(
+    made = parsed_statement(
         f"{staged} = {plan.nl}.ndarray(({sizes}), dtype={plan.buffer}.dtype, buffer={plan.nl}.sbuf)"
     )
     first, *others = plan.stretch.pick
     variables = [each.variable for each in plan.inner]
     picked = ", ".join((first, *variables, *others))
-    copied = cst.parse_statement(f"{plan.isa}.tensor_copy(dst={staged}[{picked}], src={text(src)})")
+    copied = parsed_statement(f"{plan.isa}.tensor_copy(dst={staged}[{picked}], src={text(src)})")
     whole = ", ".join((f"0 : {rows}", *variables, *(f"0 : {size}" for size in rest)))
-    stored: cst.BaseStatement = cst.parse_statement(
-        f"{plan.isa}.dma_copy(dst={plan.stretch.text}, src={staged}[{whole}])"
-    )
+    stored: cst.BaseStatement = parsed_statement(f"{plan.isa}.dma_copy(dst={plan.stretch.text}, src={staged}[{whole}])")
     for each, count in reversed(list(zip(plan.inner, counts))):
         assert isinstance(each.node, cst.For) and isinstance(each.node.iter, cst.Call)
-        stored = cst.parse_statement(
+        stored = parsed_statement(
             f"for {each.variable} in {text(each.node.iter.func)}({count}):\n    pass\n"
         ).with_changes(body=cst.IndentedBlock([stored]))
     leading = getattr(store.node, "leading_lines", ())

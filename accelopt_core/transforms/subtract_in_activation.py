@@ -22,7 +22,13 @@ from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, counted
 from accelopt_core.transforms.operand_access import AccessReader, arguments_of, base_name
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, is_float32
-from accelopt_core.transforms.syntax import content_names, loaded_names, replace_nodes
+from accelopt_core.transforms.syntax import (
+    content_names,
+    loaded_names,
+    parsed_expression,
+    parsed_statement,
+    replace_nodes,
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,8 @@ class SubtractInActivation(InstructionTransform[_Difference]):
         ]
         scale = f", scale={found.scale}" if found.scale else ""
         given = f"{', '.join(kept)}, data={code.module.code_for_node(found.data)}, bias={negative}{scale}"
-        activation = replace_nodes(reader.node, {reader.call: cst.parse_expression(f"{isa}.activation({given})")})
-        lines: list[cst.CSTNode] = [cst.parse_statement(line) for line in made]
+        activation = replace_nodes(reader.node, {reader.call: parsed_expression(f"{isa}.activation({given})")})
+        lines: list[cst.CSTNode] = [parsed_statement(line) for line in made]
         lines[0] = lines[0].with_changes(leading_lines=getattr(instruction.node, "leading_lines", ()))
         return _with(code, found.tile, {instruction.node: lines, reader.node: [activation]})
 

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, lru_cache
+from operator import attrgetter
+from types import MemberDescriptorType
 from typing import Any, TypeGuard, TypeVar
 
 import libcst as cst
@@ -17,6 +19,7 @@ import libcst as cst
 from accelopt_core.transforms.isa_effects import STATIC_ATTRIBUTES
 
 Node = TypeVar("Node", bound=cst.CSTNode)
+_Place = Callable[[cst.CSTNode, Any], None]
 
 _SOURCE_ORDER: Mapping[type[cst.CSTNode], tuple[str, ...]] = {
     cst.Arg: ("keyword", "value"),
@@ -40,10 +43,12 @@ _HOLDS_SPACE = ("whitespace", "leading_lines", "lines_after_decorators", "header
 
 
 @cache
-def _fields_in_order(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+def _values_in_order(kind: type[cst.CSTNode]) -> Callable[[cst.CSTNode], tuple[Any, ...]]:
+    """What gives the fields of a node that may hold another one, in the order of the source."""
     first = _SOURCE_ORDER.get(kind, ())
     in_order = (*first, *(name for name in fields_of(kind) if name not in first))
-    return tuple(name for name in in_order if not name.startswith(_HOLDS_SPACE))
+    names = [name for name in in_order if not name.startswith(_HOLDS_SPACE)]
+    return attrgetter(*names, "__class__", "__class__")  # of one name it would be no tuple; a class is no node
 
 
 class _KindsOfNodes(dict[type, bool]):
@@ -65,8 +70,7 @@ def _is_node(value: object) -> TypeGuard[cst.CSTNode]:
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """In the order of the source, without white space and comments."""
     found: list[cst.CSTNode] = []
-    for name in _fields_in_order(type(node)):
-        value: Any = getattr(node, name)
+    for value in _values_in_order(type(node))(node):
         kind = type(value)
         if kind is tuple or kind is list:
             found += [each for each in value if _KINDS_OF_NODES[type(each)]]
@@ -100,42 +104,102 @@ def replace_nodes(
 
     Without `parents` a copy throughout; with those of the tree, what holds nothing that changes is the same as before.
     """
-    around: set[cst.CSTNode] | None = set() if parents is not None else None
+    others = {id(node): changed for node, changed in changes.items()}
+    around: set[int] | None = set() if parents is not None else None
     if parents is not None and around is not None:
         for changed in changes:
-            while changed is not root and changed not in around:
-                around.add(changed)
+            while changed is not root and id(changed) not in around:
+                around.add(id(changed))
                 changed = parents[changed]
 
-    def copied(value: object) -> object:
-        if isinstance(value, (tuple, list)):
-            return type(value)([copied(each) for each in value])
-        return of(value) if _is_node(value) else value
+    def several(values: tuple[object, ...] | list[object]) -> tuple[list[object], bool]:
+        """Those of a sequence, and whether one of them is another node now."""
+        made: list[object] = []
+        changed = False
+        for value in values:
+            if _is_node(value):
+                other = others.get(id(value))
+                if other is None:
+                    made.append(of(value))
+                else:
+                    made.append(other)
+                    changed = True
+            elif isinstance(value, (tuple, list)):
+                inner, within = several(value)
+                made.append(type(value)(inner))
+                changed = changed or within
+            else:
+                made.append(value)
+        return made, changed
 
     def of(node: cst.CSTNode) -> cst.CSTNode:
-        if node in changes:
-            return changes[node]
-        if around is not None and node is not root and node not in around:
+        if around is not None and node is not root and id(node) not in around:
             return node
         kind = type(node)
         made = object.__new__(kind)
         changed = False
-        for name in fields_of(kind):
-            before: object = getattr(node, name)
-            after = copied(before)
-            changed = changed or _holds_another(before, changes)
-            object.__setattr__(made, name, after)
+        values, places = _values_of(kind)
+        for value, place in zip(values(node), places):
+            inner = type(value)
+            if _KINDS_OF_NODES[inner]:
+                other = others.get(id(value))
+                if other is None:
+                    value = of(value)
+                else:
+                    value, changed = other, True
+            elif inner is tuple or inner is list:
+                if value:
+                    new, within = several(value)
+                    value = tuple(new) if inner is tuple else new
+                    changed = changed or within
+                elif inner is list:
+                    value = []
+            place(made, value)
         if changed:
             made.__post_init__()
         return made
 
-    return of(root)
+    return changes[root] if root in changes else of(root)
 
 
-def _holds_another(value: object, changes: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds_another(each, changes) for each in value)
-    return _is_node(value) and value in changes
+@cache
+def _values_of(kind: type[cst.CSTNode]) -> tuple[Callable[[cst.CSTNode], tuple[Any, ...]], tuple[_Place, ...]]:
+    """What gives all of a node's fields, and what sets each of them in another one, in the same order."""
+    names = fields_of(kind)
+    given = attrgetter(*names, "__class__", "__class__")  # of one name it would be no tuple
+    return given, tuple(_place(kind, name) for name in names)
+
+
+def _place(kind: type[cst.CSTNode], name: str) -> _Place:
+    """Sets a field of a node that is frozen already."""
+    slot = getattr(kind, name, None)
+    if isinstance(slot, MemberDescriptorType):
+        return slot.__set__
+    return lambda node, value: object.__setattr__(node, name, value)
+
+
+@lru_cache(1 << 12)
+def _expression(text: str) -> cst.BaseExpression:
+    return cst.parse_expression(text)
+
+
+@lru_cache(1 << 12)
+def _statement(text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+    return cst.parse_statement(text)
+
+
+def parsed_expression(text: str) -> cst.BaseExpression:
+    """New nodes; of a text that was read before a copy, which takes a fifth of that."""
+    made = replace_nodes(_expression(text), {})
+    assert isinstance(made, cst.BaseExpression)
+    return made
+
+
+def parsed_statement(text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+    """As `parsed_expression`."""
+    made = replace_nodes(_statement(text), {})
+    assert isinstance(made, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+    return made
 
 
 def is_import(statement: cst.BaseStatement | cst.BaseSmallStatement) -> bool:

@@ -18,6 +18,7 @@ from accelopt_core.transforms.base import IllegalSite, NotOfItsKind, Site
 from accelopt_core.transforms.kernel_code import KernelCode, Statement
 from accelopt_core.transforms.one_instruction import InstructionTransform, written_by
 from accelopt_core.transforms.private_tile import PrivateTile, check_unchanged, private_tile, without
+from accelopt_core.transforms.syntax import parsed_expression
 
 _Turned = tuple[PrivateTile, PrivateTile, cst.Call]
 """The loaded tile, the turned one in PSUM, and the transfer instead."""
@@ -89,7 +90,7 @@ def _plan(code: KernelCode, load: Statement) -> _Turned:
     if not isinstance(load.call.func, cst.Attribute):
         raise IllegalSite(f"line {load.line}: the name of nki.isa is not at hand")
     text = code.module.code_for_node
-    call = cst.parse_expression(f"{text(load.call.func.value)}.dma_transpose(dst={text(dst)}, src={text(source)})")
+    call = parsed_expression(f"{text(load.call.func.value)}.dma_transpose(dst={text(dst)}, src={text(source)})")
     assert isinstance(call, cst.Call)
     return loaded, turned, call
 

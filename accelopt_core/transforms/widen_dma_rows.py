@@ -33,7 +33,7 @@ from accelopt_core.transforms.loop_independence import changing_names, read_by
 from accelopt_core.transforms.loop_sites import as_factor, lines_of, loop_and_factor, several_at_a_time
 from accelopt_core.transforms.operand_access import AccessReader
 from accelopt_core.transforms.plain_names import begins_anew, made_once
-from accelopt_core.transforms.syntax import loaded_names, name_nodes, replace_nodes
+from accelopt_core.transforms.syntax import loaded_names, name_nodes, parsed_expression, parsed_statement, replace_nodes
 
 FACTORS = (2, 4)
 _HBM = {"hbm", "shared_hbm", "private_hbm"}
@@ -289,7 +289,7 @@ def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...]
         columns = as_factor(transfer.columns)
         part = f"{wide}[0:{transfer.partitions}, {inner} * {columns} : ({inner} + 1) * {columns}]"
         for use in transfer.uses:
-            changes[use] = cst.parse_expression(part)
+            changes[use] = parsed_expression(part)
         before.append(_widened_allocation(code, transfer, wide, factor))
         moved = _widened_transfer(code, loop, transfer, (wide, outer, factor))
         (before if transfer.is_load else after).append(moved)
@@ -300,7 +300,7 @@ def _rewrite(code: KernelCode, loop: Statement, transfers: tuple[_Transfer, ...]
         else replace_nodes(child, changes)
         for at, child in enumerate(node for node in loop.body.node.body if node not in gone)
     ]
-    here = cst.parse_statement(f"{loop.variable} = {factor} * {outer} + {inner}")
+    here = parsed_statement(f"{loop.variable} = {factor} * {outer} + {inner}")
     repeated = replace_nodes(loop.node.iter, {loop.count: cst.Integer(str(factor))})
     assert isinstance(repeated, cst.Call)
     narrow = cst.For(
@@ -317,7 +317,7 @@ def _widened_allocation(code: KernelCode, transfer: _Transfer, wide: str, factor
     assert isinstance(shape, cst.Tuple) and isinstance(node, cst.SimpleStatementLine)
     small = node.body[0]
     assert isinstance(small, cst.Assign)
-    columns = cst.parse_expression(f"{factor} * {as_factor(transfer.columns)}")
+    columns = parsed_expression(f"{factor} * {as_factor(transfer.columns)}")
     result = replace_nodes(node, {shape.elements[1].value: columns, small.targets[0].target: cst.Name(wide)})
     assert isinstance(result, cst.SimpleStatementLine)
     return result.with_changes(leading_lines=_comments(node))
@@ -330,12 +330,12 @@ def _widened_transfer(
     first = replace_nodes(
         transfer.lower,
         {
-            node: cst.parse_expression(f"({factor} * {outer})")
+            node: parsed_expression(f"({factor} * {outer})")
             for node in name_nodes(transfer.lower)
             if node.value == loop.variable
         },
     )
-    last = cst.parse_expression(f"{code.module.code_for_node(first)} + {factor} * {as_factor(transfer.columns)}")
+    last = parsed_expression(f"{code.module.code_for_node(first)} + {factor} * {as_factor(transfer.columns)}")
     changes: dict[cst.CSTNode, cst.CSTNode] = {transfer.lower: first, transfer.upper: last}
     for node in name_nodes(transfer.statement.node):
         if node.value == transfer.tile:

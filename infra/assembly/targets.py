@@ -59,7 +59,9 @@ def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
         language, machine = language_of(settings), machine_of(settings)
         calibration = calibrations_of(settings).for_simulator(machine) if language == DEFAULT_LANGUAGE else None
         here = supported(language).here
-        return LocalTarget(here, machine, calibration, language=language, one_kernel=one_kernel)
+        return LocalTarget(
+            here, machine, calibration, language=language, one_kernel=one_kernel, processes=wanted.processes
+        )
     return TargetPool([host_target(settings, host) for host in wanted.host])
 
 
@@ -157,10 +159,8 @@ def predictor_of(settings: config.Settings, task: Task, info: TargetInfo, target
     """target: kernels are priced on its engine, where it has one; else on this machine."""
     engine = target.engine if isinstance(target, EngineTarget) else None
     on_cluster = address_of(settings.target.engine) is not None
-    return Predictor(
-        task, info.machine, settings.target.compile_timeout_s, MOST_PRICED_ON_A_CLUSTER if on_cluster else WORKERS,
-        info.calibration, engine,
-    )  # fmt: skip
+    workers = MOST_PRICED_ON_A_CLUSTER if on_cluster else min(WORKERS, settings.target.processes or WORKERS)
+    return Predictor(task, info.machine, settings.target.compile_timeout_s, workers, info.calibration, engine)
 
 
 def residuals_of(memory: Path, info: TargetInfo) -> ResidualFile:

@@ -20,11 +20,15 @@ from pathlib import Path
 import config
 from accelopt_core.judging.orphans import end_with_parent
 from infra.assembly.following import ending_signals
+from infra.assembly.proposing import provider_of
 from infra.engines.processes import last_line
 from infra.judging.shipment import TREE
+from infra.llm.contenders import CATALOGUE
 
 LOOPS_PER_CPU = 2
 """A loop waits for evaluations more than half of its time."""
+MEMORY_EACH = 8 << 30
+"""Bytes. In the last check of NKIBench's bmm_softmax one process holds 6.6 GB, and nothing shipped needs more."""
 _OF_THE_SUITE = ("run.suite", "run.tasks_at_once", "run.task", "run.run_id", "run.resume", "run.view", "run.rounds")
 _LOOK_S = 0.1
 
@@ -39,10 +43,26 @@ class Ended:
 
 
 def at_once_of(settings: config.Settings) -> int:
-    """How many of a suite's tasks run side by side."""
+    """How many of a suite's tasks run side by side. On the simulator here with the catalogue, one for each CPU: nothing
+    else is waited for. A model may be a person's mailbox, or a server with a limit; a device times one kernel."""
     if settings.run.tasks_at_once is not None:
         return settings.run.tasks_at_once
-    return 1 if settings.target.engine == "local" else LOOPS_PER_CPU * (os.cpu_count() or 1)
+    if settings.target.engine != "local":
+        return LOOPS_PER_CPU * (os.cpu_count() or 1)
+    alone = settings.target.host or provider_of(settings) != CATALOGUE
+    return 1 if alone else max(1, min(os.cpu_count() or 1, _memory_bytes() // MEMORY_EACH))
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not told by this system
+        return MEMORY_EACH
+
+
+def share_of(settings: config.Settings, at_once: int) -> int:
+    """Processes that each of so many runs keeps busy, where the user does not say."""
+    return settings.target.processes or max(1, (os.cpu_count() or 1) // at_once)
 
 
 def runs_side_by_side(given: Sequence[tuple[str, config.Invocation]], at_once: int) -> Iterator[Ended]:

@@ -36,6 +36,9 @@ from infra.engines import at_node
 from infra.engines.at_node import GRACE_S, is_last, work
 
 _CONNECT_S = 10.0
+SPREAD = "SPREAD"
+"""Ray's default asks for one place more while something waits, and takes that back as soon as nothing does: of messages
+shorter than a place takes to come, two wait behind each other on one node for good while another stands idle."""
 _LOOK_S = 2.0
 """Between two looks at how many CPUs there are."""
 
@@ -92,7 +95,8 @@ class Driver:
             if request.get("cores"):
                 last = await self._on_cores(request)
             else:
-                task = self._task.options(num_cpus=1, max_retries=0, num_returns="streaming", **_affinity(request))
+                placed = _affinity(request) or {"scheduling_strategy": SPREAD}
+                task = self._task.options(num_cpus=1, max_retries=0, num_returns="streaming", **placed)
                 last = await self._see_through(request, task.remote)
         except (ObjectStoreFullError, OutOfDiskError) as error:
             last = {"lost": f"the object store is full: {_line(error)}", "full": True}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from pathlib import Path
 
 from infra.isolation.linux import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, call, libc
 
@@ -32,8 +31,18 @@ def children() -> list[int]:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError, ValueError, IndexError):
-                    # the name in brackets may hold anything: read from behind the last bracket
-                    fields = Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    if int(fields[1]) == me:
+                    if _parent(f"/proc/{name}/stat") == me:
                         found.append(int(name))
     return found
+
+
+def _parent(stat: str) -> int:
+    """Of the process whose `stat` that is. Asked of every process of the machine, around every candidate: what Python's
+    own files take for it is a quarter of what pricing a small kernel takes. Raises OSError, ValueError, IndexError."""
+    file = os.open(stat, os.O_RDONLY)
+    try:
+        said = os.read(file, 1 << 12)
+    finally:
+        os.close(file)
+    # the name in brackets may hold anything: read from behind the last bracket
+    return int(said.rpartition(b")")[2].split(None, 2)[1])

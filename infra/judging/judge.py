@@ -89,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
             machine=job.machine,
             calibration=job.calibration,
             memory_bytes=job.request.limits.memory_bytes,
+            processes=job.processes,
             told=lambda line: progress(Step.VERIFY, line),
         )
         try:

@@ -18,6 +18,7 @@ def open_toolchain(
     machine: str,
     calibration: Calibration | None = None,
     memory_bytes: int = CANDIDATE_BYTES,
+    processes: int | None = None,
     told: Callable[[str], object] = lambda line: None,
 ) -> Toolchain:
     """As `infra.languages.supported.OpenToolchain`. `language`: its key. Raises ToolchainMissing."""
@@ -25,7 +26,9 @@ def open_toolchain(
         found = supported(language)
     except UnknownLanguage as error:
         raise ToolchainMissing(str(error)) from None
-    return found.open_toolchain(name, machine=machine, calibration=calibration, memory_bytes=memory_bytes, told=told)
+    return found.open_toolchain(
+        name, machine=machine, calibration=calibration, memory_bytes=memory_bytes, processes=processes, told=told
+    )
 
 
 def account_of(toolchain: Toolchain, calibration: Calibration | None = None) -> TargetInfo:

@@ -50,7 +50,7 @@ from accelopt_core.toolchain import Calibration
 from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
 
-WIRE_VERSION = 8
+WIRE_VERSION = 10
 
 LONGEST_DETAIL = 500
 """Characters of one line of progress, or of complaint: a candidate may have a word in it."""
@@ -70,6 +70,8 @@ class Job:
     """A session's own, in hexadecimal; references that were not cached under it are not believed."""
     calibration: Calibration | None = None
     """What the machine's model is replaced by, where its user has measured it."""
+    processes: int | None = None
+    """That the simulator keeps busy at most; None: one for each CPU."""
 
 
 def encode_compilers_own(own: CompilersOwn) -> str:
@@ -113,7 +115,7 @@ def decode_job(text: str) -> Job:
         by_tool=data["by_tool"],
     )
     measured = supported(request.task.language).calibration_of(job["calibration"])
-    return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured)
+    return Job(request, job["nonce"], job["toolchain"], job["machine"], job["cache_key"], measured, job["processes"])
 
 
 def _task(data: dict[str, Any]) -> Task:

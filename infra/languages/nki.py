@@ -10,7 +10,7 @@ from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import Calibration, Toolchain, ToolchainMissing
 from infra.languages.supported import HostNeeds, Supported
-from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
+from infra.simulator.toolchain import MOST_RUNS, SimulatorToolchain, traced_on_simulator
 
 
 def _open(
@@ -19,11 +19,14 @@ def _open(
     machine: str,
     calibration: Calibration | None,
     memory_bytes: int,
+    processes: int | None,
     told: Callable[[str], object],
 ) -> Toolchain:
     """A real compiler takes the memory that it takes."""
     if name == "simulator":
-        return SimulatorToolchain(machine, calibration=calibration, memory_bytes=memory_bytes)
+        return SimulatorToolchain(
+            machine, calibration=calibration, memory_bytes=memory_bytes, parallel_runs=processes or MOST_RUNS
+        )
     if name == "auto":
         from infra.neuron.toolchain import open_neuron_toolchain  # only here: the simulator's judge starts faster
 

@@ -20,6 +20,7 @@ class OpenToolchain(Protocol):
         machine: str,
         calibration: Calibration | None,
         memory_bytes: int,
+        processes: int | None,
         told: Callable[[str], object],
     ) -> Toolchain:
         """`simulator`: what stands in for a device here; `auto`: the device of this machine. Raises ToolchainMissing.
@@ -27,6 +28,7 @@ class OpenToolchain(Protocol):
         `machine`: which is stood in for; a device says itself what it is.
         `calibration`: of that machine, or of the device: bounds and gaps are then of its constants.
         `memory_bytes`: what a candidate may use of this machine while it is traced.
+        `processes`: that what stands in for a device runs a program in at once, at most; None: one for each CPU.
         `told`: of a device; who is waited for while others use it.
         """
         ...

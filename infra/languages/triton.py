@@ -19,6 +19,7 @@ def _open(
     machine: str,
     calibration: Calibration | None,
     memory_bytes: int,
+    processes: int | None,
     told: Callable[[str], object],
 ) -> Toolchain:
     """`auto`: the GPU, where there is one, and else the CPU; `simulator`: the CPU."""
@@ -45,11 +46,7 @@ SUPPORTED = Supported(
     _no_calibration,
     "auto",
     HostNeeds(
-        pythons=(
-            "python3",
-            "/opt/conda/bin/python",
-            "/opt/pytorch/bin/python",
-        ),  # AWS DLAMI and NGC images keep it there
+        pythons=("python3", "/opt/conda/bin/python", "/opt/pytorch/bin/python"),  # AWS DLAMI and NGC images
         modules=(("triton",), ("cuda",)),
         tools="",
         name="Python with Triton and CUDA's bindings",

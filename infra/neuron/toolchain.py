@@ -128,7 +128,7 @@ class NeuronToolchain:
     language: Language = NKI
     simulated = False
     caveat = ""
-    parallel_runs = 1
+    parallel_runs = 0
 
     def __init__(
         self,

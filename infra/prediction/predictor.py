@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -35,12 +35,16 @@ from infra.scratch_folder import ScratchFolder
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
-AT_ONCE, MOST_AT_ONCE = 8, 32
-"""Kernels handed to a worker together: rewrites of one kernel share a process. The more where a worker will be handed
-`PARTS` times as many: between two messages it waits for whoever asks, a tenth of its time where they go by Ray."""
-PARTS = 4
-ROWS_AT_ONCE = 80_000
-"""Instructions of such kernels together; for more, starting a process is nothing beside tracing them."""
+SHORTEST_S, LONGEST_MESSAGE_S = 0.25, 4.0
+"""What the kernels that a worker is handed together take, by what the last ones took. Rewrites of one kernel share a
+process, and between two messages a worker waits for whoever asks, by Ray for a twentieth of a second; but with a worker
+that is lost they are lost too."""
+ASKED_AT_ONCE = 32
+"""Kernels of a longer list."""
+PART = 0.75
+"""Of its share of what is left, what a worker is handed: all are through at about the same time."""
+ROWS_AT_ONCE = 400_000
+"""Instructions of such kernels together: their programs are in memory at once."""
 LONGEST_S = 120.0
 """A kernel that the simulator needs longer for, at its shapes together, has no price."""
 
@@ -75,6 +79,13 @@ class Predictor:
         """By content hash and number of the shape; empty for what does not compile there."""
         self._rows = 0
         """Of the longest program that was timed; 0 before the first was."""
+        self._each_s = 0.0
+        """What a kernel took, of those that a worker was last handed together; 0 before the first was priced."""
+        self._waiting: deque[_Asked] = deque()
+        self._coming = 0
+        """How many more are about to be asked for."""
+        self._least = 1
+        """Kernels that a worker is handed together, of so few that each worker gets its share at once."""
         self._arguments: list[list[dict[str, object]]] | None = None
         self._workers = count = max(1, min(workers, self._engine.places))
         self._threads = ThreadPoolExecutor(count, "predict")
@@ -83,7 +94,8 @@ class Predictor:
             self._idle.put(None)
         self._started: list[_Worker] = []
         self._closed = False
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
+        """Held by whoever takes from what waits, or counts."""
         self._asked_for = self._through_with = 0
 
     @property
@@ -101,12 +113,12 @@ class Predictor:
 
         Raises TaskFault when the reference fails, and TargetMisconfigured when a worker cannot do its work.
         """
-        found = self._priced(sources, limit_s, MOST_AT_ONCE)
+        found = self._priced(sources, limit_s, alone=False)
         return {source: each.latency_us if each is not None else None for source, each in found.items()}
 
     def predicted(self, sources: Sequence[str]) -> dict[str, Predicted | None]:
         """Each in a process of its own: whoever wrote them, none has a word in the price of another."""
-        return self._priced(sources, math.inf, 1)
+        return self._priced(sources, math.inf, alone=True)
 
     def programs(self, sources: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Compiles at no more shapes than it takes to tell: one, for nearly all that differ."""
@@ -132,18 +144,23 @@ class Predictor:
         with self._at_work() as worker:
             return worker.timeline(source)
 
-    def _priced(self, sources: Sequence[str], limit_s: float, at_once: int) -> dict[str, Predicted | None]:
+    def _priced(self, sources: Sequence[str], limit_s: float, alone: bool) -> dict[str, Predicted | None]:
         self._raw()
-        keys = {source: source_hash(source) for source in dict.fromkeys(sources)}
-        self._ask({key: source for source, key in keys.items() if key not in self._known}, at_once)
+        keys: dict[str, str] = {}
+        left = list(dict.fromkeys(sources))
+        while left:  # hashing takes a tenth of what pricing does: workers have begun meanwhile
+            some, left = left[:ASKED_AT_ONCE], left[ASKED_AT_ONCE:]
+            found = {source: source_hash(source) for source in some}
+            keys.update(found)
+            self._ask({key: source for source, key in found.items() if key not in self._known}, alone, len(left))
         asked = {source: self._known[key] for source, key in keys.items()}
         # A worker that cannot work is worth hearing of at once: the others would say the same.
-        wait({each.together for each in asked.values()}, None if math.isinf(limit_s) else limit_s)
+        wait({each.price for each in asked.values()}, None if math.isinf(limit_s) else limit_s)
         for key in keys.values():
-            if key in self._known and self._known[key].together.cancel():
+            if key in self._known and self._known[key].price.cancel():
                 del self._known[key]
                 self._asked_for -= 1
-        return {source: each.price() for source, each in asked.items() if each.is_there}
+        return {source: each.price.result() for source, each in asked.items() if each.is_there}
 
     def _compile(self, keys: Sequence[str], shape: int, texts: Mapping[str, str]) -> None:
         """`texts`: sources by content hash."""
@@ -156,6 +173,11 @@ class Predictor:
 
     def close(self) -> None:
         self._closed = True
+        with self._lock:
+            for each in self._waiting:
+                each.price.cancel()
+                each.price.set_running_or_notify_cancel()
+            self._waiting.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._started:
             worker.close()
@@ -168,25 +190,68 @@ class Predictor:
             self._arguments = _raw_arguments(self._task)
         return self._arguments
 
-    def _ask(self, sources: Mapping[str, str], at_once: int) -> None:
-        """`sources` by content hash: as many together as fit, and no worker idle."""
-        keys = list(sources)
-        self._asked_for += len(keys)
-        fair = -(-len(keys) // self._workers)
-        wanted = min(at_once, fair, max(AT_ONCE, fair // PARTS))
-        size = max(1, min(wanted, ROWS_AT_ONCE // self._rows)) if self._rows else 1
-        for first in range(0, len(keys), size):
-            some = keys[first : first + size]
-            together = self._threads.submit(self._predict, [sources[key] for key in some])
-            self._known.update({key: _Asked(together, number) for number, key in enumerate(some)})
+    def _ask(self, sources: Mapping[str, str], alone: bool, coming: int) -> None:
+        """`sources` by content hash. `coming`: so many more are about to be asked for."""
+        asked = {key: _Asked(source, alone) for key, source in sources.items()}
+        self._known.update(asked)
+        with self._lock:
+            self._asked_for += len(asked)
+            self._waiting += asked.values()
+            self._coming = coming
+            self._least = -(-(len(self._waiting) + coming) // self._workers)
+        for _ in range(min(len(asked), self._workers)):
+            self._threads.submit(self._work)
 
-    def _predict(self, sources: Sequence[str]) -> list[Predicted | None]:
-        with self._at_work() as worker:
-            prices, rows = worker.price(sources)
-            self._rows = max(self._rows, rows)
-        with self._counting:
-            self._through_with += len(sources)
-        return prices
+    def _work(self) -> None:
+        """Until nothing waits. Where a worker cannot work, all that was asked for hears of it: the next one would say
+        the same."""
+        while some := self._next():
+            try:
+                with self._at_work() as worker:
+                    prices = self._predict(worker, some)
+            except BaseException as error:
+                for each in (*some, *self._given_up()):
+                    each.price.set_exception(error)
+            else:
+                for each, price in zip(some, prices):
+                    each.price.set_result(price)
+
+    def _given_up(self) -> list[_Asked]:
+        """All that waits, and does so no more."""
+        with self._lock:
+            left = [each for each in self._waiting if each.price.set_running_or_notify_cancel()]
+            self._waiting.clear()
+        return left
+
+    def _next(self) -> list[_Asked]:
+        """What a worker is handed together, in the order in which it was asked for; none where nothing waits."""
+        with self._lock:
+            most = self._together(len(self._waiting) + self._coming)
+            some: list[_Asked] = []
+            while self._waiting and len(some) < (1 if some and some[0].alone else most):
+                if some and self._waiting[0].alone:
+                    break
+                each = self._waiting.popleft()
+                if each.price.set_running_or_notify_cancel():
+                    some.append(each)
+            return some
+
+    def _together(self, left: int) -> int:
+        """How many kernels, of so many that wait."""
+        if not self._rows or not self._each_s:
+            return 1
+        share = left / self._workers
+        part = math.ceil(share if self._workers == 1 else PART * share)
+        wanted = max(part, min(self._least, math.ceil(SHORTEST_S / self._each_s)))
+        return max(1, min(wanted, int(LONGEST_MESSAGE_S / self._each_s), ROWS_AT_ONCE // self._rows))
+
+    def _predict(self, worker: _Worker, some: Sequence[_Asked]) -> list[Predicted | None]:
+        priced = worker.price([each.source for each in some])
+        with self._lock:
+            self._rows = max(self._rows, priced.rows)
+            self._each_s = priced.seconds / len(some)
+            self._through_with += len(some)
+        return priced.prices
 
     def _compiled(self, source: str, shape: int) -> str:
         with self._at_work() as worker:
@@ -209,19 +274,29 @@ class Predictor:
             self._idle.put(worker)
 
 
-@dataclass(frozen=True)
 class _Asked:
-    """A source among those that a worker was handed together."""
+    """A source that is to be priced, and its price once that is there."""
 
-    together: Future[list[Predicted | None]]
-    number: int
+    def __init__(self, source: str, alone: bool) -> None:
+        """alone: in a process that traces nothing else."""
+        self.source = source
+        self.alone = alone
+        self.price: Future[Predicted | None] = Future()
 
     @property
     def is_there(self) -> bool:
-        return self.together.done() and not self.together.cancelled()
+        return self.price.done() and not self.price.cancelled()
 
-    def price(self) -> Predicted | None:
-        return self.together.result()[self.number]
+
+@dataclass(frozen=True)
+class _Priced:
+    """What a worker says of kernels that it was handed together."""
+
+    prices: list[Predicted | None]
+    rows: int
+    """Instructions of the longest that was timed."""
+    seconds: float
+    """That all took there."""
 
 
 class _Worker:
@@ -245,11 +320,10 @@ class _Worker:
         }
         self._asker = engine.open("the process that predicts latencies", ("-m", "infra.prediction.worker"), first)
 
-    def price(self, sources: Sequence[str]) -> tuple[list[Predicted | None], int]:
-        """Of each; and the instructions of the longest that was timed."""
+    def price(self, sources: Sequence[str]) -> _Priced:
         said = self._asker.ask({"sources": sources})
         prices = [each and Predicted(float(each[0]), str(each[1])) for each in said["prices"]]
-        return prices, int(said["rows"])
+        return _Priced(prices, int(said["rows"]), float(said["seconds"]))
 
     def compile(self, source: str, shape: int) -> str:
         """The digest of its program at that shape; empty where it does not compile."""

@@ -1,8 +1,8 @@
 """The process that prices kernels for `predictor.py`: a line of JSON in, a line of JSON out, until the input ends.
 
 A line names kernels that are rewrites of one; they are traced in one process, one after the other, and where that does
-not end well each in one of its own. Where it names one kernel and a shape, what is asked for is the program there, and
-no price; and where it names one kernel alone, its timeline.
+not end well each half of them in one of its own, and at last each alone. Where it names one kernel and a shape, what is
+asked for is the program there, and no price; and where it names one kernel alone, its timeline.
 
 The first line says the machine, its calibration, the time limit, the arguments at each shape and the files around the
 kernel as well.
@@ -14,12 +14,13 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 from accelopt_core.evaluation import Predicted, bound_by
 from accelopt_core.languages.nki.calibration import from_json
 from accelopt_core.task import ALONE, Surroundings
-from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError
+from accelopt_core.toolchain import ArgumentSpec, CandidateFault, CompileError, StepTimeout
 from infra.isolation.sandbox import adopt_descendants
 from infra.judging.wire import decode_surroundings
 from infra.prediction import timelines
@@ -47,8 +48,13 @@ def main() -> int:
             elif "source" in job:
                 said = prices.timeline(job["source"])
             else:
+                began = time.monotonic()
                 found, rows = prices.of(job["sources"])
-                said = {"prices": [each and (each.latency_us, each.bound_by) for each in found], "rows": rows}
+                said = {
+                    "prices": [each and (each.latency_us, each.bound_by) for each in found],
+                    "rows": rows,
+                    "seconds": time.monotonic() - began,
+                }
             sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()
     finally:
@@ -74,11 +80,13 @@ class Prices:
         the longest program that was timed."""
         try:
             compiled = self._toolchain.compile_each(sources, self._presets, self._timeout_s, self._around)
-        except CandidateFault:
+        except CandidateFault as fault:
             if len(sources) == 1:
                 return [None], 0
-            alone = [self.of([source]) for source in sources]
-            return [price for each, _ in alone for price in each], max(rows for _, rows in alone)
+            # What never ends would be waited for in every half.
+            size = 1 if isinstance(fault, StepTimeout) else -(-len(sources) // 2)
+            parts = [self.of(sources[first : first + size]) for first in range(0, len(sources), size)]
+            return [price for each, _ in parts for price in each], max(rows for _, rows in parts)
         found: list[Predicted | None] = []
         longest = 0
         for programs in compiled:

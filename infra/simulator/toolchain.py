@@ -79,6 +79,9 @@ Known = TypeVar("Known")
 TREE = Path(__file__).resolve().parents[2]
 """What the processes that are started here are loaded from."""
 
+MOST_RUNS = 64
+"""Side by side, where nobody says otherwise and there are as many cores."""
+
 PROGRAM_LIMIT = 1 << 30
 """Bytes of a traced program; the largest of the shipped seeds needs a hundredth."""
 
@@ -189,7 +192,6 @@ class SimulatorToolchain:
     language: Language = NKI
     simulated = True
     installed = Installed()
-    parallel_runs = 64
 
     def __init__(
         self,
@@ -198,8 +200,10 @@ class SimulatorToolchain:
         calibration: Calibration | None = None,
         memory_bytes: int = sandbox.CANDIDATE_BYTES,
         namespaces: bool = True,
+        parallel_runs: int = MOST_RUNS,
     ) -> None:
         """`calibration`: times are those of the machine as one device showed it.
+        `parallel_runs`: at most so many, each in a process of its own.
         `namespaces`: False leaves them out even where they are to be had.
         """
         self.model = calibrated_machine(machine, calibration)
@@ -207,6 +211,7 @@ class SimulatorToolchain:
         self._calibration = calibration
         self._memory_bytes = min(memory_bytes, _half_of_memory())
         self._namespaces = namespaces
+        self.parallel_runs = parallel_runs
         self.isolation = ""
         self._scratch = ScratchFolder("nki-sim-")
         self._folder = self._scratch.path

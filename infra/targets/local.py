@@ -21,12 +21,15 @@ class LocalTarget(EngineTarget):
         *,
         language: str = DEFAULT_LANGUAGE,
         one_kernel: bool = False,
+        processes: int | None = None,
     ) -> None:
         """toolchain: `simulator` or `auto`, of that language (`Language.key`); machine: which is simulated, a device
         says itself what it is.
         calibration: what the machine's model is replaced by. one_kernel: no other will come, so no judge waits for it.
+        processes: at work at once; None: one for each CPU.
         """
-        super().__init__(LocalEngine(ahead=not one_kernel), toolchain, machine, calibration, language=language)
+        engine = LocalEngine(ahead=not one_kernel, places=processes)
+        super().__init__(engine, toolchain, machine, calibration, language=language, processes=processes)
 
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         progress(Step.UPLOAD, "nothing to upload: it is evaluated on this machine")

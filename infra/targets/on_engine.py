@@ -38,6 +38,7 @@ class EngineTarget:
         neuron_cores: int = 0,
         groups: int = 1,
         core_wait_s: float = PATIENCE_S,
+        processes: int | None = None,
     ) -> None:
         """toolchain: `simulator` or `auto`, of that language (`Language.key`); machine: which is simulated, a device
         says itself what it is.
@@ -45,6 +46,7 @@ class EngineTarget:
         what it is.
         neuron_cores: how many each candidate is evaluated with, of `groups` groups; 0 where none are asked for.
         core_wait_s: how long a judge on a device waits for a core that others use.
+        processes: that a judge with the simulator keeps busy; None: one for each CPU.
         """
         self.engine = engine
         self._toolchain = toolchain
@@ -55,6 +57,7 @@ class EngineTarget:
         self._placement = Placement(neuron_cores=neuron_cores)
         self._groups = groups
         self._core_wait_s = core_wait_s
+        self._processes = processes
         self.clock = WorkClock()
         """What is spent on evaluations, as a budget counts it: waiting for a place is left out."""
         self._session = secrets.token_hex(16)
@@ -121,7 +124,9 @@ class EngineTarget:
     def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
         self._check_open()
         nonce = secrets.token_hex(16)
-        job = wire.Job(request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration)
+        job = wire.Job(
+            request, nonce, self._toolchain, self._machine, self._cache_key, self._calibration, self._processes
+        )
         on_device = self._toolchain != "simulator"
         limit_s = judge_limit_s(request) + (self._core_wait_s if on_device else 0.0)
         command = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import signal
 
 import numpy as np
 import pytest
@@ -29,6 +30,27 @@ def test_what_needs_more_than_its_share_of_memory_is_checked_alone() -> None:
     found = list(side_by_side(check, range(4), WORTH_A_PROCESS_BYTES, 2))
     assert [case for case, _ in found] == list(range(4))
     assert not any(other for _, other in found[1:])
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_the_system_ends_for_want_of_memory_is_checked_alone(most: int) -> None:
+    def check(case: int) -> tuple[int, bool]:
+        if case == 1 and os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return case, os.getpid() != HERE
+
+    found = list(side_by_side(check, range(4), WORTH_A_PROCESS_BYTES, most))
+    assert [case for case, _ in found] == list(range(4))
+    assert not any(other for _, other in found[1:])
+
+
+def test_one_process_is_worth_it_for_several_checks_and_none_for_what_must_stay_here() -> None:
+    def elsewhere(case: int) -> bool:
+        return os.getpid() != HERE
+
+    assert all(side_by_side(elsewhere, range(3), WORTH_A_PROCESS_BYTES, 1))
+    assert not any(side_by_side(elsewhere, range(3), WORTH_A_PROCESS_BYTES, 0))
+    assert not any(side_by_side(elsewhere, range(1), WORTH_A_PROCESS_BYTES, 1))
 
 
 def test_what_needs_too_much_alone_as_well_is_said() -> None:

@@ -24,7 +24,8 @@ from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan, St
 from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
 from accelopt_core.task import ALONE, ShapePreset, Task
 from accelopt_core.toolchain import TensorArgument
-from infra.prediction.predictor import ROWS_AT_ONCE, Predictor
+from infra.prediction import predictor as predictor_module
+from infra.prediction.predictor import LONGEST_MESSAGE_S, ROWS_AT_ONCE, SHORTEST_S, Predictor
 from infra.prediction.progress import PlanningWatch
 from infra.prediction.timelines import SLICES, NoTimeline
 from infra.prediction.worker import Prices
@@ -278,33 +279,58 @@ def test_a_kernel_that_fails_at_one_of_its_shapes_has_no_price() -> None:
         toolchain.close()
 
 
-def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(predict: Predictor) -> None:
-    wider = [SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)]
-    predict([SOURCE])
-    predict(wider)
-    assert 1 <= len({id(asked.together) for asked in predict._known.values()}) - 1 <= 2
-    predict._rows = ROWS_AT_ONCE + 1
-    predict([source + "\nX = 1\n" for source in wider])
-    assert len({id(asked.together) for asked in predict._known.values()}) >= 1 + 4 + 1
-
-
-def test_many_kernels_are_handed_over_more_at_a_time_and_a_worker_still_gets_several_handfuls(
-    predict: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def handed_over(predict: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From here on, how many kernels at a time; each takes as long as the one before."""
     sizes: list[int] = []
 
-    def counted(sources: Sequence[str]) -> list[None]:
-        sizes.append(len(sources))
-        return [None] * len(sources)
+    def counted(worker: object, some: Sequence[object]) -> list[None]:
+        sizes.append(len(some))
+        return [None] * len(some)
 
+    monkeypatch.setattr(predict, "_predict", counted)
+    return sizes
+
+
+def test_small_kernels_are_handed_over_several_at_a_time_and_large_ones_alone(
+    predict: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = [SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)]
+    predict([SOURCE])
+    predict._each_s = 0.01
+    sizes = handed_over(predict, monkeypatch)
+    predict(wider)
+    assert sum(sizes) == 4 and len(sizes) <= 2
+    predict._rows = ROWS_AT_ONCE + 1
+    sizes.clear()
+    predict([source + "\nX = 1\n" for source in wider])
+    assert sizes == [1] * 4
+
+
+def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a_message_s_time(
+    predict: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that all workers are through at about the same time, and one that is lost takes little with it."""
     predict([SOURCE])
     monkeypatch.setattr(predict, "_rows", 100)
-    monkeypatch.setattr(predict, "_predict", counted)
-    for count, largest in (
-        (12, 8 if predict._workers == 1 else 6),
-        (24 * predict._workers, 8),
-        (400 * predict._workers, 32),
+    monkeypatch.setattr(predict, "_workers", 2)
+    monkeypatch.setattr(predictor_module, "ASKED_AT_ONCE", 10_000)
+    sizes = handed_over(predict, monkeypatch)
+    for each_s, count, largest, smallest_s in (
+        (0.02, 500, 188, SHORTEST_S),
+        (0.02, 4000, 200, SHORTEST_S),
+        (9.0, 5, 1, 9.0),
     ):
         sizes.clear()
+        monkeypatch.setattr(predict, "_each_s", each_s)
         predict([f"{SOURCE}\nX = {count, number}\n" for number in range(count)])
-        assert sum(sizes) == count and max(sizes) == largest
+        assert sum(sizes) == count and max(sizes) == largest and max(sizes) * each_s <= max(LONGEST_MESSAGE_S, each_s)
+        assert sorted(sizes, reverse=True)[:-2] == sizes[:-2], "one thread may say so later than the other"
+        assert all(size * each_s >= smallest_s for size in sorted(sizes)[2:]), "but for the last, none is a trifle"
+
+
+def test_of_several_prices_asked_for_none_waits_for_a_worker_that_cannot_work(predict: Predictor) -> None:
+    predict([SOURCE])
+    for worker in workers():
+        os.kill(worker, signal.SIGKILL)
+    with pytest.raises(TargetMisconfigured, match="the process that predicts latencies ended"):
+        predict([SOURCE.replace("TILE_N = 512", f"TILE_N = {size}") for size in (1024, 1792, 3584, 7168)])

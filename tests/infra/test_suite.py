@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +14,8 @@ from rich.console import Console
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Bounds, Likely, Measured, Profile
 from accelopt_core.ports import TargetInfo
+from infra.command_line import read
+from infra.commands.suite_side_by_side import at_once_of, share_of
 from infra.records import from_document, to_document
 from infra.runs.run_folder import Manifest, RunFolder, RunNotFound
 from infra.runs.suite import (
@@ -28,6 +31,32 @@ from infra.runs.suite import (
 from infra.terminal.suite_table import markdown, print_suite
 
 TASKS = ("matmul", "silu", "mamba")
+SUITE = ["--suite", "nkibench"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "cpus", "memory_gib", "tasks", "processes"),
+    [
+        (["--provider", "catalogue"], 2, 24, 2, 1),
+        (["--provider", "catalogue"], 16, 24, 3, 5),
+        (["--provider", "catalogue"], 4, 4, 1, 4),
+        (["--provider", "catalogue", "--tasks-at-once", "1"], 2, 24, 1, 2),
+        (["--provider", "catalogue", "--tasks-at-once", "4", "--processes", "3"], 2, 24, 4, 3),
+        (["--provider", "catalogue", "--host", "u@h"], 2, 24, 1, 2),
+        (["--provider", "mailbox", "--mailbox", "m"], 2, 24, 1, 2),
+        (["--provider", "catalogue", "--engine", "ray"], 2, 24, 4, 1),
+    ],
+)
+def test_tasks_go_side_by_side_where_nothing_but_this_machine_is_waited_for_and_share_its_cpus(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], cpus: int, memory_gib: int, tasks: int, processes: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PHYS_PAGES": memory_gib << 18, "SC_PAGE_SIZE": 4096}[name])
+    settings = read([*SUITE, *flags]).settings
+    assert at_once_of(settings) == tasks
+    assert share_of(settings, tasks) == processes
+
+
 CHECKS = ("small (M256): 7 seeds, worst relative L2 1e-7 <= 2e-05", "full (M4096): 2 seeds, worst ...")
 
 

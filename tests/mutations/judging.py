@@ -51,7 +51,7 @@ class Verdict:
 class TracedHere(SimulatorToolchain):
     """The simulator, without a process around a kernel that is not a stranger's; the first wrong draw is the last."""
 
-    parallel_runs = 1
+    parallel_runs = 0
 
     def compile(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: object = None

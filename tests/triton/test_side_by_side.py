@@ -1,4 +1,4 @@
-"""Programs executed many at a time give the bits that they give one by one; what is compiled for other GPUs is right too."""
+"""Programs executed many at a time give the bits that they give one by one; other GPUs are compiled for, too."""
 
 from __future__ import annotations
 
