@@ -35,6 +35,7 @@ OUTCOMES = {
     Outcome.TIMED_OUT: OutcomeWords("timed out", "red", "✗", "x"),
     Outcome.CRASHED: OutcomeWords("crashed", "red", "✗", "x"),
     Outcome.DUPLICATE: OutcomeWords("duplicate", "dim", "=", "="),
+    Outcome.UNTIMED: OutcomeWords("right, not timed", "yellow", "?", "?"),
     Outcome.OUTRANKED: OutcomeWords("not sent", "dim", "-", "-"),
     Outcome.MEASURED: OutcomeWords("not decided", "dim", "?", "?"),
     Outcome.NO_KERNEL: OutcomeWords("no kernel", "red", "✗", "x"),
