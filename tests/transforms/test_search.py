@@ -376,6 +376,27 @@ def test_on_the_other_way_two_steps_are_taken_where_no_single_one_gains(tidying_
     assert game.plan("", "a").title == "go t, then go b, then go e, then go f"
 
 
+def test_what_leaves_less_work_is_gone_through_once_more_where_a_step_of_it_seems_to_cost(tidying_is_less_work):
+    """The end of the first time is no better than the best; after two steps that leave less work it is."""
+    prices = {"": 100.0, "a": 90.0, "t": 110.0, "tu": 95.0, "tub": 60.0, "b": 99.0}
+    game = tidying_is_less_work(
+        Game({"": "ab", "tu": "b"}, prices, tidy={"": "t", "t": "u"}, most_kernels=1, longest_way=40)
+    )
+
+    assert game.plan("", "a").title == "go t, then go u, then go b"
+
+
+def test_what_leaves_less_work_at_too_high_a_price_is_left(tidying_is_less_work):
+    prices = {"": 100.0, "a": 90.0, "t": 116.0, "tu": 95.0, "tub": 60.0, "b": 99.0}
+    game = tidying_is_less_work(
+        Game({"": "ab", "tu": "b"}, prices, tidy={"": "t", "t": "u"}, most_kernels=1, longest_way=40)
+    )
+
+    with pytest.raises(NothingToPlan):
+        game.plan("", "a")
+    assert "tub" not in game.asked
+
+
 def test_the_title_of_a_long_way_counts_its_steps_and_the_rationale_tells_them(tidying_is_less_work):
     letters = "bcdefghijkl"
     ways = {f"t{letters[:n]}": 100.0 - 5 * n for n in range(len(letters) + 1)}
