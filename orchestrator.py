@@ -22,6 +22,7 @@ from accelopt_core.evaluation import Step, latency_label, microseconds
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.ports import ModelError, Progress, TargetError, TaskFault
+from infra.assembly.problem import check_suits
 from infra.command_line import JSON_FLAG, read
 from infra.commands import many_shapes, optimize
 from infra.commands.suite_side_by_side import at_once_of, runs_side_by_side, share_of
@@ -164,6 +165,8 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     if "run.task" in invocation.origins:
         raise SettingsError("suite: it runs all of its tasks: leave --task away, or leave --suite away")
     tasks = [seed.name for seed in seeds_of(config.SUITES[wanted.suite])]
+    for name in tasks if wanted.resume is None else ():
+        check_suits(replace(invocation.settings, run=replace(wanted, suite=None, task=name)))
     if wanted.resume is None:
         suite_id = wanted.run_id or suite.new_suite_id(wanted.suite, utc_now())
     else:

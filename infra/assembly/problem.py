@@ -179,6 +179,11 @@ def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: s
     return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
 
 
+def check_suits(settings: config.Settings) -> None:
+    """Raises SettingsError and TaskNotFound, before anything is begun, where the task lacks what the settings name."""
+    _task_and_kernel(settings)
+
+
 def _at_shape(task: Task, table: Path, name: str | None) -> Task:
     shapes = read_shapes(table, task).shapes
     shape = next((each for each in shapes if each.name == name), None)

@@ -92,6 +92,12 @@ def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def whole(*shape: int, seed: int = 0) -> np.ndarray:
+    """Small whole numbers, whose products are exact in whatever order a processor's BLAS adds them up: for a wider
+    product it may be another one."""
+    return np.random.default_rng(seed).integers(-8, 9, shape).astype(np.float32)
+
+
 KEEPS_LOADS = replace(TRN2, reload_window_bytes=0)
 """A machine whose compiler leaves no repeated load out: on small shapes TRN2's leaves out what a transform would."""
 

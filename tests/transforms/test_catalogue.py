@@ -23,10 +23,10 @@ from infra.tasks.seed_index import load_seed
 from ka_extensions.divergence_guard import DivergenceGuard
 from ka_extensions.reflexion import Diagnosis
 from tests.attempts import attempted
-from tests.transforms.running import KEEPS_LOADS, predictor, priced_by, random, run
+from tests.transforms.running import KEEPS_LOADS, predictor, priced_by, run, whole
 
 TODAY = lambda: datetime.date(2026, 11, 20)  # noqa: E731  # a clock, not a function worth a name
-LHS, RHS = random(256, 256), random(256, 2048, seed=1)
+LHS, RHS = whole(256, 256), whole(256, 2048, seed=1)
 MATMUL = load_seed("matmul")
 
 

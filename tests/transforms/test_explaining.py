@@ -14,7 +14,7 @@ from accelopt_core.evaluation import Bottleneck, Gap, Measured
 from accelopt_core.explanation import Answer, ExplainedGap, Explanation, Verdict, heading, reasons, stops
 from accelopt_core.judging.judge import judge
 from accelopt_core.judging.verification import ReferenceCache
-from accelopt_core.languages.nki.gaps import Cause
+from accelopt_core.languages.nki.gaps import Cause, cause_of
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import DISTRIBUTIONS, ShapePreset, Surroundings, Task
 from accelopt_core.transforms.base import AnalysisContext, parse_kernel
@@ -147,9 +147,10 @@ def check_every_gap_has_its_line(task: Task, source: str) -> Explanation:
     by_name = {gap.name: gap for gap in explanation.gaps}
     for gap in large:
         found = by_name[gap.name]
-        assert gap.cause is not None and reasons(found) and stops(found)
+        cause = cause_of(gap)
+        assert cause is not None and reasons(found) and stops(found)
         assert found.lines and all(0 < line.line <= len(source.splitlines()) for line in found.lines)
-        addressing = {transform.name for transform in STEPS if gap.cause in transform.addresses}
+        addressing = {transform.name for transform in STEPS if cause in transform.addresses}
         named = {name for answer in found.answers for name in answer.transform.split(", ")}
         assert named <= addressing and (found.left_out or named == addressing)
     return explanation

@@ -11,10 +11,10 @@ from accelopt_core.transforms.base import SiteGone
 from accelopt_core.transforms.widen_products import WidenProducts
 from nki_sim.proofs.proof import Finding
 from tests.transforms.proving import proved_on
-from tests.transforms.running import HEADER, applied, check_refused, count, predictor, random, run, sites
+from tests.transforms.running import HEADER, applied, check_refused, count, predictor, run, sites, whole
 
 WIDEN = WidenProducts()
-X, W = random(128, 34, 16), random(3, 128, 64, seed=1)
+X, W = whole(128, 34, 16), whole(3, 128, 64, seed=1)
 
 KERNEL = (
     HEADER
