@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ class InPlace:
 
     key: str
     """Of the kernels and their places (`key_of`)."""
+    before: str
+    """The checkout's digest when they were put in."""
     since: str
     files: tuple[str, ...]
     job: str
@@ -35,7 +38,7 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Checkout:
-    """`digest`: of its files as they are, or were before ours were put in."""
+    """`digest`: of its files as they are, of those that ours stand in for as they were."""
 
     base: str
     digest: str
@@ -107,7 +110,8 @@ class Deployment:
 
     def put_back(self) -> PutBack | None:
         """Ends a job that works with it, and leaves the checkout as it was. None where nothing of ours is in it."""
-        ((said, _),) = self._runner.ask({"op": "checkout_put_back", "checkout": self._checkout}, "back")
+        request = {"op": "checkout_put_back", "checkout": self._checkout, "ask": secrets.token_hex(8)}
+        ((said, _),) = self._runner.ask(request, "back")
         back = _in_place(said["placed"])
         return PutBack(said["base"], back.files, tuple(said["kept"])) if back is not None else None
 
@@ -115,4 +119,6 @@ class Deployment:
 def _in_place(said: dict[str, Any] | None, running: bool = False) -> InPlace | None:
     if said is None:
         return None
-    return InPlace(said["key"], said["began"], tuple(each["path"] for each in said["files"]), said["job"], running)
+    return InPlace(
+        said["key"], said["before"], said["began"], tuple(each["path"] for each in said["files"]), said["job"], running
+    )
