@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -39,8 +40,11 @@ if said.get("dies"):
     sys.exit("ModuleNotFoundError: no module named 'their_helpers'")
 if said.get("leaves"):
     open(os.path.join(here, said["leaves"]), "w").close()
+if said.get("silent"):
+    sys.exit(0)
 with open(report, "w") as stream:
     stream.write(json.dumps(said["report"])[: said.get("cut")] + said.get("blanks", 0) * " ")
+sys.exit(said.get("then"))
 """
 """A harness of the user's own that says what the test wants, and counts its runs."""
 
@@ -127,6 +131,8 @@ def test_wrong_answers_fail_whatever_the_speed_and_the_checkout_is_put_back_at_o
     ("kernels", "status", "why"),
     [
         ({"dies": True}, FAILED, "ended with status 1: ModuleNotFoundError: no module named 'their_helpers'"),
+        ({"silent": True}, FAILED, "the command left no report"),
+        ({"then": "core dumped"}, FAILED, "ended with status 1: core dumped"),
         pytest.param({"cut": 20}, FAILED, "report.json is no JSON", marks=pytest.mark.slow),
         pytest.param({"report": SLOW}, FASTER, "latency is no better", marks=pytest.mark.slow),
     ],
@@ -156,6 +162,14 @@ def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"report": {**SLOW, "accuracy": False}})
     status, said, _ = model(*model.put, *model.command)
     assert status == UNREACHABLE and "as it is, without any kernel" in said["error"] and model.is_as_it_was
+    model.says(without={"cut": 20})
+    status, said, _ = model(*model.put, *model.command)
+    assert status == UNREACHABLE and "ends too early" in said["error"] and model.is_as_it_was
+    (folder,) = re.findall(r"what came back is in (.+)$", said["error"])
+    assert (Path(folder) / "report.json").stat().st_size == 20
+    model.says()
+    status, said, _ = model(*model.put, *model.command)
+    assert (status, model.tally, said["notes"]) == (FASTER, "bbbbk", []), "what was no result stands for none"
 
 
 @pytest.mark.slow
@@ -167,6 +181,15 @@ def test_a_baseline_of_a_checkout_that_changes_meanwhile_is_not_kept(model: Mode
     model.says(kernels={"report": SLOW})
     assert model(*model.put, *model.command)[0] == FASTER and model.is_as_it_was
     assert model.tally == "bbk", "what was measured meanwhile is not kept"
+
+
+@pytest.mark.slow
+def test_a_checkout_that_changes_while_the_kernels_run_has_no_verdict(model: Model) -> None:
+    model.says(kernels={"leaves": "bench.log"})
+    status, said, _ = model(*model.put, *model.command)
+    assert status == UNREACHABLE and "while the harness ran with the kernels in it" in said["error"]
+    (model.checkout / "bench.log").unlink()
+    assert model.is_as_it_was and model.tally == "bk"
 
 
 def in_the_background(model: Model, *flags: str) -> tuple[threading.Thread, list[Any]]:
@@ -239,6 +262,30 @@ def test_undo_after_kill_9_ends_what_runs_there_and_puts_every_byte_back(model: 
     assert status == 0 and MATMUL.file in said["files"] and model.is_as_it_was and model.nothing_runs
 
 
+@pytest.mark.slow
+def test_what_was_edited_after_kill_9_is_not_compared_with_the_baseline_of_before(model: Model) -> None:
+    go = model.folder / "go"
+    model.says(kernels={"waits": str(go)})
+    argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
+    client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert wait_until(lambda: model.tally == "bk")
+    client.kill()
+    client.wait()
+    (model.checkout / "qwen.py").write_text("# a better model")
+    (model.checkout / MATMUL.module_file).write_text("# a better kernel")
+    go.touch()
+    status, said, read = model(*model.put, *model.command)
+    assert (status, said["verdict"], model.tally) == (FASTER, "faster", "bkbk")
+    assert "it was changed with kernels in place" in read
+    (note,) = [note for note in said["notes"] if "is a copy of a file that was changed meanwhile" in note]
+    assert Path(note.split(" on ")[0]).read_text() == "# a better kernel"
+    assert model("--undo")[0] == 0 and (model.checkout / "qwen.py").read_text() == "# a better model"
+    (model.checkout / "qwen.py").write_bytes(model.before["qwen.py"][0])
+    assert {name: each[:2] for name, each in picture(model.checkout).items()} == {
+        name: each[:2] for name, each in model.before.items()
+    }
+
+
 DIES_AT = """
 import os, sys
 from infra.ssh.runner import SshRunner
@@ -284,9 +331,11 @@ def test_a_benchmark_of_another_client_is_left_alone(model: Model) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("damaged", [False, True])
 def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
+    """Or says that it could not."""
     model.says(kernels={"waits": str(model.folder / "never")})
     follow: Callable[..., None] = Benchmark._follow
 
@@ -295,6 +344,8 @@ def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
 
         def told(line: str) -> None:
             if line == "measuring" and model.tally == "bk":
+                for original in model.work.glob("checkouts/*/" + 64 * "?") if damaged else ():
+                    original.write_text("damaged")
                 raise KeyboardInterrupt
             tell(line)
 
@@ -302,8 +353,10 @@ def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
         follow(self, job, record, start=start)
 
     monkeypatch.setattr(Benchmark, "_follow", interrupted)
-    status, said, _ = model(*model.put, *model.command)
-    assert (status, said["error"]) == (5, "interrupted") and model.is_as_it_was and model.nothing_runs
+    status, said, read = model(*model.put, *model.command)
+    assert (status, said["error"]) == (5, "interrupted") and model.nothing_runs
+    assert model.is_as_it_was is not damaged
+    assert ("the kernels are in the checkout still, `model --undo` puts it back" in read) is damaged
 
 
 @pytest.mark.slow
