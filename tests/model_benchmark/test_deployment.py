@@ -307,6 +307,9 @@ def test_wherever_kill_9_strikes_the_checkout_comes_back(checkout: Path, work: P
             if operation is checkouts.put_back:
                 assert carried_out(checkouts.place, checkout, work)
             finished = carried_out(operation, checkout, work, dies_at=steps)
+            if operation is checkouts.place and steps % 2:
+                assert carried_out(checkouts.place, checkout, work), f"asked again after step {steps}"
+                assert (checkout / ATTENTION.file).read_text() == "changed as well"
             assert carried_out(checkouts.put_back, checkout, work)
             assert picture(checkout) == before, f"{operation.__name__}, killed before step {steps}"
             assert not list((work / "checkouts").iterdir())

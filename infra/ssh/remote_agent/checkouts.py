@@ -113,7 +113,7 @@ def put_back(request: dict[str, Any], wire: Wire) -> None:
             for each in placed["files"]:
                 _put_one_back(folder, base, each, placed, request)
                 wire.beat()
-            if _owner(base) is not None:
+            if _owner(base) in ("", _ours(request)):
                 os.unlink(os.path.join(base, MARK))
             _to_disk(base)
             if placed["kept"]:
@@ -269,9 +269,13 @@ def _owner(base: str) -> str | None:
     return None if data is None else os.fsdecode(data)
 
 
+def _ours(request: dict[str, Any]) -> str:
+    return os.path.realpath(work_directory(request))
+
+
 def _refuse_anothers(base: str, request: dict[str, Any]) -> None:
     """Of a checkout that we have nothing in."""
-    owner, ours = _owner(base), work_directory(request)
+    owner, ours = _owner(base), _ours(request)
     if owner is not None and owner != ours:
         whose = f"of the work directory {owner}" if owner else "of another work directory"
         raise Refused(
@@ -288,13 +292,14 @@ def _claim(folder: str, base: str, request: dict[str, Any], goes_on: bool) -> No
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        if _owner(base) != work_directory(request):
-            os.unlink(os.path.join(folder, "placed.json"))
+        if _owner(base) != _ours(request):
+            if not goes_on:  # nothing was touched yet
+                os.unlink(os.path.join(folder, "placed.json"))
             _refuse_anothers(base, request)
         return
     try:
         os.fchmod(descriptor, 0o644)
-        write_all(descriptor, os.fsencode(work_directory(request)))
+        write_all(descriptor, os.fsencode(_ours(request)))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
