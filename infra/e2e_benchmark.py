@@ -72,10 +72,10 @@ class Benchmark:
         Raises HarnessFailed and ReportInvalid for a baseline without a result, ChangedMeanwhile, AtWork, CannotPlace,
         BadHarness, JobRefused, TargetUnreachable and JournalError.
         """
-        there = self._looked(wanted)
+        there = self._looked(wanted, baseline_again=baseline_again)
         command = self._harness.command(self._host.python, there.base, there.read)
         kernels = fitted(wanted, there) if there.in_place is None else None  # before a baseline that may take hours
-        baseline = self._baseline(there, again=baseline_again)
+        baseline = self._baseline(there, again=baseline_again and there.in_place is None)
         if baseline.figures.accuracy is Accuracy.FAILED:
             raise HarnessFailed(f"{there.base} fails its own accuracy check as it is, without any kernel of ours")
         try:
@@ -104,25 +104,30 @@ class Benchmark:
             why, verdict is Verdict.FASTER, (*self._notes, *self._host.runner.notes),
         )  # fmt: skip
 
-    def _looked(self, wanted: Sequence[Wanted]) -> Checkout:
-        """The checkout as it is, or with just these kernels in it since an earlier, interrupted call."""
+    def _looked(self, wanted: Sequence[Wanted], *, baseline_again: bool) -> Checkout:
+        """The checkout as it is, or with just these kernels in it since an earlier call."""
         names = [*self._harness.reads, *files_of(wanted)]
         there = self._deployment.look(names)
-        if there.in_place is None:
-            return there
-        in_place, known = there.in_place, self._kept.ended(self._key(BASELINE, there))
-        ours = self._key(in_place.key, replace(there, digest=in_place.before))
-        if in_place.running and not self._kept.under_way.owes(ours):
+        in_place = there.in_place
+        ours = self._key(BASELINE, there)
+        if in_place is not None:
+            ours = self._key(in_place.key, replace(there, digest=in_place.before))
+        if there.running and not self._kept.under_way.owes(ours):
             raise AtWork(
-                f"a benchmark of somebody else's is at work in {there.base} since {in_place.since}: wait for it, "
-                "or end it with --undo"
+                f"another benchmark, or an earlier one of what was changed since, is at work in {there.base}: wait for "
+                "it, or end it with --undo"
             )
-        if in_place.key == key_of(wanted) and known is not None:
+        if in_place is None:
+            return there
+        known, goes_on = self._kept.ended(self._key(BASELINE, there)), there.running or not baseline_again
+        if in_place.key == key_of(wanted) and known is not None and goes_on:
             self._tell(f"the kernels are in place since {in_place.since}: going on from there")
             return there
-        what = (
-            "other kernels are in place" if there.digest == in_place.before else "it was changed with kernels in place"
-        )
+        what = "other kernels are in place"
+        if there.digest != in_place.before:
+            what = "it was changed with kernels in place"
+        elif in_place.key == key_of(wanted):
+            what = "the kernels are in place"
         self._tell(f"{what} since {in_place.since}: putting the checkout back first")
         self._put_back()
         return self._deployment.look(names)
@@ -152,7 +157,7 @@ class Benchmark:
     def _baseline(self, there: Checkout, *, again: bool) -> HarnessRun:
         command = self._harness.command(self._host.python, there.base, there.read)
         key = self._key(BASELINE, there)
-        known = None if again and there.in_place is None else self._kept.ended(key)
+        known = None if again else self._kept.ended(key)
         if known is None:
             return self._run(BASELINE, there, command.collect)
         ended, files = known
@@ -229,8 +234,7 @@ class Benchmark:
         which = "as it is" if variant == BASELINE else "with the kernels"
         self._tell(f"running {self._harness.name} on the checkout {which}")
         self._kept.under_way.begin(record)  # before it starts: what is not recorded could not be collected
-        if variant != BASELINE:
-            self._deployment.works(job.id)
+        self._deployment.works(job.id)
         self._follow(job, record, start=True)
         return job
 

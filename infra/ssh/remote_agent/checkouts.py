@@ -36,6 +36,7 @@ _LARGEST_BYTES = 16 << 20
 """Of a file that is replaced, and of one whose content counts for a checkout's digest; of larger ones the size does."""
 _MOST_FILES = 20000
 """Of a checkout; more is somebody's home folder."""
+_JOB = "job"
 _PASSED_OVER = ("__pycache__", "node_modules")
 
 
@@ -54,7 +55,9 @@ def look(request: dict[str, Any], wire: Wire) -> None:
             if data is not None:
                 wire.say("file", data, name=name)
         digest = _digest_of(base, wire.beat, placed["files"] if placed is not None else ())
-        running = placed is not None and jobs.runs(request, placed["job"])
+        running = jobs.runs(request, placed["job"] if placed is not None else _noted(folder))
+        if not running:
+            _remove(os.path.join(folder, _JOB))
     wire.say("checkout", base=base, digest=digest, read=contents, placed=placed, running=running)
 
 
@@ -85,13 +88,16 @@ def place(request: dict[str, Any], wire: Wire) -> None:
 
 
 def note_job(request: dict[str, Any], wire: Wire) -> None:
-    """Keep the name of the job that works with the files in place, for whoever puts them back to end it first."""
+    """Keep the name of the job that works with the files in place, or with the checkout as it is, so that others wait
+    for it, and whoever puts the checkout back ends it first."""
     base = _base(request)
     with _kept_of(request, base, wire) as folder:
         placed = _placed(folder)
         if placed is not None:
             placed["job"] = request["job"]
             _record(folder, placed)
+        else:
+            write_atomically(os.path.join(folder, _JOB), request["job"].encode())
     wire.say("done")
 
 
@@ -105,7 +111,9 @@ def put_back(request: dict[str, Any], wire: Wire) -> None:
         placed = _placed(folder)
         if placed is None:
             _refuse_anothers(base, request)
-            remove_tree(folder)  # originals that were saved, and never needed
+            if job := _noted(folder):
+                jobs.end(request, job, wire)
+            remove_tree(folder)  # originals that were saved, and never needed, too
             placed = _told_before(request)
         else:
             if placed["job"]:
@@ -171,6 +179,11 @@ def _kept_of(request: dict[str, Any], base: str, wire: Wire) -> Iterator[str]:
         finally:
             if os.path.isdir(folder) and not os.listdir(folder):
                 os.rmdir(folder)
+
+
+def _noted(folder: str) -> str:
+    """The job that worked with the checkout as it is; empty where none has."""
+    return (read_bounded(os.path.join(folder, _JOB), _LARGEST_BYTES) or b"").decode()
 
 
 def _placed(folder: str) -> dict[str, Any] | None:
