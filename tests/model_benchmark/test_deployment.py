@@ -155,7 +155,7 @@ def test_a_folder_that_was_removed_meanwhile_comes_back(deployment: Deployment, 
     deployment.put_in(fitted(both, there), there)
     shutil.rmtree(checkout / "one")
     deployment.put_back()
-    assert picture(checkout) == before
+    assert picture(checkout) == before and (checkout / "one").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.slow

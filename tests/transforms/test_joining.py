@@ -319,7 +319,9 @@ EITHER = changed(
 
 
 @pytest.mark.parametrize(
-    ("given", "others"), [(MASKED, ((), (None,))), (REQUIRED, ((None,),)), (EITHER, ((2.5,),))], ids=str
+    ("given", "others"),
+    [(MASKED, ((), (None,))), (REQUIRED, ((None,),)), (EITHER, ((2.5,),))],
+    ids=["by default", "as it asks", "of another kind"],
 )
 def test_what_is_no_tensor_where_one_was_verified_is_the_input_kernels(given: str, others: tuple[tuple, ...]) -> None:
     wide = changed(("STEP = 64", "STEP = 128"), source=given)

@@ -62,7 +62,7 @@ def look(request: dict[str, Any], wire: Wire) -> None:
 
 
 def place(request: dict[str, Any], wire: Wire) -> None:
-    """Put the files of the request in place; all of them, or on a refusal none."""
+    """Put the files of the request in place. A refusal on the way leaves some of them there, for `put_back`."""
     payload = {name: take(size) for name, size in request["files"]}
     base = _base(request)
     ours = {name: hashlib.sha256(data).hexdigest() for name, data in payload.items()}
@@ -151,7 +151,9 @@ def _put_one_back(
         data = read_bounded(original, _LARGEST_BYTES)
         if data is None or hashlib.sha256(data).hexdigest() != each["was"]:
             raise Refused("damaged", f"{original}, the original of {path}, is damaged")
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        usual = os.umask(0o022)
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # if somebody removed it
+        os.umask(usual)
         _replace(path, data, each)
     _to_disk(os.path.dirname(path))
 
