@@ -521,6 +521,8 @@ def model(invocation: config.Invocation, answer: Answer) -> int:
         by += f"simulated, it is {projected.speedup:.3f} times as fast"
         if projected.step_us is not None and projected.projected_step_us is not None:
             by += f", {microseconds(projected.step_us)} becomes {microseconds(projected.projected_step_us)}"
+        if projected.tokens_per_s is not None and projected.projected_tokens_per_s is not None:
+            by += f", {projected.tokens_per_s:,.1f} tokens/s become {projected.projected_tokens_per_s:,.1f}"
         print_projection(
             console, projected.model, projected.kernels, said=by, machine=projected.machine, caveat=projected.caveat
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accelopt_core.ports import TargetError, TargetMisconfigured, TargetUnreachable
 from infra.journal import utc_now
@@ -37,7 +37,7 @@ class AtWork(TargetMisconfigured):
 
 
 class ChangedMeanwhile(TargetMisconfigured):
-    """The checkout was not one and the same while its baseline ran, which so is none."""
+    """The checkout was not one and the same while the harness ran, and what it measured counts for nothing."""
 
 
 class HarnessFailed(TargetMisconfigured):
@@ -69,13 +69,13 @@ class Benchmark:
     def run(self, wanted: Sequence[Wanted], *, baseline_again: bool = False) -> Benchmarked:
         """An interruption ends what runs there and puts the checkout back.
 
-        Raises HarnessFailed, ReportInvalid and ChangedMeanwhile for a baseline without a result, AtWork, CannotPlace,
+        Raises HarnessFailed and ReportInvalid for a baseline without a result, ChangedMeanwhile, AtWork, CannotPlace,
         BadHarness, JobRefused, TargetUnreachable and JournalError.
         """
-        there = self._looked(wanted)
+        there = self._looked(wanted, baseline_again=baseline_again)
         command = self._harness.command(self._host.python, there.base, there.read)
         kernels = fitted(wanted, there) if there.in_place is None else None  # before a baseline that may take hours
-        baseline = self._baseline(there, again=baseline_again)
+        baseline = self._baseline(there, again=baseline_again and there.in_place is None)
         if baseline.figures.accuracy is Accuracy.FAILED:
             raise HarnessFailed(f"{there.base} fails its own accuracy check as it is, without any kernel of ours")
         try:
@@ -94,8 +94,7 @@ class Benchmark:
             self._tell("it goes on there: the same command collects it, and `model --undo` puts the checkout back")
             raise
         except BaseException:
-            with contextlib.suppress(TargetError):
-                self._deployment.put_back()
+            self._put_back_after_all()
             raise
         if verdict is not Verdict.FASTER:
             self._tell("putting the checkout back")
@@ -105,29 +104,49 @@ class Benchmark:
             why, verdict is Verdict.FASTER, (*self._notes, *self._host.runner.notes),
         )  # fmt: skip
 
-    def _looked(self, wanted: Sequence[Wanted]) -> Checkout:
-        """The checkout as it is, or with just these kernels in it since an earlier, interrupted call."""
+    def _looked(self, wanted: Sequence[Wanted], *, baseline_again: bool) -> Checkout:
+        """The checkout as it is, or with just these kernels in it since an earlier call."""
         names = [*self._harness.reads, *files_of(wanted)]
         there = self._deployment.look(names)
-        if there.in_place is None:
-            return there
-        known = self._kept.ended(self._key(BASELINE, there))
-        if there.in_place.running and not self._kept.under_way.owes(self._key(there.in_place.key, there)):
+        in_place = there.in_place
+        ours = self._key(BASELINE, there)
+        if in_place is not None:
+            ours = self._key(in_place.key, replace(there, digest=in_place.before))
+        if there.running and not self._kept.under_way.owes(ours):
             raise AtWork(
-                f"a benchmark of somebody else's is at work in {there.base} since {there.in_place.since}: wait for it, "
-                "or end it with --undo"
+                f"another benchmark, or an earlier one of what was changed since, is at work in {there.base}: wait for "
+                "it, or end it with --undo"
             )
-        if there.in_place.key == key_of(wanted) and known is not None:
-            self._tell(f"the kernels are in place since {there.in_place.since}: going on from there")
+        if in_place is None:
             return there
-        self._tell(f"other kernels are in place since {there.in_place.since}: putting the checkout back first")
+        known, goes_on = self._kept.ended(self._key(BASELINE, there)), there.running or not baseline_again
+        if in_place.key == key_of(wanted) and known is not None and goes_on:
+            self._tell(f"the kernels are in place since {in_place.since}: going on from there")
+            return there
+        what = "other kernels are in place"
+        if there.digest != in_place.before:
+            what = "it was changed with kernels in place"
+        elif in_place.key == key_of(wanted):
+            what = "the kernels are in place"
+        self._tell(f"{what} since {in_place.since}: putting the checkout back first")
         self._put_back()
         return self._deployment.look(names)
 
-    def _put_back(self) -> None:
+    def _put_back(self) -> list[str]:
+        """The notes that it adds."""
         back = self._deployment.put_back()
-        for copy in back.kept if back is not None else ():
-            self._notes.append(f"{copy} on {self._host.runner.where} is a copy of a file that was changed meanwhile")
+        kept = back.kept if back is not None else ()
+        added = [f"{copy} on {self._host.runner.where} is a copy of a file that was changed meanwhile" for copy in kept]
+        self._notes += added
+        return added
+
+    def _put_back_after_all(self) -> None:
+        """On the way out: what cannot be done is said, and the reason for going stays the one that is told."""
+        try:
+            for note in self._put_back():
+                self._tell(note)
+        except TargetError as error:
+            self._tell(f"the kernels are in the checkout still, `model --undo` puts it back: {error}")
 
     def _key(self, variant: str, there: Checkout) -> str:
         words = (self._host.python, self._harness.name, *self._harness.words)
@@ -138,7 +157,7 @@ class Benchmark:
     def _baseline(self, there: Checkout, *, again: bool) -> HarnessRun:
         command = self._harness.command(self._host.python, there.base, there.read)
         key = self._key(BASELINE, there)
-        known = None if again and there.in_place is None else self._kept.ended(key)
+        known = None if again else self._kept.ended(key)
         if known is None:
             return self._run(BASELINE, there, command.collect)
         ended, files = known
@@ -155,19 +174,26 @@ class Benchmark:
             how = {"timeout": f"took longer than {self._host.limit_s / 3600:g} h", "killed": "was ended there"}
             said = how.get(outcome.ended, f"ended with status {outcome.status}")
             raise HarnessFailed(f"the harness {said}{_last_words(outcome.stderr_tail)}")
-        if variant == BASELINE:
-            self._same_still(there)
+        self._same_still(there, variant)
         ended = Ended(utc_now().isoformat(timespec="seconds"), outcome.elapsed_s, tuple(sorted(job.files)))
         for name, why in job.unreadable.items():
             raise ReportInvalid(f"{name} cannot be fetched: {why}")
-        self._kept.keep(key, ended, job.files)
-        return self._measured(key, ended, job.files, there)
+        folder = self._kept.keep(key, job.files)
+        try:
+            measured = self._measured(key, ended, job.files, there)
+        except ReportInvalid as error:
+            raise ReportInvalid(f"{error}; what came back is in {folder}") from None
+        if measured.figures.accuracy is not Accuracy.FAILED:
+            self._kept.hold(key, ended)  # what is no result is measured anew when it is asked for again
+        return measured
 
-    def _same_still(self, there: Checkout) -> None:
+    def _same_still(self, there: Checkout, variant: str) -> None:
         now = self._deployment.look()
-        if now.in_place is not None or now.digest != there.digest:
+        there_now = now.in_place.key if now.in_place is not None else BASELINE
+        if there_now != variant or now.digest != there.digest:
+            which = "its baseline ran" if variant == BASELINE else "the harness ran with the kernels in it"
             raise ChangedMeanwhile(
-                f"{there.base} was changed while its baseline ran, so that counts for nothing: run it again, and where "
+                f"{there.base} was changed while {which}, so that counts for nothing: run it again, and where "
                 "it was the harness that wrote there, have it write into its own folder"
             )
 
@@ -208,8 +234,7 @@ class Benchmark:
         which = "as it is" if variant == BASELINE else "with the kernels"
         self._tell(f"running {self._harness.name} on the checkout {which}")
         self._kept.under_way.begin(record)  # before it starts: what is not recorded could not be collected
-        if variant != BASELINE:
-            self._deployment.works(job.id)
+        self._deployment.works(job.id)
         self._follow(job, record, start=True)
         return job
 

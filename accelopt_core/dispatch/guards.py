@@ -2,8 +2,9 @@
 
     lhs.shape == (256, 512) and lhs.dtype == nl.float32 and eps == 1e-06
 
-Of every tensor its shape and element type, of every other argument its value, and of those that were left to their
-defaults that they are the defaults. All of it is known when a kernel is compiled, so that a guard costs nothing.
+Of every tensor its shape and element type, of every other argument its value and whether that is a truth, a whole
+number or a fraction, and of those that were left to their defaults that they are the defaults. All of it is known when
+a kernel is compiled, so that a guard costs nothing.
 """
 
 from __future__ import annotations
@@ -23,26 +24,37 @@ def conditions(kernel: KernelFile, arguments: Sequence[ArgumentSpec], language: 
     given = kernel.by_position(len(arguments))
     for parameter, argument in zip(given, arguments):
         if isinstance(argument, TensorArgument):
+            if parameter.name in kernel.told_from_none:
+                yield f"{parameter.name} is not None"
+            if parameter.name in kernel.told_by_kind:
+                yield f"not isinstance({parameter.name}, (bool, int, float, str, tuple))"
             yield f"{parameter.name}.shape == {_constant(argument.shape)}"
             yield f"{parameter.name}.dtype == {language}.{_dtype(argument.dtype)}"
         elif isinstance(argument, DtypeArgument):
             yield f"{parameter.name} == {language}.{_dtype(argument.element_type)}"
         else:
             assert isinstance(argument, ConstantArgument)
-            yield _is(parameter.name, argument.value)
+            yield from _is(parameter.name, argument.value)
     for parameter in kernel.parameters:
         if parameter in given or parameter.default is None:
             continue
         try:
-            yield _is(parameter.name, ast.literal_eval(parameter.default.strip()))
+            yield from _is(parameter.name, ast.literal_eval(parameter.default.strip()))
         except (ValueError, SyntaxError):
             yield f"{parameter.name} == {parameter.default.strip()}"
 
 
-def _is(name: str, value: Constant) -> str:
-    if value is None or isinstance(value, bool):
-        return f"{name} is {value}"
-    return f"{name} == {_constant(value)}"
+def _is(name: str, value: Constant) -> Iterator[str]:
+    """1, 1.0 and True are equal, and a kernel may tell them apart. `is` is no word of the NKI compilers 0.3 to 0.6,
+    save with None, which the public kernel library writes as well, as it does `isinstance`."""
+    if value is None:
+        yield f"{name} is None"
+        return
+    if isinstance(value, (bool, int, float)):
+        yield f"isinstance({name}, {type(value).__name__})"
+        if value in (0, 1) and type(value) is int:
+            yield f"not isinstance({name}, bool)"
+    yield f"{name} == {_constant(value)}"
 
 
 def _constant(value: Constant) -> str:

@@ -226,6 +226,7 @@ def _same_imports(given: KernelFile, file: KernelFile) -> frozenset[str]:
 def _shared(given: KernelFile, file: KernelFile) -> frozenset[TopStatement]:
     """Statements of the variant that say the very same in the input kernel's file, of things that do not change."""
     there = {each.text: each for each in given.statements}
+    changed = given.changed | file.changed
     alike = {
         each
         for each in file.statements
@@ -233,7 +234,7 @@ def _shared(given: KernelFile, file: KernelFile) -> frozenset[TopStatement]:
         and each.node is not file.entry
         and there[each.text].node is not given.entry
         and (each.imports is not None or _does_not_change(each.node))
-        and not each.binds & {*given.tunables, *file.tunables}
+        and not each.binds & {*given.tunables, *file.tunables, *changed}
         and all(_bound_once(of, name) for of in (given, file) for name in each.binds)
     }
     imported = _same_imports(given, file)
@@ -256,9 +257,17 @@ _PLAIN = (
 
 
 def _does_not_change(node: cst.CSTNode) -> bool:
-    """A class, a function whose defaults do not, a name for a value of numbers, text and tuples, or imports."""
+    """A class of such, a function whose defaults do not, a name for a value of numbers, text and tuples, or imports."""
     if isinstance(node, cst.ClassDef):
-        return True
+        inside = node.body.body
+        lines = [each for each in inside if isinstance(each, cst.SimpleStatementLine)]
+        return all(map(_does_not_change, set(inside) - set(lines))) and all(
+            isinstance(small, cst.Pass)
+            or (isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString))
+            or (isinstance(small, (cst.Assign, cst.AnnAssign)) and (small.value is None or _is_member(small.value)))
+            for line in lines
+            for small in line.body
+        )
     if isinstance(node, cst.FunctionDef):
         taken = node.params
         defaults = [each.default for each in (*taken.posonly_params, *taken.params, *taken.kwonly_params)]
@@ -271,6 +280,11 @@ def _does_not_change(node: cst.CSTNode) -> bool:
     if isinstance(small, cst.Assign):
         return all(isinstance(each.target, cst.Name) for each in small.targets) and _is_plain(small.value)
     return False
+
+
+def _is_member(value: cst.BaseExpression) -> bool:
+    """Of an enumeration, `auto()`, or a plain value."""
+    return _is_plain(value.func if isinstance(value, cst.Call) and not value.args else value)
 
 
 def _is_plain(value: cst.CSTNode) -> bool:

@@ -84,6 +84,27 @@ class KernelFile:
         return frozenset(node.value for node in names if self.scopes.is_free(node))
 
     @cached_property
+    def changed(self) -> frozenset[str]:
+        """Names of things that are not as their own statement left them: of which it sets attributes or items anywhere,
+        or that its top level hands to something that may; and whatever else those are names for."""
+        names = set(_stored_into(parsed(self.module.code)))
+        for each in self.statements:
+            if isinstance(each.node, (cst.FunctionDef, cst.ClassDef)) or each.imports is not None:
+                continue
+            small = each.node.body[0] if isinstance(each.node, cst.SimpleStatementLine) else None
+            if not isinstance(small, (cst.Assign, cst.AnnAssign, cst.ImportFrom, cst.Import)):
+                names |= each.uses
+        while True:
+            more = frozenset[str]().union(*(each.uses for each in self.statements if self._is_alias(each, names)))
+            if more <= names:
+                return frozenset(names)
+            names |= more
+
+    def _is_alias(self, line: TopStatement, names: set[str]) -> bool:
+        small = line.node.body[0] if isinstance(line.node, cst.SimpleStatementLine) else None
+        return isinstance(small, (cst.Assign, cst.AnnAssign)) and bool(line.binds & names)
+
+    @cached_property
     def future(self) -> frozenset[str]:
         """What it imports from `__future__`."""
         return frozenset(
@@ -109,6 +130,30 @@ class KernelFile:
             Parameter(each.name.value, self.code(each.default) if each.default is not None else None, each not in plain)
             for each in (*plain, *given.kwonly_params)
         )
+
+    @cached_property
+    def told_from_none(self) -> frozenset[str]:
+        """Parameters that may be None: by their default, or as the kernel compares them with it."""
+        compared = (
+            {each.id for each in sides if isinstance(each, ast.Name)}
+            for node in ast.walk(parsed(self.code(self.entry)))
+            if isinstance(node, ast.Compare)
+            and any(isinstance(each, ast.Constant) and each.value is None for each in (node.left, *node.comparators))
+            for sides in [(node.left, *node.comparators)]
+        )
+        named = frozenset[str]().union(*compared)
+        return frozenset(each.name for each in self.parameters if each.default is not None or each.name in named)
+
+    @cached_property
+    def told_by_kind(self) -> frozenset[str]:
+        """Parameters that the kernel asks the type of."""
+        return frozenset(
+            call.args[0].id
+            for call in ast.walk(parsed(self.code(self.entry)))
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            and call.func.id in ("isinstance", "hasattr", "type")
+            and call.args and isinstance(call.args[0], ast.Name)
+        )  # fmt: skip
 
     @cached_property
     def tunables(self) -> Mapping[str, tuple[int, ...]]:
@@ -174,6 +219,8 @@ class KernelFile:
         return self.scopes.qualified(called.func if isinstance(called, cst.Call) else called).startswith(_OF_NKI)
 
     def _refuse(self) -> None:
+        if patched := set(_stored_into(parsed(self.module.code))) & self.scopes.imported().keys():
+            raise CannotJoin(f"it changes what it imports as {min(patched)}, for every other kernel as well")
         if hidden := self.scopes.hidden_by_classes:
             raise CannotJoin(f"a class binds {min(hidden)}, which is a name of the file as well")
         parents = parents_in(self.module)
@@ -193,6 +240,20 @@ class KernelFile:
                 for node in descendants(line):
                     if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
                         raise CannotJoin(f"{node.name.value} is defined in a block of the file's top level")
+
+
+def _stored_into(tree: ast.Module) -> Iterator[str]:
+    """Names of the things whose attributes or items are set or deleted."""
+    for node in ast.walk(tree):
+        inner: ast.AST | None = None
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            inner = node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
+            inner = node.args[0] if node.args else None
+        while isinstance(inner, (ast.Attribute, ast.Subscript)):
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            yield inner.id
 
 
 def _in_a_class(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:

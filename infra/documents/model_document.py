@@ -102,6 +102,9 @@ class ProjectionDocument:
     """The kernels' share of the step's time, 0 to 1; the rest is taken to stay as it is."""
     step_us: float | None
     projected_step_us: float | None
+    tokens_per_s: float | None
+    """Of the whole batch, as it is; null where the table says not what a step takes, or how many tokens it makes."""
+    projected_tokens_per_s: float | None
     kernels: tuple[Projected, ...]
     machine: str
     caveat: str
@@ -127,8 +130,8 @@ def put_back_document(host: str, checkout: str, back: PutBack | None) -> PutBack
 
 def projection_document(found: Projection, machine: str, caveat: str) -> ProjectionDocument:
     return ProjectionDocument(
-        found.model, found.speedup, found.covered, found.step_us, found.projected_step_us, found.kernels, machine,
-        caveat,
+        found.model, found.speedup, found.covered, found.step_us, found.projected_step_us, found.tokens_per_s,
+        found.projected_tokens_per_s, found.kernels, machine, caveat,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,21 +26,23 @@ class InPlace:
 
     key: str
     """Of the kernels and their places (`key_of`)."""
+    before: str
+    """The checkout's digest when they were put in."""
     since: str
     files: tuple[str, ...]
     job: str
     """That worked with them last; empty where none has."""
-    running: bool = False
-    """It is at it still."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """`digest`: of its files as they are, or were before ours were put in."""
+    """`digest`: of its files as they are, of those that ours stand in for as they were."""
 
     base: str
     digest: str
     in_place: InPlace | None
+    running: bool
+    """A job works with it, as it is or with what is in place."""
     read: Read
 
 
@@ -91,7 +94,7 @@ class Deployment:
         *files, (said, _) = self._runner.ask(request, "checkout")
         contents: dict[str, bytes | None] = dict.fromkeys(read)
         contents.update((frame["name"], data) for frame, data in files)
-        return Checkout(said["base"], said["digest"], _in_place(said["placed"], said["running"]), contents)
+        return Checkout(said["base"], said["digest"], _in_place(said["placed"]), said["running"], contents)
 
     def put_in(self, fitted: Fitted, there: Checkout) -> None:
         """Each kernel into its place; refused when the checkout is another by now than it was looked at."""
@@ -102,17 +105,19 @@ class Deployment:
         self._runner.ask(request, "placed", b"".join(fitted.files.values()))
 
     def works(self, job: str) -> None:
-        """That job is about to work with what is in place."""
+        """That job is about to work with the checkout, as it is or with what is in place."""
         self._runner.ask({"op": "checkout_note_job", "checkout": self._checkout, "job": job}, "done")
 
     def put_back(self) -> PutBack | None:
         """Ends a job that works with it, and leaves the checkout as it was. None where nothing of ours is in it."""
-        ((said, _),) = self._runner.ask({"op": "checkout_put_back", "checkout": self._checkout}, "back")
+        request = {"op": "checkout_put_back", "checkout": self._checkout, "ask": secrets.token_hex(8)}
+        ((said, _),) = self._runner.ask(request, "back")
         back = _in_place(said["placed"])
         return PutBack(said["base"], back.files, tuple(said["kept"])) if back is not None else None
 
 
-def _in_place(said: dict[str, Any] | None, running: bool = False) -> InPlace | None:
+def _in_place(said: dict[str, Any] | None) -> InPlace | None:
     if said is None:
         return None
-    return InPlace(said["key"], said["began"], tuple(each["path"] for each in said["files"]), said["job"], running)
+    files = tuple(each["path"] for each in said["files"])
+    return InPlace(said["key"], said["before"], said["began"], files, said["job"])

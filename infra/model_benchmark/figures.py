@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+_AS_LONG = 0.01
+"""Part of their length by which answers may differ before their latencies are no longer compared."""
+
 
 class Accuracy(Enum):
     """What a harness says of the model's answers."""
@@ -56,6 +59,8 @@ class Figures:
     """Of a harness that scores."""
     notes: tuple[str, ...] = ()
     """What a person should know of these numbers, a line each."""
+    answer_tokens: float | None = None
+    """Of one answer, on the average, where the harness counts them and does not say how many there are to be."""
 
     @property
     def score(self) -> float | None:
@@ -79,11 +84,18 @@ class Gain:
 def gain(before: Figures, after: Figures) -> Gain:
     return Gain(
         _ratio(after.score, before.score),
-        _ratio(before.latency_ms, after.latency_ms),
+        _ratio(before.latency_ms, after.latency_ms) if answers_are_as_long(before, after) else None,
         _ratio(before.first_token_ms, after.first_token_ms),
         _ratio(before.per_token_ms, after.per_token_ms),
         _ratio(after.tokens_per_s, before.tokens_per_s),
     )
+
+
+def answers_are_as_long(before: Figures, after: Figures) -> bool:
+    """As far as it is known: whoever says less is done sooner."""
+    if before.answer_tokens is None or after.answer_tokens is None:
+        return True
+    return abs(after.answer_tokens / before.answer_tokens - 1) <= _AS_LONG
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

@@ -45,15 +45,18 @@ class KeptRuns:
     def path(self, key: str) -> Path:
         return self.folder / "ended" / key
 
-    def keep(self, key: str, ended: Ended, files: Mapping[str, bytes]) -> Path:
-        """`ended.json` is written last: where it is, all of it is there."""
+    def keep(self, key: str, files: Mapping[str, bytes]) -> Path:
+        """What came back, to be looked at; `hold` makes it a run that may stand for another."""
         folder = self.path(key)
         make_folder(folder)
         (folder / "ended.json").unlink(missing_ok=True)
         for name, data in files.items():
             replace_file(folder / name, data)
-        replace_file(folder / "ended.json", json.dumps(to_document(ended), indent=1) + "\n")
         return folder
+
+    def hold(self, key: str, ended: Ended) -> None:
+        """The files are there already: where `ended.json` is, all of it is."""
+        replace_file(self.path(key) / "ended.json", json.dumps(to_document(ended), indent=1) + "\n")
 
     def ended(self, key: str) -> tuple[Ended, dict[str, bytes]] | None:
         folder = self.path(key)

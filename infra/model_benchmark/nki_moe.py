@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,7 +19,7 @@ from typing import NoReturn
 
 from infra.model_benchmark.figures import Accuracy, Figures, PromptScore
 from infra.model_benchmark.harness import BadHarness, Command, Read
-from infra.model_benchmark.reports import ReportInvalid, nxdi
+from infra.model_benchmark.reports import ReportInvalid, can_be, nxdi, shown
 from infra.ssh.runner import JOB_DIR
 
 PROGRAM, PROMPTS, REPORT = "main.py", "prompts.txt", "benchmark_report.json"
@@ -156,10 +155,14 @@ def _prompts_of(name: str, content: bytes) -> tuple[PromptScore, ...]:
     text = content.decode("utf-8", "replace")
     if not text.endswith("\n"):
         raise ReportInvalid(f"{name} is cut off in line {text.count(chr(10)) + 1}")
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
-    if missing:
-        raise ReportInvalid(f"{name} has no column {', '.join(missing)}")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns, rows = reader.fieldnames or (), list(reader)
+    except csv.Error as error:
+        raise ReportInvalid(f"{name}, line {reader.line_num}: {error}: it is no table of score records") from None
+    for column in _COLUMNS:
+        if columns.count(column) != 1:
+            raise ReportInvalid(f"{name} has {'two columns' if column in columns else 'no column'} {column}")
     prompts = []
     for number, row in enumerate(rows, 2):
         if len(row["timestamp"] or "") < _TIMESTAMP_LENGTH:
@@ -172,6 +175,8 @@ def _prompts_of(name: str, content: bytes) -> tuple[PromptScore, ...]:
             _value(name, number, row, "throughput"),
             _value(name, number, row, "nki_flop_ratio", positive=False),
         )
+        if prompt.nki_flop_share > 1:
+            raise ReportInvalid(f"{name}, line {number}: nki_flop_ratio is {prompt.nki_flop_share!r}; it is at most 1")
         said = _value(name, number, row, "final_score", positive=False)
         if said != prompt.score:
             raise ReportInvalid(
@@ -186,8 +191,8 @@ def _value(name: str, line: int, row: Mapping[str, str | None], column: str, *, 
     try:
         value = float(row[column] or "")
     except ValueError:
-        raise ReportInvalid(f"{name}, line {line}: {column} is {row[column]!r}, not a number") from None
-    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        raise ReportInvalid(f"{name}, line {line}: {column} is {shown(row[column])}, not a number") from None
+    if not can_be(value, positive=positive):
         raise ReportInvalid(f"{name}, line {line}: {column} is {row[column]}, which nothing can take")
     return value
 
@@ -196,5 +201,5 @@ def _accuracy(name: str, line: int, text: str | None) -> float:
     """Python's own words for it: 1 on trn2, True or False on trn3."""
     known = {"1": 1.0, "True": 1.0, "0": 0.0, "False": 0.0}
     if text not in known:
-        raise ReportInvalid(f"{name}, line {line}: accuracy is {text!r}, not 1, 0, True or False")
+        raise ReportInvalid(f"{name}, line {line}: accuracy is {shown(text)}, not 1, 0, True or False")
     return known[text]

@@ -3,6 +3,7 @@
 [model]
 name = "qwen3-30b-a3b, one decode step"
 step_us = 18_400            # what a step takes now; without it only shares and the speed-up are told
+tokens_per_step = 8         # of the whole batch; with it throughput is told beside latency
 
 [[kernel]]
 name = "o_proj"
@@ -24,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.toml_files import BadToml, read_toml
+
+_MOST = 1e15
+"""Of anything that a table says; far beyond it a ratio would be no number."""
 
 
 class BadTable(BadToml):
@@ -56,6 +60,8 @@ class ModelTable:
     name: str
     step_us: float | None
     kernels: tuple[KernelUse, ...]
+    tokens_per_step: float | None = None
+    """Of all requests of a batch together."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,9 @@ class Projection:
     """The kernels' share of the step; the rest is taken to stay as it is."""
     step_us: float | None
     projected_step_us: float | None
+    tokens_per_s: float | None
+    """Of the whole batch, as it is; None where the table says not what a step takes, or makes."""
+    projected_tokens_per_s: float | None
 
 
 def projection(table: ModelTable, latencies_us: Sequence[tuple[float, float]]) -> Projection:
@@ -96,10 +105,12 @@ def projection(table: ModelTable, latencies_us: Sequence[tuple[float, float]]) -
         for use, (before, after) in zip(table.kernels, latencies_us, strict=True)
     )
     left = 1 - math.fsum(row.saved for row in rows)
-    step_us = table.step_us
+    step_us, tokens = table.step_us, table.tokens_per_step
+    tokens_per_s = 1e6 * tokens / step_us if step_us is not None and tokens is not None else None
     return Projection(
-        table.name, rows, 1 / left, math.fsum(row.share for row in rows), step_us, step_us and step_us * left
-    )
+        table.name, rows, 1 / left, math.fsum(row.share for row in rows), step_us, step_us and step_us * left,
+        tokens_per_s, tokens_per_s and tokens_per_s / left,
+    )  # fmt: skip
 
 
 def read_table(path: Path) -> ModelTable:
@@ -109,13 +120,15 @@ def read_table(path: Path) -> ModelTable:
     model, rows = document.get("model", {}), document.get("kernel")
     if not isinstance(model, dict) or not isinstance(rows, list) or not rows:
         raise BadTable(f"{path}: write [model] once, and [[kernel]] for each kernel")
-    _only(path, "[model]", model, ("name", "step_us"))
+    _only(path, "[model]", model, ("name", "step_us", "tokens_per_step"))
     kernels = tuple(_use(path, number, row) for number, row in enumerate(rows, 1))
     covered = math.fsum(use.share for use in kernels)
     if covered > 1 + 1e-9:
         raise BadTable(f"{path}: the shares add up to {covered:g}: together they are at most 1")
-    step_us = _number(path, "[model]", model, "step_us") if "step_us" in model else None
-    return ModelTable(str(model.get("name", path.stem)), step_us, kernels)
+    step_us, tokens = (
+        _number(path, "[model]", model, key) if key in model else None for key in ("step_us", "tokens_per_step")
+    )
+    return ModelTable(str(model.get("name", path.stem)), step_us, kernels, tokens)
 
 
 def _use(path: Path, number: int, row: Any) -> KernelUse:
@@ -129,7 +142,7 @@ def _use(path: Path, number: int, row: Any) -> KernelUse:
     shapes, constants = row.get("shapes"), row.get("constants", [])
     if not isinstance(shapes, list) or not shapes or not all(isinstance(shape, str) for shape in shapes):
         raise BadTable(f'{path}: {where}: shapes are a list as ["128x512:float32"]')
-    if not isinstance(constants, list) or not all(isinstance(each, (int, float)) for each in constants):
+    if not isinstance(constants, list) or not all(map(_is_finite, constants)):
         raise BadTable(f"{path}: {where}: constants are a list of numbers")
     calls, share = row.get("calls", 1), _number(path, where, row, "share")
     if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:
@@ -154,9 +167,13 @@ def _file(table: Path, said: Any) -> KernelFile:
 
 def _number(path: Path, where: str, row: Mapping[str, Any], key: str) -> float:
     value = row[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if not _is_finite(value) or not 0 < value <= _MOST:
         raise BadTable(f"{path}: {where}: {key} is {value!r}, not a number above 0")
     return float(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) < math.inf
 
 
 def _only(path: Path, where: str, row: Mapping[str, Any], known: Sequence[str]) -> None:

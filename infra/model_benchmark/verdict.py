@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from infra.model_benchmark.figures import Accuracy, Figures, Gain, gain
+from infra.model_benchmark.figures import Accuracy, Figures, Gain, answers_are_as_long, gain
 
 
 class Verdict(Enum):
@@ -56,6 +56,8 @@ def judged(before: Figures, after: Figures | None, failure: str) -> tuple[Verdic
         return Verdict.FAILED, failure
     if after.accuracy is Accuracy.FAILED:
         return Verdict.FAILED, "the answers are wrong with the kernels in: whatever the speed, the benchmark failed"
+    if before.accuracy is Accuracy.PASSED and after.accuracy is Accuracy.UNCHECKED:
+        return Verdict.FAILED, "the answers were checked without the kernels, and are not with them: nobody knows them"
     won = gain(before, after)
     named = (("score", won.score), ("latency", won.latency), ("time per token", won.per_token),
              ("throughput", won.throughput))  # fmt: skip
@@ -63,4 +65,8 @@ def judged(before: Figures, after: Figures | None, failure: str) -> tuple[Verdic
     if ratio is None:
         return Verdict.FAILED, "the two runs report nothing in common to compare"
     verdict = Verdict.FASTER if ratio > 1 else Verdict.NOT_FASTER
-    return verdict, f"{name} {'is better' if ratio > 1 else 'is no better'} by a factor of {ratio:.4g}"
+    why = f"{name} {'is better' if ratio > 1 else 'is no better'} by a factor of {ratio:.4g}"
+    if not answers_are_as_long(before, after):
+        lengths = f"{after.answer_tokens:g} tokens with the kernels, {before.answer_tokens:g} without"
+        why += f"; latency is not compared, as answers are not as long ({lengths})"
+    return verdict, why

@@ -136,9 +136,27 @@ def test_a_script_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_the_page_of_the_benchmark_has_every_row() -> None:
-    page = benchmark.page([("matmul", TABLE)])
+    page = benchmark.block("matmul", TABLE, "2026-11-20", "0123abc")
+    assert "2026-11-20, commit 0123abc" in page
     assert "| M128 N64 | 3 | 10.0 | 5.0 | 4.0 (3.0 to 6.0) | 2.50x | variant 1 |" in page
     assert "1 variants for 2 shapes, 120.0 %" in page and "1 shapes between these" in page
+
+
+def test_a_page_keeps_the_tables_of_what_was_not_measured() -> None:
+    text = f"# Page\n\n{benchmark.BEGIN}\n**matmul** (old)\n\n| a |\n\n**attention** (old)\n\n{benchmark.END}\nrest\n"
+    new = {"rmsnorm_matmul": "**rmsnorm_matmul** (new)\n\n", "matmul": "**matmul** (new)\n\n"}
+    written = benchmark.page(text, new)
+    assert written == (
+        f"# Page\n\n{benchmark.BEGIN}\n**matmul** (new)\n\n**rmsnorm_matmul** (new)\n\n**attention** (old)\n\n"
+        f"{benchmark.END}\nrest\n"
+    )
+    assert benchmark.page(written, new) == written
+
+
+def test_a_name_that_is_no_kernel_of_the_benchmark_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main(["--only", "matmull"])
+    assert ended.value.code == 2 and "there is no matmull; known: matmul, rmsnorm_matmul" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

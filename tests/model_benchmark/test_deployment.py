@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import tempfile
 import zlib
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from infra.model_benchmark.deployment import Deployment, files_of, fitted, key_of
-from infra.model_benchmark.placing import CannotPlace
+from infra.model_benchmark.placing import CannotPlace, Kernel, Place
 from infra.ssh import stream
 from infra.ssh.remote_agent import checkouts
 from infra.ssh.remote_agent.frames import Wire
@@ -50,11 +51,12 @@ def test_kernels_are_put_in_and_the_checkout_is_put_back_byte_for_byte(
     there = deployment.look()
     assert there.in_place is not None and there.in_place.key == key_of(BOTH)
     changed = {name for name, content in picture(checkout).items() if before.get(name) != content}
-    assert changed == {MATMUL.file, MATMUL.module_file, ATTENTION.file, ATTENTION.module_file}
+    ours = {MATMUL.file, MATMUL.module_file, ATTENTION.file, ATTENTION.module_file}
+    assert changed == {*ours, checkouts.MARK}
     assert (checkout / MATMUL.module_file).read_text() == winner(MATMUL).source
     assert (checkout / MATMUL.file).stat().st_mode & 0o777 == 0o640
     back = deployment.put_back()
-    assert back is not None and set(back.files) == changed and back.kept == ()
+    assert back is not None and set(back.files) == ours and back.kept == ()
     assert picture(checkout) == before
     assert deployment.put_back() is None and not list((work / "checkouts").iterdir())
 
@@ -96,6 +98,122 @@ def test_what_the_user_edits_meanwhile_is_kept_aside(deployment: Deployment, che
     assert Path(copy).read_text() == "# my own idea"
 
 
+def in_two_folders(checkout: Path) -> list[tuple[Kernel, Place]]:
+    """Files of one name, in folders of the checkout."""
+    places = [Place(f"{folder}/{MATMUL.file}", MATMUL.function) for folder in ("one", "other")]
+    for place in places:
+        (checkout / place.folder).mkdir()
+        (checkout / place.file).write_bytes((checkout / MATMUL.file).read_bytes())
+    return [(winner(MATMUL), place) for place in places]
+
+
+def test_whatever_the_user_made_of_our_files_meanwhile_is_kept_and_named(
+    runner: SshRunner, deployment: Deployment, checkout: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two edits of files of one name, a link, a folder in a file's place and a folder removed; the answer is lost."""
+    both = in_two_folders(checkout)
+    before = picture(checkout)
+    for wanted in (both, BOTH):
+        there = deployment.look(files_of(wanted))
+        deployment.put_in(fitted(wanted, there), there)
+        if wanted is both:
+            for number, (_, place) in enumerate(both):
+                (checkout / place.file).write_text(f"# idea {number}")
+        else:
+            (checkout / MATMUL.file).unlink()
+            (checkout / MATMUL.file).symlink_to("qwen.py")
+            (checkout / ATTENTION.module_file).unlink()
+            (checkout / ATTENTION.module_file).mkdir()
+            (checkout / ATTENTION.module_file / "notes").write_text("mine")
+        expect, lost = stream.Stream.expect, []
+
+        def losing(self: stream.Stream, *kinds: str) -> Any:
+            answer = expect(self, *kinds)  # noqa: B023
+            if answer[0]["frame"] == "back" and not lost:  # noqa: B023
+                lost.append(answer)  # noqa: B023
+                sshd.cut()
+                self._drop(EOFError("cut by the test"))
+            return answer
+
+        monkeypatch.setattr(stream.Stream, "expect", losing)
+        back = deployment.put_back()
+        monkeypatch.setattr(stream.Stream, "expect", expect)
+        assert back is not None and picture(checkout) == before and lost
+        kept = [Path(copy) for copy in back.kept]
+        if wanted is both:
+            assert [copy.read_text() for copy in kept] == ["# idea 0", "# idea 1"]
+        else:
+            link, folder = kept
+            assert link.is_symlink() and (folder / "notes").read_text() == "mine"
+        assert deployment.put_back() is None, "it was another question"
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_removed_meanwhile_comes_back(deployment: Deployment, checkout: Path) -> None:
+    both = in_two_folders(checkout)
+    before, there = picture(checkout), deployment.look(files_of(both))
+    deployment.put_in(fitted(both, there), there)
+    shutil.rmtree(checkout / "one")
+    deployment.put_back()
+    assert picture(checkout) == before and (checkout / "one").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.slow
+def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: Deployment, checkout: Path) -> None:
+    there = deployment.look()
+    put_in(deployment)
+    assert deployment.look().digest == there.digest
+    main = (checkout / "main.py").read_bytes()
+    for name, text in (("main.py", main + b"# edited"), (MATMUL.file, b"# edited"), ("new.py", b"")):
+        was = (checkout / name).read_bytes() if (checkout / name).exists() else None
+        (checkout / name).write_bytes(text)
+        assert deployment.look().digest != there.digest, name
+        (checkout / name).unlink() if was is None else (checkout / name).write_bytes(was)
+    (checkout / "main.py").write_bytes(main)
+    assert deployment.look().digest == there.digest
+
+
+def test_another_work_directory_is_told_whose_the_kernels_are(
+    runner: SshRunner, deployment: Deployment, checkout: Path, work: Path, tmp_path: Path
+) -> None:
+    """Two users, or one with two of them: neither takes the other's kernels for the user's own files."""
+    before, there = picture(checkout), deployment.look(files_of(BOTH))
+    put_in(deployment)
+    placed, root = picture(checkout), runner.root
+    runner._root = str(tmp_path / "another")
+    for refused in (deployment.look, deployment.put_back, lambda: deployment.put_in(fitted(BOTH, there), there)):
+        with pytest.raises(JobRefused, match=f"of the work directory {work} are in place"):
+            refused()
+    assert picture(checkout) == placed
+    runner._root = root
+    deployment.put_back()
+    assert picture(checkout) == before
+
+
+def test_an_edit_just_before_the_first_file_is_replaced_stays(checkout: Path, work: Path) -> None:
+    """Between the copies and the change; the agent's own code in a process of its own."""
+    before = picture(checkout)
+
+    def edited() -> None:
+        record = checkouts._record
+
+        def and_edits(folder: str, placed: dict[str, Any]) -> None:
+            record(folder, placed)
+            if not (checkout / "idea").exists():
+                (checkout / "idea").touch()
+                (checkout / ATTENTION.file).write_text("# idea")
+
+        checkouts._record = and_edits
+
+    with pytest.raises(AssertionError):
+        carried_out(checkouts.place, checkout, work, first=edited)
+    (checkout / "idea").unlink()
+    assert carried_out(checkouts.put_back, checkout, work)
+    now = picture(checkout)
+    assert now.pop(ATTENTION.file)[0] == b"# idea" and before.pop(ATTENTION.file)
+    assert now == before and not list((work / "checkouts").iterdir())
+
+
 def test_links_and_files_that_are_not_there_are_refused(deployment: Deployment, checkout: Path) -> None:
     (checkout / MATMUL.file).rename(checkout / "elsewhere.py")
     with pytest.raises(CannotPlace, match="has no matmul_kernel.py"):
@@ -108,6 +226,15 @@ def test_links_and_files_that_are_not_there_are_refused(deployment: Deployment, 
     (checkout / MATMUL.module_file).write_text("# the user's own")
     with pytest.raises(CannotPlace, match="is there already"):
         put_in(deployment)
+    (checkout / MATMUL.module_file).unlink()
+    elsewhere = lay_out(checkout.parent / "elsewhere")
+    before, digest = picture(elsewhere), deployment.look().digest
+    (checkout / "layers").symlink_to(elsewhere)
+    assert deployment.look().digest != digest
+    behind = [(winner(MATMUL), Place(f"layers/{MATMUL.file}", MATMUL.function))]
+    with pytest.raises(JobRefused, match="layers is a link: name the folder"):
+        deployment.look(files_of(behind))
+    assert picture(elsewhere) == before
 
 
 def test_a_folder_that_is_none_is_refused(runner: SshRunner, tmp_path: Path) -> None:
@@ -180,6 +307,9 @@ def test_wherever_kill_9_strikes_the_checkout_comes_back(checkout: Path, work: P
             if operation is checkouts.put_back:
                 assert carried_out(checkouts.place, checkout, work)
             finished = carried_out(operation, checkout, work, dies_at=steps)
+            if operation is checkouts.place and steps % 2:
+                assert carried_out(checkouts.place, checkout, work), f"asked again after step {steps}"
+                assert (checkout / ATTENTION.file).read_text() == "changed as well"
             assert carried_out(checkouts.put_back, checkout, work)
             assert picture(checkout) == before, f"{operation.__name__}, killed before step {steps}"
             assert not list((work / "checkouts").iterdir())
@@ -190,13 +320,17 @@ def test_wherever_kill_9_strikes_the_checkout_comes_back(checkout: Path, work: P
 
 
 def carried_out(
-    operation: Callable[[dict[str, Any], Wire], None], checkout: Path, work: Path, dies_at: int = 0
+    operation: Callable[[dict[str, Any], Wire], None],
+    checkout: Path,
+    work: Path,
+    dies_at: int = 0,
+    first: Callable[[], None] = lambda: None,
 ) -> bool:
     """Whether it came to its end; by then it may have died before its step of that number."""
     text = {MATMUL.file: b"changed", MATMUL.module_file: b"new", ATTENTION.file: b"changed as well"}
     request = {
         "root": str(work), "checkout": str(checkout), "key": "k", "files": [[n, len(d)] for n, d in text.items()],
-        "before": checkouts._digest_of(str(checkout), lambda: None),
+        "ask": "once", "before": checkouts._digest_of(str(checkout), lambda: None),
     }  # fmt: skip
     with tempfile.TemporaryFile() as payload:
         payload.write(b"".join(text.values()))
@@ -209,6 +343,7 @@ def carried_out(
                 steps = itertools.count(1)
                 for name in TOUCHING if dies_at else ():
                     die_before(name, steps, dies_at)
+                first()
                 operation(request, Wire(60.0, on_broken=lambda: None))
                 os._exit(0)
             finally:

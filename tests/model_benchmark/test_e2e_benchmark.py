@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -39,8 +40,11 @@ if said.get("dies"):
     sys.exit("ModuleNotFoundError: no module named 'their_helpers'")
 if said.get("leaves"):
     open(os.path.join(here, said["leaves"]), "w").close()
+if said.get("silent"):
+    sys.exit(0)
 with open(report, "w") as stream:
     stream.write(json.dumps(said["report"])[: said.get("cut")] + said.get("blanks", 0) * " ")
+sys.exit(said.get("then"))
 """
 """A harness of the user's own that says what the test wants, and counts its runs."""
 
@@ -81,6 +85,10 @@ class Model:
         status = orchestrator.main(["model", *self.host, "--json", *flags])
         captured = self._capsys.readouterr()
         return status, checked(captured.out), captured.err
+
+    def reaches(self, tally: str) -> bool:
+        """A client of its own has to start and run the harness; on a busy machine that takes a while."""
+        return wait_until(lambda: self.tally == tally, 120.0)
 
     @property
     def is_as_it_was(self) -> bool:
@@ -127,6 +135,8 @@ def test_wrong_answers_fail_whatever_the_speed_and_the_checkout_is_put_back_at_o
     ("kernels", "status", "why"),
     [
         ({"dies": True}, FAILED, "ended with status 1: ModuleNotFoundError: no module named 'their_helpers'"),
+        ({"silent": True}, FAILED, "the command left no report"),
+        ({"then": "core dumped"}, FAILED, "ended with status 1: core dumped"),
         pytest.param({"cut": 20}, FAILED, "report.json is no JSON", marks=pytest.mark.slow),
         pytest.param({"report": SLOW}, FASTER, "latency is no better", marks=pytest.mark.slow),
     ],
@@ -149,6 +159,32 @@ def test_the_baseline_is_measured_once_unless_it_is_asked_for_again(model: Model
         assert model.tally == before + added, flags
 
 
+@pytest.mark.slow
+def test_a_baseline_that_is_asked_for_again_is_of_the_checkout_without_the_kernels(model: Model) -> None:
+    assert model(*model.put, *model.command)[1]["in_place"]
+    status, said, read = model(*model.put, *model.command, "--baseline-again")
+    assert (status, said["verdict"], said["in_place"], model.tally) == (FASTER, "faster", True, "bkbk")
+    assert "putting the checkout back first" in read
+    assert model("--undo")[0] == 0 and model.is_as_it_was
+
+
+@pytest.mark.slow
+def test_nothing_is_measured_beside_a_baseline_that_still_runs(model: Model) -> None:
+    """Of a client that was killed, and of files that were changed since."""
+    model.says(without={"waits": str(model.folder / "never")})
+    argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
+    client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert model.reaches("b")
+    client.kill()
+    client.wait()
+    (model.checkout / "new.py").touch()
+    status, said, _ = model(*model.put, *model.command)
+    assert status == UNREACHABLE and "is at work in" in said["error"] and model.tally == "b"
+    assert model("--undo")[0] == 0 and model.nothing_runs
+    (model.checkout / "new.py").unlink()
+    assert model.is_as_it_was and not list((model.work / "checkouts").iterdir())
+
+
 def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"dies": True})
     status, said, _ = model(*model.put, *model.command)
@@ -156,6 +192,14 @@ def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"report": {**SLOW, "accuracy": False}})
     status, said, _ = model(*model.put, *model.command)
     assert status == UNREACHABLE and "as it is, without any kernel" in said["error"] and model.is_as_it_was
+    model.says(without={"cut": 20})
+    status, said, _ = model(*model.put, *model.command)
+    assert status == UNREACHABLE and "ends too early" in said["error"] and model.is_as_it_was
+    (folder,) = re.findall(r"what came back is in (.+)$", said["error"])
+    assert (Path(folder) / "report.json").stat().st_size == 20
+    model.says()
+    status, said, _ = model(*model.put, *model.command)
+    assert (status, model.tally, said["notes"]) == (FASTER, "bbbbk", []), "what was no result stands for none"
 
 
 @pytest.mark.slow
@@ -167,6 +211,15 @@ def test_a_baseline_of_a_checkout_that_changes_meanwhile_is_not_kept(model: Mode
     model.says(kernels={"report": SLOW})
     assert model(*model.put, *model.command)[0] == FASTER and model.is_as_it_was
     assert model.tally == "bbk", "what was measured meanwhile is not kept"
+
+
+@pytest.mark.slow
+def test_a_checkout_that_changes_while_the_kernels_run_has_no_verdict(model: Model) -> None:
+    model.says(kernels={"leaves": "bench.log"})
+    status, said, _ = model(*model.put, *model.command)
+    assert status == UNREACHABLE and "while the harness ran with the kernels in it" in said["error"]
+    (model.checkout / "bench.log").unlink()
+    assert model.is_as_it_was and model.tally == "bk"
 
 
 def in_the_background(model: Model, *flags: str) -> tuple[threading.Thread, list[Any]]:
@@ -181,7 +234,7 @@ def test_a_link_that_drops_while_the_harness_runs_is_waited_out(model: Model, ss
     go = model.folder / "go"
     model.says(**{"without" if which == "b" else "kernels": {"waits": str(go)}})
     thread, came = in_the_background(model, *model.put, *model.command)
-    assert wait_until(lambda: model.tally == which)
+    assert model.reaches(which)
     sshd.cut()
     time.sleep(0.3)
     go.touch()
@@ -218,7 +271,7 @@ def test_after_kill_9_of_the_client_the_same_command_collects_what_ran_on(model:
     model.says(**{"without" if which == "b" else "kernels": {"waits": str(go)}})
     argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
     client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: model.tally == which)
+    assert model.reaches(which)
     client.kill()
     client.wait()
     go.touch()
@@ -231,12 +284,36 @@ def test_undo_after_kill_9_ends_what_runs_there_and_puts_every_byte_back(model: 
     model.says(kernels={"waits": str(model.folder / "never")})
     argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
     client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: model.tally == "bk")
+    assert model.reaches("bk")
     client.kill()
     client.wait()
     assert not model.is_as_it_was and processes_mentioning("bench.py")
     status, said, _ = model("--undo")
     assert status == 0 and MATMUL.file in said["files"] and model.is_as_it_was and model.nothing_runs
+
+
+@pytest.mark.slow
+def test_what_was_edited_after_kill_9_is_not_compared_with_the_baseline_of_before(model: Model) -> None:
+    go = model.folder / "go"
+    model.says(kernels={"waits": str(go)})
+    argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *model.host, *model.put, *model.command]
+    client = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert model.reaches("bk")
+    client.kill()
+    client.wait()
+    (model.checkout / "qwen.py").write_text("# a better model")
+    (model.checkout / MATMUL.module_file).write_text("# a better kernel")
+    go.touch()
+    status, said, read = model(*model.put, *model.command)
+    assert (status, said["verdict"], model.tally) == (FASTER, "faster", "bkbk")
+    assert "it was changed with kernels in place" in read
+    (note,) = [note for note in said["notes"] if "is a copy of a file that was changed meanwhile" in note]
+    assert Path(note.split(" on ")[0]).read_text() == "# a better kernel"
+    assert model("--undo")[0] == 0 and (model.checkout / "qwen.py").read_text() == "# a better model"
+    (model.checkout / "qwen.py").write_bytes(model.before["qwen.py"][0])
+    assert {name: each[:2] for name, each in picture(model.checkout).items()} == {
+        name: each[:2] for name, each in model.before.items()
+    }
 
 
 DIES_AT = """
@@ -273,7 +350,7 @@ def test_a_benchmark_of_another_client_is_left_alone(model: Model) -> None:
     go = model.folder / "go"
     model.says(kernels={"waits": str(go)})
     thread, came = in_the_background(model, *model.put, *model.command)
-    assert wait_until(lambda: model.tally == "bk")
+    assert model.reaches("bk")
     other = (*model.host[:-1], str(model.folder / "another client"), "--put", f"{WINNERS[MATMUL]}={MATMUL}")
     argv = [sys.executable, str(ROOT / "orchestrator.py"), "model", *other, *model.command]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
@@ -284,9 +361,11 @@ def test_a_benchmark_of_another_client_is_left_alone(model: Model) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("damaged", [False, True])
 def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    model: Model, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
+    """Or says that it could not."""
     model.says(kernels={"waits": str(model.folder / "never")})
     follow: Callable[..., None] = Benchmark._follow
 
@@ -295,6 +374,8 @@ def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
 
         def told(line: str) -> None:
             if line == "measuring" and model.tally == "bk":
+                for original in model.work.glob("checkouts/*/" + 64 * "?") if damaged else ():
+                    original.write_text("damaged")
                 raise KeyboardInterrupt
             tell(line)
 
@@ -302,8 +383,10 @@ def test_an_interruption_ends_the_harness_and_puts_the_checkout_back(
         follow(self, job, record, start=start)
 
     monkeypatch.setattr(Benchmark, "_follow", interrupted)
-    status, said, _ = model(*model.put, *model.command)
-    assert (status, said["error"]) == (5, "interrupted") and model.is_as_it_was and model.nothing_runs
+    status, said, read = model(*model.put, *model.command)
+    assert (status, said["error"]) == (5, "interrupted") and model.nothing_runs
+    assert model.is_as_it_was is not damaged
+    assert ("the kernels are in the checkout still, `model --undo` puts it back" in read) is damaged
 
 
 @pytest.mark.slow

@@ -22,6 +22,9 @@ from tests.model_benchmark.checkout import ATTENTION, MATMUL, PROMPTS, WINNERS, 
 TOLERANCE = 2e-5
 """Relative L2 over the whole output, as a kernel by itself is held to."""
 
+TOKENS = 512
+"""Of a step of qwen.py."""
+
 STEP = """
 import json, sys
 import numpy as np
@@ -111,7 +114,7 @@ def table(checkouts: tuple[Path, Path], models: tuple[Ran, Ran], tmp_path: Path)
     before, _ = models
     kinds = Counter((name, shapes, us) for name, shapes, us in before.calls)
     files = {"matmul": MATMUL, "attention": ATTENTION}
-    lines = ["[model]", 'name = "pretend"', f"step_us = {before.step_us!r}"]
+    lines = ["[model]", 'name = "pretend"', f"step_us = {before.step_us!r}", f"tokens_per_step = {TOKENS}"]
     for (name, shapes, us), calls in kinds.items():
         place = files[name]
         lines += [
@@ -134,6 +137,8 @@ def test_the_projected_gain_is_that_of_the_summed_simulated_times(
     assert said["simulated"] is True and len(said["kernels"]) == 4
     assert said["speedup"] == pytest.approx(before.step_us / after.step_us, rel=0.01)
     assert said["projected_step_us"] == pytest.approx(after.step_us, rel=0.01)
+    assert said["projected_tokens_per_s"] == pytest.approx(1e6 * TOKENS / after.step_us, rel=0.01)
+    assert "tokens/s become" in captured.err
     covered = sum(us for *_, us in before.calls) / before.step_us
     assert said["covered"] == pytest.approx(covered) and 0.5 < covered < 1
     assert "projected, on simulated trn2" in captured.err and "512x1024 1024x512" in captured.err

@@ -18,6 +18,12 @@ def test_what_no_kernel_covers_stays_as_it_is() -> None:
     assert found.speedup == 1 / (0.25 + 0.25 + 0.25 / 4) and found.covered == 0.75
     assert found.projected_step_us == 562.5
     assert [row.saved for row in found.kernels] == [0.25, 0.1875]
+    assert (found.tokens_per_s, found.projected_tokens_per_s) == (None, None)
+
+
+def test_throughput_is_told_where_it_is_known_how_many_tokens_a_step_makes() -> None:
+    found = projection(ModelTable("m", 1000.0, (USE,), 8.0), [(10.0, 5.0)])
+    assert (found.tokens_per_s, found.projected_tokens_per_s) == (8000.0, 8000.0 / 0.75)
 
 
 def test_a_kernel_that_became_slower_costs_and_a_step_without_a_time_has_only_a_speed_up() -> None:
@@ -30,12 +36,14 @@ ROW = 'before = "a.py"\nafter = "/b.py:mm"\nshapes = ["128x512:float32"]\nshare 
 
 
 def test_a_table_is_read_with_its_paths_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "t.toml").write_text(f"[model]\nstep_us = 12.5\n[[kernel]]\n{ROW}calls = 3\nconstants = [1e-6]\n")
+    (tmp_path / "t.toml").write_text(
+        f"[model]\nstep_us = 12.5\ntokens_per_step = 8\n[[kernel]]\n{ROW}calls = 3\nconstants = [1e-6]\n"
+    )
     table = read_table(tmp_path / "t.toml")
     use = KernelUse(
         "a", KernelFile(tmp_path / "a.py"), KernelFile(Path("/b.py"), "mm"), ("128x512:float32",), (1e-6,), 3, 0.5
     )
-    assert table == ModelTable("t", 12.5, (use,))
+    assert table == ModelTable("t", 12.5, (use,), 8.0)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,11 @@ def test_a_table_is_read_with_its_paths_beside_it(tmp_path: Path) -> None:
         ("[[kernel]]\n" + ROW + "calls = 0\n", "calls is 0, not a count"),
         ("[[kernel]]\n" + ROW.replace('["128x512:float32"]', "128"), "shapes are a list"),
         ("[[kernel]]\n" + ROW + 'constants = ["x"]\n', "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW + "constants = [true]\n", "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW + "constants = [nan]\n", "constants are a list of numbers"),
+        ("[[kernel]]\n" + ROW.replace("0.5", "1" + 400 * "0"), "not a number above 0"),
+        ("[model]\nstep_us = 1%s\n[[kernel]]\n" % (400 * "0") + ROW, "not a number above 0"),
+        ("[model]\ntokens_per_step = 0\n[[kernel]]\n" + ROW, "tokens_per_step is 0, not a number above 0"),
         ("[[kernel]]\n" + ROW + "cals = 3\n", "no setting cals; known: name"),
         ("[model]\nstep_ms = 3\n[[kernel]]\n" + ROW, "no setting step_ms"),
         ("[[kernel]\n", "correct it"),

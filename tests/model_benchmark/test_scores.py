@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,12 @@ def test_submodels_that_a_report_lacks_are_left_out_and_named() -> None:
         (REPORT, lambda text: text.replace(b"41.6789", b'"41.6789"'), "throughput is '41.6789', not a number"),
         (REPORT, lambda text: text.replace(b"41.6789", b"NaN"), "throughput is nan, not a number"),
         (REPORT, lambda text: text.replace(b"41.6789", b"-41.6789"), "which nothing can take"),
+        (REPORT, lambda text: text.replace(b"41.6789", b"1" + 400 * b"0"), r"throughput is 10+\.\.\., which nothing"),
+        (REPORT, lambda text: text.replace(b"41.6789", b"5e-324"), "throughput is 5e-324, which nothing"),
+        (REPORT, lambda text: text.replace(b"{", b'{"e2e_model": {}, ', 1), "'e2e_model' is there twice"),
+        (REPORT, lambda text: 100_000 * b"[", "nested too deeply"),
+        (REPORT, lambda text: b'{"\\ud800\\u001b[2J": {}}', r"has no e2e_model: \\ud800\\x1b\[2J$"),
+        (REPORT, lambda text: text.replace(b"41.6789", b'"%s"' % (5000 * b"x")), "throughput is 'x{59}\\.\\.\\., not"),
         (REPORT, lambda text: text.replace(b"41.6789", b"41.6790"), "disagree: are they of one run"),
         (RECORDS, lambda text: text[:-9], "cut off in line 4"),
         (RECORDS, lambda text: text[:-60] + b"\r\n", "cut off in line 4"),
@@ -86,6 +93,10 @@ def test_submodels_that_a_report_lacks_are_left_out_and_named() -> None:
         (RECORDS, lambda text: text[: text.index(b"\n") + 1], "0 of 3 prompts are scored"),
         (RECORDS, lambda text: b"", "is cut off in line 1"),
         (RECORDS, lambda text: text.replace(b"final_score", b"points"), "has no column final_score"),
+        (RECORDS, lambda text: text.replace(b"50.3,", b"5e-324,"), "line 3: throughput is 5e-324, which nothing"),
+        (RECORDS, lambda text: text.replace(b"0.0625432", b"1.0625432"), "line 2: nki_flop_ratio is 1.06"),
+        (RECORDS, lambda text: text.replace(b"50.3,", 200_000 * b"5" + b","), "field larger than field limit"),
+        (RECORDS, lambda text: text.replace(b"member_id", b"latency", 1), "has two columns latency"),
         (RECORDS, lambda text: text.replace(b"50.3,", b"fast,"), "line 3: throughput is 'fast'"),
         (RECORDS, lambda text: text.replace(b"8123.456", b"0"), "line 2: latency is 0, which nothing"),
         (RECORDS, lambda text: text.replace(b"True", b"maybe", 1), "line 2: accuracy is 'maybe'"),
@@ -184,8 +195,16 @@ def test_a_command_that_cannot_work_is_refused(name: str, command: str, said: st
         (reports.own, {"accuracy": False, "latency_ms": 1.0}, Figures(Accuracy.FAILED, 1.0, None)),
         (
             reports.vllm,
-            {"completed": 8, "output_throughput": 96.5, "mean_ttft_ms": 210.0, "mean_tpot_ms": 10.25, "mean_itl_ms": 1},
-            Figures(Accuracy.UNCHECKED, None, 96.5, 210.0, 10.25),
+            {
+                "completed": 8,
+                "num_prompts": 8,
+                "total_output_tokens": 1020,
+                "output_throughput": 96.5,
+                "mean_ttft_ms": 210.0,
+                "mean_tpot_ms": 10.25,
+                "mean_itl_ms": 1,
+            },
+            Figures(Accuracy.UNCHECKED, None, 96.5, 210.0, 10.25, answer_tokens=127.5),
         ),
         (
             reports.nxdi,
@@ -207,6 +226,11 @@ def test_each_format_says_what_it_has_and_nothing_else(reader: reports.Reader, r
         (reports.own, {"accuracy": True, "latency": 1.0}, "unknown: latency"),
         (reports.own, {"accuracy": True, "latency_ms": 1.0, "nki_flop_share": 7}, "fraction of 1"),
         (reports.vllm, {"completed": 0}, "no request was completed"),
+        (reports.own, {"accuracy": "true", "latency_ms": 1.0}, "accuracy must be true, false or null"),
+        (reports.own, {"accuracy": True, "latency_ms": "1.0"}, "latency_ms is '1.0', not a number"),
+        (reports.own, {"accuracy": True, "latency_ms": float("nan")}, "latency_ms is nan, not a number"),
+        (reports.own, {"accuracy": True, "latency_ms": -1.0}, "latency_ms is -1.0, which nothing can take"),
+        (reports.vllm, {"completed": 3, "num_prompts": 200}, "3 of 200 requests were completed"),
         (reports.vllm, {"completed": 3, "mean_ttft_ms": 1.0, "mean_tpot_ms": 1.0}, "no output_throughput"),
     ],
 )
@@ -217,7 +241,7 @@ def test_each_format_refuses_what_it_cannot_mean(reader: reports.Reader, report:
 
 # --- what follows -----------------------------------------------------------------------------------
 
-BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0)
+BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0, answer_tokens=128.0)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +253,19 @@ BEFORE = Figures(Accuracy.UNCHECKED, 100.0, 50.0, per_token_ms=2.0)
         (Figures(Accuracy.PASSED, None, 40.0), Verdict.NOT_FASTER, "throughput is no better by a factor of 0.8"),
         (replace(BEFORE, accuracy=Accuracy.FAILED, latency_ms=1.0), Verdict.FAILED, "whatever the speed"),
         (Figures(Accuracy.PASSED, None, None, first_token_ms=1.0), Verdict.FAILED, "nothing in common"),
+        (replace(BEFORE, latency_ms=1.0, answer_tokens=12.0), Verdict.NOT_FASTER, "token is no better .*12 tokens"),
+        (replace(BEFORE, latency_ms=80.0, answer_tokens=127.9), Verdict.FASTER, "latency is better by a factor"),
         (None, Verdict.FAILED, "it crashed"),
     ],
 )  # fmt: skip
 def test_the_verdict_goes_by_what_both_runs_report(after: Figures | None, verdict: Verdict, why: str) -> None:
     found, said = judged(BEFORE, after, "it crashed")
-    assert found is verdict and why in said
+    assert found is verdict and re.search(why, said)
+
+
+def test_answers_that_only_the_baseline_had_checked_fail() -> None:
+    verdict, why = judged(replace(BEFORE, accuracy=Accuracy.PASSED), replace(BEFORE, latency_ms=1.0), "")
+    assert verdict is Verdict.FAILED and "are not with them" in why
 
 
 def test_a_gain_is_above_one_where_the_kernels_help_and_nothing_where_a_run_is_silent() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nki_sim
 from accelopt_core.dispatch.joining import Branch, Variant, check, joined
 from accelopt_core.dispatch.kernel_file import CannotJoin
 from accelopt_core.task import ENTRY_POINTS
@@ -136,6 +137,50 @@ def test_a_variant_keeps_what_its_names_mean(what: str) -> None:
     check_joined(GIVEN, VARIANTS[what])
 
 
+CLASS = ("ROWS = 128\n", "ROWS = 128\n\n\nclass Way:\n    step = 1\n    seen = []\n\n\n")
+WAYS_OF_CHANGING = {
+    "a class": "Way.step = STEP",
+    "by its name": "setattr(Way, 'step', STEP)",
+    "under another name": "other = Way\nother.step = STEP",
+    "from a function": "def set_step(step=STEP):\n    Way.step = step\n\n\nset_step()",
+    "in a loop": "for each in (Way,):\n    each.step = STEP",
+    "a function": "loaded.step = STEP",
+}
+
+
+@pytest.mark.parametrize("what", WAYS_OF_CHANGING)
+def test_what_a_file_changes_of_its_own_is_its_own(what: str) -> None:
+    """The very same class or function stands in both files, and each gives it another value."""
+    given, wide = (
+        changed(
+            CLASS, ("    for j in", "    STEP = loaded.step\n    for j in" if what == "a function" else
+                    "    STEP = Way.step\n    for j in"),
+            ("\n\n@nki.jit", f"\n\n{WAYS_OF_CHANGING[what]}\n\n\n@nki.jit"), ("n % STEP", "n % 64"), source=source,
+        )
+        for source in (GIVEN, WIDE)
+    )  # fmt: skip
+    check_joined(given, wide)
+
+
+def test_what_a_class_holds_is_not_shared_either() -> None:
+    counting = ("    for j in", "    assert len(Way.seen) < 1\n    Way.seen.append(n)\n    for j in")
+    given, wide = (changed(CLASS, counting, source=source) for source in (GIVEN, WIDE))
+    kernel = kernel_of(both(given, (wide, HERE)))
+    for shape in (HERE, ELSEWHERE):
+        nki_sim.trace(kernel, *arrays(shape))
+    with pytest.raises(AssertionError):
+        nki_sim.trace(kernel, *arrays(ELSEWHERE))
+
+
+def test_an_enumeration_that_a_caller_names_is_the_same_in_both() -> None:
+    kinds = "from enum import Enum, auto\n\n\nclass Way(Enum):\n    FORTH = auto()\n    BACK = auto()\n\n\nROWS = 128\n"
+    given = changed(
+        ("ROWS = 128\n", kinds), ("def kernel(x, y):", "def kernel(x, y, way=Way.FORTH):"),
+        ("    for j in", "    assert way == Way.FORTH\n    for j in"), source=GIVEN,
+    )  # fmt: skip
+    assert check_joined(given, changed(("STEP = 64", "STEP = 128"), source=given)).count("class Way") == 1
+
+
 GIVENS = {
     "names that would be given": changed(
         ("ROWS = 128\n", "ROWS = 128\nSTEP_v1 = 1\n\n\ndef kernel_v1(kernel_as_given=STEP_v1):\n    return STEP_v1\n"),
@@ -198,12 +243,19 @@ def test_it_is_valid_wherever_its_parts_are(version: str) -> None:
         return [found.message for found in check_source(source, version) if found.severity == "error"]
 
     assert errors(both(GIVEN, (WIDE, HERE))) == errors(GIVEN)
+    options = joined(
+        OPTIONS, [Variant(OPTIONS.replace("STEP = 64", "STEP = 128"), (Branch("here", WITH),))], ENTRY_POINTS
+    )
+    assert errors(options) == errors(OPTIONS)
 
 
 # --- guards -----------------------------------------------------------------------------------------
 
 OPTIONS = changed(
-    ("def kernel(x, y):", 'def kernel(x, y, scale, mode="add", acc=None, kind=nl.float32, exact=True, sizes=(1, 2)):'),
+    (
+        "def kernel(x, y):",
+        'def kernel(x, y, scale, mode="add", acc=None, kind=nl.float32, exact=True, sizes=(1, 2), count=1):',
+    ),
     source=GIVEN,
 )
 WITH: tuple[ArgumentSpec, ...] = (*branch(*HERE).arguments, ConstantArgument(2.0))
@@ -220,12 +272,14 @@ WITH: tuple[ArgumentSpec, ...] = (*branch(*HERE).arguments, ConstantArgument(2.0
         ((2.0,), {"exact": 1}, False),
         ((2.0,), {"kind": "bfloat16"}, False),
         ((2.0,), {"sizes": (1, 3)}, False),
+        ((2,), {}, False),
+        ((2.0,), {"count": True}, False),
+        ((2.0,), {"count": 1.0}, False),
+        ((2.0,), {"count": 1}, True),
     ],
 )
 def test_a_guard_is_no_wider_than_what_was_verified(arguments: tuple, keywords: dict, taken: bool) -> None:
     import nki.language as nl
-
-    import nki_sim
 
     if "kind" in keywords:
         keywords = {"kind": nl.bfloat16}
@@ -243,6 +297,44 @@ def test_another_shape_or_element_type_is_the_input_kernels(shape: tuple[int, in
     made = both(GIVEN, (WIDE, HERE))
     inputs = arrays(shape, dtype)
     assert digest(trace(made, *inputs)) == digest(trace(GIVEN, *inputs)) != digest(trace(WIDE, *inputs))
+
+
+@pytest.mark.parametrize("shape", [(128,), (1, 128, 256), (128, 256, 1)])
+def test_another_rank_is_the_input_kernels_to_refuse(shape: tuple[int, ...]) -> None:
+    made = both(GIVEN, (WIDE, HERE))
+    for source in (GIVEN, made):
+        with pytest.raises(ValueError, match="values to unpack"):
+            trace(source, *arrays(shape))
+
+
+MASKED = changed(
+    ("def kernel(x, y):", "def kernel(x, y, mask=None, scale=1.0):"),
+    ("    for j in", "    assert mask is None or mask.shape == (4, 4)\n    for j in"), source=GIVEN,
+)  # fmt: skip
+REQUIRED = changed(("mask=None", "mask"), source=MASKED)
+EITHER = changed(
+    ("def kernel(x, y):", "def kernel(x, y, mask):"),
+    ("    for j in", "    assert isinstance(mask, float) or mask.shape == (4, 4)\n    for j in"), source=GIVEN,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "others"),
+    [(MASKED, ((), (None,))), (REQUIRED, ((None,),)), (EITHER, ((2.5,),))],
+    ids=["by default", "as it asks", "of another kind"],
+)
+def test_what_is_no_tensor_where_one_was_verified_is_the_input_kernels(given: str, others: tuple[tuple, ...]) -> None:
+    wide = changed(("STEP = 64", "STEP = 128"), source=given)
+    arguments = (*branch(*HERE).arguments, TensorArgument((4, 4), "float32"))
+    made = joined(given, [Variant(wide, (Branch("masked", arguments),))], ENTRY_POINTS)
+
+    def traced(source: str, *more: Any) -> str:
+        return digest(nki_sim.trace(kernel_of(source), *arrays(), *more))
+
+    mask = np.ones((4, 4), "float32")
+    assert traced(made, mask) == traced(wide, mask) != traced(given, mask)
+    for more in others:
+        assert traced(made, *more) == traced(given, *more)
 
 
 def test_assertions_of_both_are_kept() -> None:
@@ -265,6 +357,7 @@ REFUSED = {
     "a star": (("import nki.isa as nisa", "import nki.isa as nisa\nfrom nki.isa import *"), "import *"),
     "a global": (("    rows, n", "    global ROWS\n    rows, n"), "changes ROWS of the file"),
     "names by text": (("    rows, n", "    assert globals()['STEP']\n    rows, n"), "globals"),
+    "what it imports": (("TUNABLES", "nl.add = nl.subtract\nTUNABLES"), "changes what it imports as nl"),
     "any arguments": (("def kernel(x, y)", "def kernel(x, *y)"), "any number of arguments"),
     "bound again": (("TUNABLES", "kernel = None\nTUNABLES"), "bound again"),
     "a class that hides": (("TUNABLES", "class Sizes:\n    ROWS = ROWS\n\n\nTUNABLES"), "a class binds ROWS"),

@@ -71,10 +71,11 @@ def read_bounded(path: str, limit: int) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    details = os.fstat(descriptor)
+    if not stat.S_ISREG(details.st_mode):
+        os.close(descriptor)  # a folder has no stream to close it with
+        raise Refused("not_a_file", f"{path} is not a regular file")
     with os.fdopen(descriptor, "rb") as stream:
-        details = os.fstat(descriptor)
-        if not stat.S_ISREG(details.st_mode):
-            raise Refused("not_a_file", f"{path} is not a regular file")
         if details.st_size > limit:
             raise Refused("too_large", f"{path} has {details.st_size} bytes; the limit is {limit}")
         return stream.read(limit)
