@@ -1,7 +1,7 @@
 """A reference module (docs/tasks.md) made of a definition and its workloads: it travels alone, with what they store.
 
 The definition's own code computes. In torch, as the suite has it, it runs as it is: on tensors of the declared dtypes,
-in its own precision, on the CPU of whoever judges, who must have torch. Where it imports NumPy and no torch it is handed
+in its own precision, on the CPU of whoever judges, who must have torch. Where it imports NumPy and no torch it is given
 arrays, in float64 as every reference of ours.
 """
 
@@ -142,7 +142,8 @@ def forward(*inputs):
         shape = tuple(_size(axis) for axis in axes)
         if array.shape != shape:
             raise ValueError(
-                f"run of {{_DEFINITION}} returns {{name}} as {{list(array.shape)}}, and its definition says {{list(shape)}}"
+                f"run of {{_DEFINITION}} returns {{name}} as {{list(array.shape)}}, and its definition says "
+                f"{{list(shape)}}"
             )
         arrays.append(array)
     return tuple(arrays)

@@ -34,10 +34,10 @@ def read_tensor(path: Path, key: str) -> np.ndarray:
         raise TaskInvalid(f"{path}: cannot be read: {error}") from error
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= min(MOST_HEADER, len(data) - 8):
-        pointer = (
-            "; it is a Git LFS pointer: fetch what it points to" if data.startswith(b"version https://git") else ""
+        pointer = data.startswith(b"version https://git")
+        raise TaskInvalid(
+            f"{path}: {'a Git LFS pointer: fetch what it points to' if pointer else 'no safetensors file'}"
         )
-        raise TaskInvalid(f"{path}: not a safetensors file{pointer}")
     try:
         header = json.loads(data[8 : 8 + length])
         header.pop("__metadata__", None)

@@ -114,7 +114,8 @@ def _returning(solution: Solution, definition: Definition, where: Path) -> tuple
     made = [tensor.name for tensor in definition.outputs]
     device = next(tensor.name for tensor in definition.inputs if tensor.axes is not None)
     lines = [
-        f"{tensor.name} = torch.empty({_extents(tensor, definition)}, dtype=torch.{tensor.dtype}, device={device}.device)"
+        f"{tensor.name} = torch.empty({_extents(tensor, definition)}, dtype=torch.{tensor.dtype}, "
+        f"device={device}.device)"
         for tensor in definition.outputs
     ]
     body = "\n    ".join((*lines, f"{solution.function}({given}, {', '.join(made)})", f"return {', '.join(made)}"))

@@ -102,7 +102,7 @@ def solution_document(origin: Origin, winner: Winner, name: str) -> dict[str, An
 
 
 def trace_document(origin: Origin, winner: Winner, furthest: Furthest, name: str, now: datetime) -> dict[str, Any]:
-    """The reference is not timed here: its latency is 0 and so is the speedup, as the suite has it without a baseline."""
+    """The reference is not timed here: its latency is 0, as is the speedup; so has the suite it without a baseline."""
     result, installed = winner.result, winner.target.installed
     libraries = dict(
         words for text in (installed.compiler, installed.sdk) if len(words := tuple(text.rsplit(" ", 1))) == 2

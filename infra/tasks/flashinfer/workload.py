@@ -157,10 +157,8 @@ def _stored(given: Fields, tensor: Tensor, definition: Definition, sizes: dict[s
     array = read_tensor(path, given.text("tensor_key"))
     shape = definition.shape(tensor, sizes)
     if array.shape != shape or array.dtype.name != tensor.dtype:
-        raise given.wrong(
-            "path",
-            f"holds {list(array.shape)} of {array.dtype.name}, and {tensor.name} is {list(shape)} of {tensor.dtype}",
-        )
+        held = f"holds {list(array.shape)} of {array.dtype.name}"
+        raise given.wrong("path", f"{held}, and {tensor.name} is {list(shape)} of {tensor.dtype}")
     return array
 
 
