@@ -85,12 +85,9 @@ def definition(dtype: str = "float32", reference: str = RMSNORM, **changed: Any)
 
 def workload(uuid: str, rows: int, **inputs: Mapping[str, Any]) -> dict[str, Any]:
     """As a line of the data set."""
-    given = {
-        "hidden_states": {"type": "random"},
-        "weight": {"type": "random"},
-        "eps": {"type": "scalar", "value": 1e-6},
-    }
-    body = {"uuid": uuid, "axes": {"batch_size": rows}, "inputs": {**given, **inputs}}
+    random, eps = {"type": "random"}, {"type": "scalar", "value": 1e-6}
+    given = {"hidden_states": random, "weight": random, "eps": eps, **inputs}
+    body = {"uuid": uuid, "axes": {"batch_size": rows}, "inputs": given}
     return {"definition": "rmsnorm_h96", "workload": body, "solution": None, "evaluation": None}
 
 

@@ -66,9 +66,7 @@ def test_workloads_are_chosen_by_how_their_uuids_begin_and_the_last_is_timed(tmp
     assert found.origin is not None and found.origin.workload["uuid"] == SMALL
     (alone,) = problem(solved, workloads=(SMALL,)).task.presets
     assert dict(alone.values)["batch_size"] == 3
-    with pytest.raises(
-        TaskInvalid, match=r"rmsnorm_h96.jsonl: there is no workload '33'; there are: 22222222-large, 1"
-    ):
+    with pytest.raises(TaskInvalid, match=r"h96.jsonl: there is no workload '33'; there are: 22222222-large, 1"):
         problem(solved, workloads=("33",))
 
 
@@ -358,7 +356,7 @@ def test_settings_that_do_not_fit_are_told(tmp_path: Path) -> None:
     kernel.write_text("import nki\n\n@nki.jit\ndef kernel(x):\n    return x\n")
     with pytest.raises(SettingsError, match="workloads: of which definition"):
         problem(kernel, problem=reference, workloads=("1",))
-    with pytest.raises(SettingsError, match="in-place: a solution is no kernel file"):
+    with pytest.raises(SettingsError, match="in_place: a solution is no kernel file"):
         problem(solved, in_place=True)
     with pytest.raises(SettingsError, match="is a solution, and is held against its definition"):
         problem(solved, problem=reference)

@@ -1,4 +1,4 @@
-"""A run on a solution of FlashInfer-Bench's, from its data set to the winner in the suite's format, on a pretend GPU."""
+"""A run on a solution of FlashInfer-Bench's, from its data set to the winner in its format, on a pretend GPU."""
 
 from __future__ import annotations
 

@@ -104,9 +104,8 @@ def solution_document(origin: Origin, winner: Winner, name: str) -> dict[str, An
 def trace_document(origin: Origin, winner: Winner, furthest: Furthest, name: str, now: datetime) -> dict[str, Any]:
     """The reference is not timed here: its latency is 0, as is the speedup; so has the suite it without a baseline."""
     result, installed = winner.result, winner.target.installed
-    libraries = dict(
-        words for text in (installed.compiler, installed.sdk) if len(words := tuple(text.rsplit(" ", 1))) == 2
-    )
+    said = (text.rpartition(" ") for text in (installed.compiler, installed.sdk))
+    libraries = {library: version for library, _, version in said if library}
     before = f"the kernel that it was made from: {winner.baseline.latency_us / 1e3:.6g} ms"
     return {
         "definition": origin.definition,

@@ -145,7 +145,7 @@ def _number(given: Fields, tensor: Tensor) -> int | float | bool:
     if tensor.axes is not None:
         raise given.wrong("type", f"is scalar, and {tensor.name} is a tensor")
     kinds = (bool,) if tensor.dtype == "bool" else (int, float) if tensor.dtype in FLOATING else (int,)
-    if type(value) not in kinds:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise given.wrong("value", f"is {value!r}, and {tensor.name} is of {tensor.dtype}")
     return value
 
