@@ -181,6 +181,13 @@ def test_what_is_infinite_is_wrong_by_the_suite_s_rule_where_it_is_right_by_ours
     assert "infinite, which the suite takes for wrong" in result.failure.reason
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_outputs_of_16_bits_are_right_in_their_dtype(tmp_path: Path, on_cpu: TritonToolchain, dtype: str) -> None:
+    solved = solution(KERNEL + IN_PARTS.replace("PARTS = 2", "PARTS = 1", 1))
+    result = judged(tmp_path, on_cpu, defined=definition(dtype), solved=solved)
+    assert isinstance(result, Untimed), result
+
+
 def test_an_output_of_another_dtype_is_wrong(tmp_path: Path, on_cpu: TritonToolchain) -> None:
     body = f"import torch\n{KERNEL}" + IN_PARTS.replace("output):", "):").replace(
         "    step =", "    output = torch.empty((M, N), dtype=torch.float32, device=weight.device)\n    step =", 1
