@@ -65,10 +65,22 @@ class RunSettings(Group):
     """what to optimize, for how long, and where results go"""
 
     kernel: Path | None = setting(
-        None, "The kernel to optimize; never modified. Without it: a shipped task.", metavar="FILE"
+        None,
+        "The kernel to optimize; never modified. Or a solution of FlashInfer-Bench's, as .json. Without it: a shipped "
+        "task.",
+        metavar="FILE",
     )
     problem: Path | None = setting(
-        None, "The NumPy reference. Without it: found beside the kernel, or among the shipped tasks.", metavar="FILE"
+        None,
+        "The NumPy reference, or a definition of FlashInfer-Bench's, as .json. Without it: found beside the kernel, or "
+        "among the shipped tasks.",
+        metavar="FILE",
+    )
+    workloads: tuple[str, ...] = setting(
+        (),
+        "Of such a definition: by uuid or its beginning, by commas; the last is timed, the others are checked before. "
+        "Without it: the smallest and the largest.",
+        metavar="UUID,UUID,...",
     )
     function: str | None = setting(
         None, "Which of the kernel file's functions to optimize, where it holds several.", metavar="NAME"
@@ -156,6 +168,11 @@ class RunSettings(Group):
             raise SettingsError("in-place: there is no kernel file to write back to: give --kernel FILE")
         if self.problem is not None and self.kernel is None and self.resume is None:
             raise SettingsError("problem: a reference needs the kernel it belongs to: give --kernel FILE too")
+        in_json = [path for path in (self.kernel, self.problem) if path is not None and path.suffix == ".json"]
+        if self.workloads and not in_json and self.resume is None:
+            raise SettingsError("workloads: of which definition? give --problem DEFINITION.json")
+        if self.in_place and self.kernel in in_json:
+            raise SettingsError("in-place: a solution is no kernel file: the winner is written to the run's folder")
         if (self.function is not None or self.migrate) and self.kernel is None and self.resume is None:
             which = "migrate" if self.migrate else "function"
             raise SettingsError(f"{which}: it is about a kernel file of yours: give --kernel FILE too")

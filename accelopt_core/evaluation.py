@@ -205,6 +205,15 @@ class CheckFailure:
 
 
 @dataclass(frozen=True)
+class Furthest:
+    """What single elements are off at most, on the reference's own inputs at the shape that is timed."""
+
+    absolute: float
+    relative: float
+    """Of the reference's value and 1e-8."""
+
+
+@dataclass(frozen=True)
 class CompileFailed:
     message: str
     line: int | None = None
@@ -371,6 +380,8 @@ class Measured:
     programs: tuple[str, ...] = ()
     """Digests of what it was compiled to, at the task's shapes in their order, as far as it was; the same for kernels
     that differ in words only. None where only a device knows what runs."""
+    furthest: Furthest | None = None
+    """None but for tasks that have a suite's own rule for elements (`Task.within`)."""
     kind: Literal["measured"] = "measured"
 
     def __post_init__(self) -> None:

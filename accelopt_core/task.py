@@ -82,6 +82,20 @@ class PrecisionPolicy(str, Enum):
 
 
 @dataclass(frozen=True)
+class Within:
+    """A suite's own rule, which holds besides ours on the reference's own inputs: every element is finite, and none is
+    further off than both of these."""
+
+    absolute: float
+    relative: float
+    """Of the reference's value."""
+
+    def __post_init__(self) -> None:
+        if not min(self.absolute, self.relative) > 0 or max(self.absolute, self.relative) >= float("inf"):
+            raise ValueError(f"WITHIN needs two positive numbers, not {self.absolute} and {self.relative}")
+
+
+@dataclass(frozen=True)
 class Work:
     """Useful work of one call, independent of any kernel; the numerator of percent of peak."""
 
@@ -135,6 +149,7 @@ class Task:
     around: Surroundings = ALONE
     language: str = DEFAULT_LANGUAGE
     """That its kernels are written in: `Language.key`."""
+    within: Within | None = None
 
     def __post_init__(self) -> None:
         if not self.presets:
@@ -169,5 +184,7 @@ class Task:
             del data["around"]
         if self.language == DEFAULT_LANGUAGE:  # likewise
             del data["language"]
+        if self.within is None:  # likewise
+            del data["within"]
         text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from accelopt_core.evaluation import CheckFailure
-from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, Task
+from accelopt_core.evaluation import CheckFailure, Furthest
+from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, Task, Within
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,42 @@ def check_output(
     if single is not None:
         return distance, _failure(got, expected, sums.suspect, single, where)
     return distance, None
+
+
+NEAR_ZERO = 1e-8
+"""Added to the value that an element is off relative to, as FlashInfer-Bench does."""
+
+
+def check_elements(
+    got: np.ndarray, expected: np.ndarray, *, place: Place, within: Within
+) -> tuple[Furthest, CheckFailure | None]:
+    """By a suite's own rule. An element that is not finite is wrong, also where the reference's is not."""
+    where: dict[str, Any] = vars(place)
+    absolute = relative = 0.0
+    beyond, first = 0, -1
+    flat, wanted = got.reshape(-1), expected.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        one, other = flat[part].astype(np.float64), wanted[part].astype(np.float64)
+        strange = ~np.isfinite(one)
+        if strange.any():
+            at = start + int(np.argmax(strange))
+            what = "NaN" if np.isnan(one[at - start]) else "infinite"
+            off = float("nan") if what == "NaN" else float("inf")
+            return Furthest(off, off), _failure(got, expected, at, f"{what}, which the suite takes for wrong", where)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(one - other)
+            share = error / (np.abs(other) + NEAR_ZERO)
+        absolute, relative = max(absolute, float(error.max())), max(relative, float(share.max()))
+        wrong = (error > within.absolute) & (share > within.relative)
+        if first < 0 and wrong.any():
+            first = start + int(np.argmax(wrong))
+        beyond += int(np.count_nonzero(wrong))
+    if not beyond:
+        return Furthest(absolute, relative), None
+    many = f"{beyond} of {flat.size} elements are" if beyond > 1 else "an element is"
+    reason = f"{many} off by more than {within.absolute:g} and by more than {within.relative:g} of the value"
+    return Furthest(absolute, relative), _failure(got, expected, first, f"{reason}: the suite's rule", where)
 
 
 def _single(got: np.ndarray, expected: np.ndarray, sums: _Sums) -> str | None:

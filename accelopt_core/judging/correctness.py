@@ -9,11 +9,20 @@ from typing import Any, Union
 
 import numpy as np
 
-from accelopt_core.evaluation import CheckFailure, CompileFailed, Evaluation, Implausible, Incorrect, explain
+from accelopt_core.evaluation import (
+    CheckFailure,
+    CompileFailed,
+    Evaluation,
+    Furthest,
+    Implausible,
+    Incorrect,
+    explain,
+)
 from accelopt_core.judging.closeness import (
     Arithmetic,
     Place,
     arithmetic_of,
+    check_elements,
     check_output,
     needed,
     rows_within_float32,
@@ -157,6 +166,8 @@ class Verified:
     """For people: the shape, what was drawn, and how close the outputs came."""
     shared_faults: tuple[str, ...] = ()
     """Draws that the task's input kernel fails as well, one line each: left out."""
+    furthest: Furthest | None = None
+    """On the reference's own inputs, where the task has a suite's own rule."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,8 @@ class Passed:
 
     relative_l2: float
     """The worst of the outputs."""
+    furthest: Furthest | None = None
+    """As `Verified.furthest`, of this draw."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,8 @@ class Failed:
     """What is wrong with the kernel, as one draw shows it."""
 
     evaluation: Evaluation
+    excusable: bool = True
+    """By what the input kernel does; not a suite's own rule, which holds for whatever is handed in."""
 
 
 CheckResult = Union[Passed, BeyondFloat32, Failed]
@@ -241,6 +256,12 @@ def _kept(rows: np.ndarray, array: np.ndarray) -> np.ndarray:
     return array if rows.all() else np.where(rows, array, 0)
 
 
+def _joined(all_of_them: Sequence[Furthest]) -> Furthest | None:
+    if not all_of_them:
+        return None
+    return Furthest(max(each.absolute for each in all_of_them), max(each.relative for each in all_of_them))
+
+
 @dataclass(frozen=True)
 class Verifier:
     """Runs a candidate at one shape and holds its outputs against the reference's."""
@@ -265,6 +286,7 @@ class Verifier:
         if twice:
             draws = (replace(draws[0], twice=True), *draws[1:])
         worst = 0.0
+        furthest: list[Furthest] = []
         left_out: list[str] = []
         failed: list[tuple[Draw, Failed]] = []
         at_once = 0 if self.toolchain.counts(self.compiled.artifact) else self.toolchain.parallel_runs
@@ -274,20 +296,22 @@ class Verifier:
         for draw, verdict in zip(draws, verdicts):
             own = draw.distribution == REFERENCE
             if isinstance(verdict, Failed):
-                if excuses is None or not isinstance(verdict.evaluation, Incorrect) or (own and not excuses.own_too):
+                excusable = verdict.excusable and isinstance(verdict.evaluation, Incorrect)
+                if excuses is None or not excusable or (own and not excuses.own_too):
                     raise Wrong(verdict.evaluation)
                 failed.append((draw, verdict))
             elif isinstance(verdict, BeyondFloat32):
                 left_out.append(draw.distribution)
             elif own:
                 worst = max(worst, verdict.relative_l2)
+                furthest += [verdict.furthest] if verdict.furthest is not None else []
         shared: tuple[str, ...] = ()
         if excuses is not None and failed:
             unsaid = [draw for draw, _ in failed]
             if not any(draw.distribution == REFERENCE and draw not in unsaid for draw in draws):
                 raise Wrong(failed[0][1].evaluation)  # with nothing left that it was right on
             shared = self._shared(failed, excuses.input_kernel)
-        return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared)
+        return Verified(worst, self._line(draws, worst, left_out, len(shared)), shared, _joined(furthest))
 
     def _shared(
         self, failed: Sequence[tuple[Draw, Failed]], input_kernel: Callable[[], Verifier] | None
@@ -342,6 +366,21 @@ class Verifier:
             return execution
         if within is not None:
             execution = _in_rows(execution, within)
+        result = self._by_noise(execution)
+        suites = self.request.task.within
+        if suites is None or draw.distribution != REFERENCE or not isinstance(result, Passed):
+            return result
+        furthest: list[Furthest] = []
+        for number, (got, want) in enumerate(zip(execution.outputs, execution.expected)):
+            place = Place(draw.seed, self.compiled.preset.name, number, draw.distribution)
+            off, failure = check_elements(got, want, place=place, within=suites)
+            if failure is not None:
+                return Failed(Incorrect(failure), excusable=False)
+            furthest.append(off)
+        return replace(result, furthest=_joined(furthest))
+
+    def _by_noise(self, execution: _Execution) -> CheckResult:
+        draw = execution.draw
         own = draw.distribution == REFERENCE
         quick = own or max((e.size for e in execution.expected), default=0) >= LARGE
         compared = self._compare(execution, None) if quick else None

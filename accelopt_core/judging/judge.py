@@ -117,12 +117,14 @@ def _judged(
         settled = toolchain.simulated and (request.is_input or is_proved_equal(proofs))
         may_wait = settled and request.by_tool and not request.final and len(task.presets) > 1
         verify_full = may_win and not may_wait
+        furthest = None
         if verify_full:
             draws = draws_at_full_shape(request, settled)
             progress(Step.VERIFY, f"{task.full.describe()}: {count(draws)}")
             twice = request.final or len(task.presets) == 1
             verified = _verified(request, toolchain, full, cache, draws, twice)
             checks.append(verified.line)
+            furthest = verified.furthest
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
         elif may_win:
@@ -140,7 +142,9 @@ def _judged(
         result = _measured(
             request, toolchain, full, timing, facts, tuple(checks), verify_full, worst, incumbent, proofs
         )
-        return replace(result, shared_faults=tuple(shared_faults)) if isinstance(result, Measured) else result
+        if not isinstance(result, Measured):
+            return result
+        return replace(result, shared_faults=tuple(shared_faults), furthest=furthest)
     except CompileError as error:
         return CompileFailed(error.message, error.line)
     except StepTimeout as error:

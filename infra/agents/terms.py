@@ -42,7 +42,8 @@ class Terms:
 
 def terms_of(invocation: config.Invocation, environment: Mapping[str, str], started_in: Path) -> Terms:
     """Raises SettingsError for what a server cannot be told: its calls say which kernel."""
-    for name in ("kernel", "problem", "function", "suite", "in_place", "resume", "run_id", "migrate", "preset"):
+    for name in ("kernel", "problem", "function", "suite", "in_place", "resume", "run_id", "migrate", "preset",
+                 "workloads"):  # fmt: skip
         if f"run.{name}" in invocation.origins:
             raise SettingsError(f"{invocation.origins[f'run.{name}']}: a server's calls say that: leave it away")
     folder, settings, said = Folder(started_in), invocation.settings, set(invocation.origins)

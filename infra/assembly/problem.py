@@ -12,11 +12,17 @@ from accelopt_core.evaluation import Evaluation
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.languages.registry import language_named, language_of
+from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import PrecisionPolicy, Task
 from infra.assembly import migrating
 from infra.runs.run_folder import Loaded, RunFolder
 from infra.settings_reader import SettingsError
+from infra.tasks.flashinfer.definition import is_definition, read_definition
+from infra.tasks.flashinfer.reference_text import preset_of, reference_text
+from infra.tasks.flashinfer.solution import SolutionKernel, is_solution, kernel_of, read_solution
+from infra.tasks.flashinfer.winner import Origin
+from infra.tasks.flashinfer.workload import definition_file, read_workloads
 from infra.tasks.kernel_file import kernel_text, surroundings_of
 from infra.tasks.reference_reader import TaskInvalid
 from infra.tasks.seed_index import TaskNotFound, find_reference, load_seed, task_from_files, task_from_text
@@ -37,6 +43,10 @@ class Problem:
     """The user's file: another where that was migrated."""
     notes: tuple[str, ...] = ()
     """For the user, at the beginning of a run."""
+    written: str | None = None
+    """The reference module's text, where it was made of a definition: no file has it yet."""
+    origin: Origin | None = None
+    """Where the task is FlashInfer-Bench's."""
 
     def settled(self, settings: config.Settings) -> config.Settings:
         """With the language that the kernel told, where nobody named one."""
@@ -73,11 +83,17 @@ def problem_of(settings: config.Settings, reference: str | None = None) -> Probl
     Raises TaskInvalid where the kernel cannot be loaded as it is, with what to add to the command line.
     """
     found = _task_and_kernel(settings, reference=reference)
-    kernel, text = found.kernel, kernel_text(found.kernel)
+    kernel, given = found.kernel, found.given
+    text = kernel_text(kernel) if given is None else given.text
     language = _language(settings, text)
-    around = surroundings_of(kernel, text, settings.run.function, language)
+    if given is None:
+        around = surroundings_of(kernel, text, settings.run.function, language)
+    else:
+        around = given.around
+    if found.origin is not None and language is not TRITON:
+        raise TaskInvalid(f"{kernel}: a {language.name} kernel, and {found.origin.definition} is for {TRITON.name}'s")
     task = replace(found.task, around=around, language=language.key)
-    problem = Problem(task, kernel, found.reference, text, text, found.notes)
+    problem = Problem(task, kernel, found.reference, text, text, found.notes, found.written, found.origin)
     if language is not NKI:
         if settings.run.migrate:
             raise SettingsError(f"migrate: {kernel} is a {language.name} kernel, and --migrate is for older NKI")
@@ -113,14 +129,16 @@ def resumed_problem(settings: config.Settings, folder: RunFolder) -> Problem:
     loaded = folder.loaded()
     if folder.own_reference.exists():  # also where the run's folder was moved since
         settings = replace(settings, run=replace(settings.run, problem=folder.own_reference))
-    found = _task_and_kernel(settings, gone=loaded is not None)
+    origin = folder.origin()
+    name = origin.definition if origin is not None else None
+    found = _task_and_kernel(settings, gone=loaded is not None, name=name)
     source = folder.input_kernel.read_text(encoding="utf-8")
     if loaded is None:
         return Problem(found.task, found.kernel, found.reference, source, source, found.notes)
     presets = tuple(preset for preset in found.task.presets if preset.name in loaded.presets)
     language = folder.manifest().language
     task = replace(found.task, presets=presets, around=loaded.around, language=language)
-    return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes)
+    return Problem(task, found.kernel, found.reference, source, loaded.text, found.notes, origin=origin)
 
 
 def _of_its_dialect(problem: Problem, simulated: bool) -> Problem:
@@ -158,10 +176,17 @@ class _Found:
     reference: Path | None
     """None where it is a function of the caller's."""
     notes: tuple[str, ...] = ()
+    given: SolutionKernel | None = None
+    """Where the kernel is a solution's, and no file of its own."""
+    written: str | None = None
+    origin: Origin | None = None
+    """Both as a Problem's."""
 
 
-def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: str | None = None) -> _Found:
-    """`gone`: the kernel's file may be, where its reference is named."""
+def _task_and_kernel(
+    settings: config.Settings, gone: bool = False, reference: str | None = None, name: str | None = None
+) -> _Found:
+    """`gone`: the kernel's file may be, where its reference is named. `name`: of the task; without it, the kernel's."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
         return _Found(_adjusted(seed.task(), settings), seed.kernel_path, seed.reference_path)
@@ -169,14 +194,37 @@ def _task_and_kernel(settings: config.Settings, gone: bool = False, reference: s
     problem = settings.run.problem
     if not kernel.is_file() and not (gone and problem is not None):
         raise TaskNotFound(f"{kernel}: no such kernel file")
+    if reference is None and ((problem is not None and is_definition(problem)) or (is_solution(kernel) and not gone)):
+        return _of_flashinfer(settings, kernel, problem)
     if reference is not None:
         task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
         return _Found(_adjusted(task, settings), kernel, None)
     if problem is not None:
-        return _Found(_adjusted(task_from_files(problem, name=kernel.stem), settings), kernel, problem)
+        return _Found(_adjusted(task_from_files(problem, name=name or kernel.stem), settings), kernel, problem)
     adopted = find_reference(kernel)
     said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
     return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
+
+
+def _of_flashinfer(settings: config.Settings, kernel: Path, problem: Path | None) -> _Found:
+    """A definition of the suite's, and a solution or a plain kernel for it."""
+    solution = read_solution(kernel) if is_solution(kernel) else None
+    if problem is None:
+        assert solution is not None
+        problem = definition_file(kernel, solution.definition)
+    if not is_definition(problem):
+        raise SettingsError(f"problem: {kernel} is a solution, and is held against its definition: DEFINITION.json")
+    if solution is not None and settings.run.function is not None:
+        raise SettingsError(f"function: {kernel} names its function itself: leave the flag away")
+    definition = read_definition(problem)
+    given = kernel_of(solution, definition, kernel) if solution is not None else None
+    workloads = read_workloads(definition, settings.run.workloads)
+    text = reference_text(definition, workloads)
+    task = _adjusted(task_from_text(text, str(problem), definition.name), settings)
+    timed = next(each for each in workloads if preset_of(workloads, each) == task.full.name)
+    said = f"reference: {report.shown_path(problem)}, workload {timed.uuid}"
+    origin = Origin(definition.name, definition.op_type, timed.document)
+    return _Found(task, kernel, problem, (said,), given, text, origin)
 
 
 def check_suits(settings: config.Settings) -> None:

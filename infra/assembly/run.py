@@ -39,6 +39,7 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from infra.targets.pool import TargetPool
 from infra.targets.remembering import RememberingTarget
+from infra.tasks.flashinfer.winner import Winner, write_winner
 from infra.terminal import report
 from infra.tracing.export import NotTraced, open_spans
 from infra.tracing.spans import RunSpans
@@ -66,6 +67,7 @@ def carry_out(
     if resumed is None:
         settings = quick_start(invocation)
         problem, folder = problem_of(settings, reference), None
+        reference = reference if reference is not None else problem.written
         if reference is not None:
             run_id = settings.run.run_id or new_run_id(problem.task.name, utc_now())
             kept = RunFolder(settings.run.checkpoints / run_id).own_reference
@@ -87,6 +89,8 @@ def carry_out(
             folder.load(problem.loaded)
             if reference is not None:
                 folder.keep(folder.own_reference.name, reference)
+            if problem.origin is not None:
+                folder.keep_origin(problem.origin)
         else:
             _continue(folder, info, settings.run.rounds)
         stack.callback(folder.close)
@@ -112,6 +116,8 @@ def carry_out(
             folder.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", str(error))
             raise
         folder.end(result.ending.value, result.reason)
+        for line in _written_for_its_suite(begun, result):
+            observer.tell(events.Notice(line))
         observer.tell(events.RunEnded(result.ending, result.reason))
     report.write_diff(report.summary_of(folder))
     return FinishedRun(settings, problem, folder, result)
@@ -225,6 +231,20 @@ def _time_compilers_own(run: _Begun, result: RunResult) -> None:
         return
     run.observer.tell(events.Notice("timing what the compiler makes of the reference by itself"))
     run.folder.keep_compilers_own(compilers_own_of(run.settings, run.info, run.problem.task))
+
+
+def _written_for_its_suite(run: _Begun, result: RunResult) -> Iterator[str]:
+    """A faster kernel for a definition of FlashInfer-Bench's, as a solution with its trace, in the run's folder."""
+    problem, folder = run.problem, run.folder
+    if problem.origin is None:
+        return
+    if result.best.source == problem.source:
+        yield "for FlashInfer-Bench nothing is written: no kernel was faster than the one it began with"
+        return
+    file = problem.kernel.name if problem.kernel.suffix == ".py" else "kernel.py"
+    winner = Winner(result.best.source, problem.task.around, file, result.best_result, result.baseline, run.info)
+    name = f"{problem.origin.definition}_{folder.run_id}"
+    yield write_winner(folder.path / "flashinfer", problem.origin, winner, name, utc_now()).said
 
 
 def _spans() -> tuple[RunSpans | None, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from accelopt_core.evaluation import (
     Duplicate,
     Evaluation,
     Finding,
+    Furthest,
     Gap,
     HotLine,
     Idle,
@@ -45,12 +46,12 @@ from accelopt_core.ports import (
     TargetUnreachable,
     TaskFault,
 )
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
 from accelopt_core.toolchain import Calibration
 from infra.languages.registry import supported
 from ka_extensions.plain_text import one_line
 
-WIRE_VERSION = 10
+WIRE_VERSION = 11
 
 LONGEST_DETAIL = 500
 """Characters of one line of progress, or of complaint: a candidate may have a word in it."""
@@ -131,6 +132,7 @@ def _task(data: dict[str, Any]) -> Task:
             "seeds": tuple(data["seeds"]),
             "left_out": tuple((name, reason) for name, reason in data["left_out"]),
             "around": decode_surroundings(data["around"]),
+            "within": None if data["within"] is None else Within(**data["within"]),
         }
     )
 
@@ -253,6 +255,8 @@ def decode_evaluation(data: dict[str, Any]) -> Evaluation:
         fields["shared_faults"] = tuple(str(line) for line in fields["shared_faults"])
         incumbent = fields.pop("incumbent")
         fields["incumbent"] = None if incumbent is None else IncumbentTiming(**incumbent)
+        furthest = fields.pop("furthest")
+        fields["furthest"] = None if furthest is None else Furthest(**furthest)
         likely = fields.pop("likely")
         fields["likely"] = None if likely is None else Likely(**{**likely, "rests_on": tuple(likely["rests_on"])})
         fields["proofs"] = tuple(

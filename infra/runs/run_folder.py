@@ -70,6 +70,7 @@ from infra.runs.evaluations import Evaluations
 from infra.runs.memory_file import MemoryFile
 from infra.runs.mended_links import MendedLink, MendedLinks
 from infra.runs.residual_file import ResidualFile
+from infra.tasks.flashinfer.winner import Origin
 
 T = TypeVar("T")
 
@@ -168,7 +169,7 @@ class RunFolder:
 
     @property
     def own_reference(self) -> Path:
-        """There where the run was given a plain function, and wrote the reference module itself."""
+        """There where the run was given a plain function or a definition, and wrote the reference module itself."""
         return self.path / "reference.py"
 
     @property
@@ -277,6 +278,13 @@ class RunFolder:
 
     def keep_compilers_own(self, own: CompilersOwn) -> None:
         replace_file(self.path / "compilers_own.json", _pretty(to_document(own)))
+
+    def keep_origin(self, origin: Origin) -> None:
+        replace_file(self.path / "flashinfer.json", _pretty(to_document(origin)))
+
+    def origin(self) -> Origin | None:
+        """None for a run that is about nothing of FlashInfer-Bench's."""
+        return self._read(Origin, "flashinfer.json") if (self.path / "flashinfer.json").exists() else None
 
     def compilers_own(self) -> CompilersOwn | None:
         """None where a device was not asked, or the run is one of an earlier release."""

@@ -1,11 +1,12 @@
 """What a reference module says about its task, read from its text: nothing of it is executed here.
 
-Shape constants are `NAME = positive integer` lines. Five names may declare more (docs/tasks.md):
+Shape constants are `NAME = positive integer` lines. Six names may declare more (docs/tasks.md):
 
     PRESETS = {"small": {"M": 256}}                      # cheaper shapes, each verified before the file's own
     TOLERANCE = 1e-4                                     # relative L2
     PRECISION = "bf16-allowed"
     WORK = {"matmul_flops": 2 * M * K * N, "vector_ops": 0, "hbm_bytes": 4 * (M * K + K * N + M * N)}
+    WITHIN = {"absolute": 1e-2, "relative": 1e-2}        # a suite's rule for elements, beside ours
     DISTRIBUTIONS_LEFT_OUT = {"zero-rows": "0/0: the problem has no epsilon"}
 """
 
@@ -17,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, ShapePreset, Work
+from accelopt_core.task import DEFAULT_TOLERANCE, PrecisionPolicy, ShapePreset, Within, Work
 
 REQUIRED_FUNCTIONS = ("get_inputs", "forward")
 KNOWN_FUNCTIONS = (*REQUIRED_FUNCTIONS, "transform_to_nki_inputs", "transform_nki_outputs")
 """The last two where the kernel wants its arguments in another form, or gives its outputs in one."""
-DECLARATIONS = ("PRESETS", "TOLERANCE", "PRECISION", "WORK", "DISTRIBUTIONS_LEFT_OUT")
+DECLARATIONS = ("PRESETS", "TOLERANCE", "PRECISION", "WORK", "WITHIN", "DISTRIBUTIONS_LEFT_OUT")
 FULL = "full"
 """The preset made of the file's own constants, which is the one that is timed."""
 
@@ -49,6 +50,7 @@ class Declared:
     tolerance: float
     precision: PrecisionPolicy
     left_out: tuple[tuple[str, str], ...]
+    within: Within | None = None
 
 
 def read_reference(source: str, where: str) -> Declared:
@@ -67,6 +69,7 @@ def read_reference(source: str, where: str) -> Declared:
             float(_literal(said, "TOLERANCE", DEFAULT_TOLERANCE)),
             PrecisionPolicy(_literal(said, "PRECISION", PrecisionPolicy.FLOAT32_FAITHFUL)),
             tuple((str(name), str(why)) for name, why in _literal(said, "DISTRIBUTIONS_LEFT_OUT", {}).items()),
+            _within(_literal(said, "WITHIN", {})),
         )
     except _Unreadable as error:
         raise TaskInvalid(f"{where}{error.line}: {error} (docs/tasks.md)") from None
@@ -124,6 +127,14 @@ def _own(name: str, values: Mapping[str, Any], constants: Mapping[str, int]) -> 
         if type(value) is not int:
             raise ValueError(f"preset {name}: {key} = {value!r} is not a whole number")
     return dict(values)
+
+
+def _within(given: Mapping[str, Any]) -> Within | None:
+    if not given:
+        return None
+    if set(given) != {"absolute", "relative"} or any(type(value) not in (int, float) for value in given.values()):
+        raise ValueError(f"WITHIN has {', '.join(map(str, given))}: it needs the numbers absolute and relative")
+    return Within(**{str(name): float(value) for name, value in given.items()})
 
 
 def _work(node: ast.stmt | None, values: Mapping[str, int]) -> Work | None:

@@ -159,6 +159,7 @@ def task_from_text(source: str, where: str, name: str) -> Task:
             tolerance=declared.tolerance,
             precision=declared.precision,
             left_out=declared.left_out,
+            within=declared.within,
         )
     except ValueError as error:
         raise TaskInvalid(f"{where}: {error} (docs/tasks.md)") from error

@@ -62,6 +62,12 @@ def test_declared_work_wins_and_counted_work_says_that_it_is_counted() -> None:
     assert derived.memory_us == pytest.approx(3 / 435.2e3)
 
 
+def test_where_only_bytes_are_counted_they_are_the_bound() -> None:
+    derived = bounds_for(task(None), Facts(fields={}, hbm_bytes=4352), CORE)
+    assert derived.source == "trace" and derived.floor_us == derived.memory_us == pytest.approx(4352 / 435.2e3)
+    assert derived.matmul_us == derived.vector_us == 0
+
+
 def test_without_any_work_the_task_is_named() -> None:
     with pytest.raises(ValueError, match="example declares no work.*matmul_flops"):
         bounds_for(task(None), Facts(fields={}), CORE)

@@ -15,6 +15,7 @@ from accelopt_core.evaluation import (
     Crashed,
     Duplicate,
     Evaluation,
+    Furthest,
     Gap,
     HotLine,
     Idle,
@@ -28,13 +29,14 @@ from accelopt_core.evaluation import (
     TimedOut,
 )
 from accelopt_core.ports import EvaluationRequest, KnownProgram, TargetMisconfigured, TargetUnreachable, TaskFault
-from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Work
+from accelopt_core.task import PrecisionPolicy, ShapePreset, Surroundings, Task, Within, Work
 from infra.judging import wire
 
 TASK = Task(
     "matmul", "M = 4\n", (ShapePreset("small", (("M", 2),)), ShapePreset("full", (("M", 4),), Work(8, 0, 96))),
     tolerance=1e-4, precision=PrecisionPolicy.BF16_ALLOWED,
     around=Surroundings("norm", "library.norm", (("library/__init__.py", ""), ("library/sizes.py", "P = 128\n"))),
+    within=Within(1e-2, 2e-2),
 )  # fmt: skip
 PROFILE = Profile({"total_time": 1.5e-5}, Bounds(1.0, 0.0, 2.0, "declared"), (HotLine(3, "tensor", 9.0, 4),),
                   (Gap("reloads", 3.0, "hoist", "x is read 4 times"),),
@@ -54,6 +56,7 @@ OUTCOMES: list[Evaluation] = [
     BESIDE_AN_INCUMBENT,
     replace(MEASURED, programs=("a0", "b1")),
     replace(MEASURED, cores=2),
+    replace(MEASURED, furthest=Furthest(1e-3, 2e-3)),
     replace(MEASURED, shared_faults=("wrong: a NaN (seed 5)",)),
     replace(MEASURED, likely=Likely(12.5, 18.0, 0.8, ("149 measured kernels", "13 % by priors"))),
 ]

@@ -66,7 +66,7 @@ def verified(
                 continue
             raise _differs(program, number, output, first, execute, adds_floats_atomically, order_is_ours)
     found = [bits_of(first, output) for output in program.outputs]
-    return [_values(bits, output) for bits, output in zip(found, program.outputs)], [
+    return [bits.view(np.dtype(output.dtype)) for bits, output in zip(found, program.outputs)], [
         digest_of([bits]) for bits in found
     ]
 
@@ -136,14 +136,6 @@ def bits_of(executed: Executed, output: TensorValue) -> np.ndarray:
     strides = tuple(stride * size for stride in output.strides)
     view = np.lib.stride_tricks.as_strided(whole[output.offset :], output.shape, strides, writeable=False)
     return np.ascontiguousarray(view)
-
-
-def _values(bits: np.ndarray, output: TensorValue) -> np.ndarray:
-    """As NumPy knows it; bfloat16 and 8-bit floats as float32, which holds them exactly."""
-    found = bits.view(np.dtype(output.dtype))
-    if BY_NAME[output.dtype].kind == "float" and output.dtype not in ("float16", "float32", "float64"):
-        return found.astype(np.float32)
-    return found
 
 
 def bytes_of(tensors: Sequence[np.ndarray]) -> list[memoryview]:
