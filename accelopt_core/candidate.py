@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cached_property, lru_cache
 
 from accelopt_core.evaluation import Bottleneck, Evaluation, Measured, Predicted
 from ka_extensions.bandit import Spent
+from ka_extensions.canonical_source import text_hash, tree_hash
 from ka_extensions.divergence_guard import Decision
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Reflexion
@@ -135,14 +135,14 @@ def attempt_id(round: int, lane: str, number: int) -> str:
 
 @lru_cache(maxsize=1024)
 def source_hash(source: str) -> str:
-    """Hash of the code without comments, formatting and docstrings.
+    """Hash of the code without comments, formatting and docstrings, the same in every Python.
 
     Text that does not parse is hashed as it stands, so that a repeated broken reply is recognised too.
     """
     try:
         tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:16]
+        return text_hash(source)
     for node in _statements(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
             body = node.body
@@ -153,7 +153,7 @@ def source_hash(source: str) -> str:
                 and isinstance(body[0].value.value, str)
             ):
                 node.body = body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()[:16]
+    return tree_hash(tree)
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:

@@ -89,13 +89,18 @@ Shell completion: `eval "$(nki-optimizer --print-completion bash)"` in ~/.bashrc
 _HOST = re.compile(r"(?:[^@\s/]+@)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(?::\d{1,5})?")
 
 
+class _Parser(Parser):
+    def format_help(self) -> str:
+        return started_as(super().format_help())
+
+
 def parser(prog: str = program()) -> argparse.ArgumentParser:
-    made = Parser(
+    made = _Parser(
         prog=prog,
         usage=f"%(prog)s [USER@HOST ...] [flags]\n       %(prog)s {'|'.join(COMMANDS[1:8])}|\n"
         f"           {'|'.join(COMMANDS[8:])} [flags]",
         description="Makes one NKI kernel faster, round by round: plan, write, compile, verify, time, decide, learn.",
-        epilog=started_as(EPILOG) + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
+        epilog=EPILOG + (_WHERE_IT_KEEPS if is_installed(PROJECT) else ""),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
         allow_abbrev=False,
     )
@@ -129,11 +134,11 @@ _CONFIG_HELP = f"settings file [{CONFIG_FILE} in the current folder]"
 def command_help(command: str, prog: str = program()) -> str:
     """Every flag is legal there; the groups that matter are listed."""
     told = COMMAND_HELP[command]
-    made = Parser(
+    made = _Parser(
         prog=prog,
         usage=f"%(prog)s {command} {told.words} [flags]",
         description=told.description,
-        epilog=started_as(told.epilog),
+        epilog=told.epilog,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=100),
     )
     made.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)

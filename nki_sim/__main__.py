@@ -131,7 +131,7 @@ def parser(program: str) -> argparse.ArgumentParser:
     return made
 
 
-_JSON_HELP = "print one JSON document instead (docs/scripts.md)"
+_JSON_HELP = "print one JSON document instead, which keeps to a schema"
 
 
 def _kernel_options(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ from infra.isolation.linux import IsolationUnavailable
 from infra.isolation.processes import adopt_orphans, children, hide_this_process
 from infra.records import to_document
 from infra.tasks.user_files import SHIPPED, Folder, Outside, confine
+from infra.terminal.started_as import started_as
 from nki_sim.documents import finite
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _carried_out(said: Mapping[str, Any], answers: Answers) -> tuple[int, dict[s
         return 2, {"error": f"{type(error).__name__}: this kernel's text is too large or too deep to be read"}
     except Exception as error:  # whatever it is, who asked is answered, and a fault of ours says that it is one
         if isinstance(error, _faults()):
-            return 2, {"error": _one_line(str(error))}
+            return 2, {"error": _one_line(started_as(str(error)))}
         traceback.print_exc()
         return 1, {"error": _one_line(f"a fault of ours, please report it: {type(error).__name__}: {error}")}
     return 0, {"document": finite(to_document(document))}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +38,10 @@ WAITING = 14
 MOST_LINE = 256 << 10
 """Bytes of one message to us: the largest that a tool takes has a tenth."""
 MOST_ANSWER = 4 << 20
+LISTENS_S = 5.0
+"""That a client which has closed its end is given to take the answer it was promised."""
+_AT_A_TIME = 4096
+"""Bytes that a pipe takes without making us wait, once it takes any: a page."""
 _MOST_LOG = 12
 """Lines of a run's log that are shown."""
 
@@ -70,6 +75,7 @@ class _Wire:
         os.dup2(2, 1)
         os.close(nothing)
         self._writing = anyio.Lock()
+        self._is_heard = True
 
     async def write(self, text: str) -> None:
         async with self._writing:
@@ -79,9 +85,21 @@ class _Wire:
         """Nothing is kept back."""
 
     def _write(self, data: bytes) -> None:
+        """Waits as long as it takes for a client that reads slowly, and not for one that has gone without reading."""
         with suppress(BrokenPipeError):  # nobody reads any more; our input ends next
-            while data:
-                data = data[os.write(self._output, data) :]
+            while data and self._is_heard:
+                if self._takes_more():
+                    data = data[os.write(self._output, data[:_AT_A_TIME]) :]
+
+    def _takes_more(self) -> bool:
+        """Whether some can be written; where that has to be waited for, after a while anyhow."""
+        ready = select.poll()
+        ready.register(self._output, select.POLLOUT)
+        if ready.poll(0 if _has_closed(self._input) else 1000 * LISTENS_S):
+            return True
+        if _has_closed(self._input):
+            self._is_heard = bool(ready.poll(1000 * LISTENS_S))
+        return False
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._messages()
@@ -116,6 +134,13 @@ class _Wire:
             kept = (kept + left)[: MOST_LINE + 1]
             if not part:
                 return
+
+
+def _has_closed(pipe: int) -> bool:
+    """Whether nobody can write to it any more; what is in it may be unread."""
+    asked = select.poll()
+    asked.register(pipe, getattr(select, "POLLRDHUP", 0))  # of a socket; that a pipe hangs up is told in any case
+    return any(event & ~select.POLLIN for _, event in asked.poll(0))
 
 
 _BEGINNING = 4096

@@ -14,8 +14,11 @@ from nki_sim.lint import LATEST, VERSIONS
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
-Shape = Annotated[str, StringConstraints(max_length=120, pattern=f"^{SHAPE.pattern}$")]
-Constant = Union[bool, int, float, Annotated[str, StringConstraints(max_length=200)]]
+_SHAPE = f"^{SHAPE.pattern}$"
+Shape = Annotated[str, StringConstraints(max_length=120, pattern=_SHAPE)]
+Constant = Union[
+    bool, int, Annotated[float, Field(allow_inf_nan=False)], Annotated[str, StringConstraints(max_length=200)]
+]
 
 _NAMED = re.compile(r"[A-Za-z_]\w*=[^=]")
 """A constant as a command line has it."""
@@ -163,4 +166,6 @@ def read(kind: type[Request], arguments: Any) -> Request:
             known = ", ".join(kind.model_fields) or "nothing"
             raise ValueError(f"no field {str(first['loc'][-1])[:60]!r}: it takes {known}") from None
         said = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "string_pattern_mismatch" and said.endswith(f"'{_SHAPE}'"):
+            said = "a shape is written as 128x512:float32, with up to 8 dimensions and the dtype where it is another"
         raise ValueError(f"{place}: {said}" if place else said) from None

@@ -23,6 +23,8 @@ SHIPPED = {"nki": _TREE / "nkibench_seeds", "triton": _TREE / "triton_seeds"}
 """Kernels and references that come with the program, by language."""
 LONGEST_NAME = 1000
 """Characters of a path."""
+LONGEST_PART = 200
+"""Bytes of each name in it: file systems take 255, and a file that is being written has a longer one meanwhile."""
 
 
 class Outside(TaskInvalid):
@@ -127,6 +129,8 @@ class Folder:
 def _check_name(given: str, folder: Path) -> None:
     if not given or len(given) > LONGEST_NAME or not given.isprintable():
         raise Outside(f"a path has 1 to {LONGEST_NAME} printable characters")
+    if any(len(os.fsencode(part)) > LONGEST_PART for part in Path(given).parts):
+        raise Outside(f"{given[:60]}...: a name in a path has at most {LONGEST_PART} bytes")
     if ".." in Path(given).parts:
         raise Outside(f"{given}: a path with `..` may lead out of {folder}: name files from that folder on")
 

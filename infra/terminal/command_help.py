@@ -122,7 +122,8 @@ examples:
   python3 orchestrator.py mcp ubuntu@10.0.0.1                  a Trn2, over SSH
   python3 orchestrator.py mcp --provider anthropic --max-cost 5     runs that it starts may cost so much each
 
-It needs the package mcp: pip install 'nki-optimizer[mcp]' (docs/agents.md).
+It needs the package mcp: pip install 'nki-optimizer[mcp]' (docs/agents.md). What an agent's user copies to its skills:
+skills/nki-optimizer/SKILL.md
 """
 
 INIT_HELP = """\

@@ -1,4 +1,5 @@
-"""What a person types to start the program: texts name it as in a clone, and say it as it is here."""
+"""What a person types to start the program, and where its pages lie: texts name both as in a clone, and say them as
+they are here."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ INSTALLED = "nki-optimizer"
 
 _IN_A_CLONE = re.compile(r"(?:python3 )?orchestrator\.py\b|\./run\.sh\b")
 _SIMULATOR = re.compile(r"\bpython3? -m nki_sim\b")
+_PAGE = re.compile(r"(?<![\w./])(?:docs/[a-z_]+|skills/nki-optimizer/SKILL)\.md\b")
 _IN_A_COLUMN = re.compile(rf"^( *(?:{_IN_A_CLONE.pattern})(?:.*?\S)??) {{2,}}(?=\S)", re.MULTILINE)
 """A command that stands before its explanation."""
 
@@ -22,7 +24,8 @@ def program(tree: Path = TREE) -> str:
 
 
 def started_as(text: str, tree: Path = TREE) -> str:
-    """`text` with the command that there is; columns stay where they are as far as they can."""
+    """`text` with the command that there is, and pages as files that can be opened; columns stay where they are as far
+    as they can."""
     if not is_installed(tree):
         return text
 
@@ -30,4 +33,5 @@ def started_as(text: str, tree: Path = TREE) -> str:
         command = _IN_A_CLONE.sub(INSTALLED, line[1])
         return command + " " * max(2, len(line[0]) - len(command))
 
-    return _SIMULATOR.sub("nki-sim", _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text)))
+    commands = _SIMULATOR.sub("nki-sim", _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text)))
+    return _PAGE.sub(lambda page: str(tree / page[0]), commands)

@@ -9,6 +9,7 @@ from rich.text import Text
 from accelopt_core.evaluation import latency_label, timed
 from infra.runs.suite import SuiteTable
 from infra.terminal import wording
+from infra.terminal.started_as import started_as
 
 
 def print_suite(console: Console, table: SuiteTable) -> None:
@@ -74,7 +75,8 @@ def markdown(table: SuiteTable) -> str:
             f"{unrun} of the {len(table.rows)} tasks have no optimized kernel yet and count with their input.",
         ]
     if any((row.after or row.before).percent_of_peak > 100 for row in table.rows):
-        lines += ["", "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."]
+        fused = "Above 100 %: fused elementwise operators (docs/nkibench.md); in the mean they count as 100."
+        lines += ["", started_as(fused)]
     lines += [""] + [f"No result for {task}: {reason}." for task, reason in table.missing.items()]
     if ranges := _ranges(table):
         lines += [f"{ranges}.", ""]

@@ -85,6 +85,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("apply", {**A_CHANGE, "output": "mine_reference.py"}, "is there"),
     ("apply", {**A_CHANGE, "output": "no/such/folder.py"}, "no folder"),
     ("apply", {**A_CHANGE, "output": ".bashrc"}, "must end in .py"),
+    ("apply", {**A_CHANGE, "output": "x" * 300 + ".py"}, "at most 200 bytes"),
+    ("apply", {**A_CHANGE, "output": "é" * 120 + "/new.py"}, "at most 200 bytes"),
+    ("apply", {**A_CHANGE, "output": "mine.py/new.py"}, "no folder"),
     ("migrate", {**A_KERNEL, "output": "mine.py"}, "is there"),
     # wrong types, too large, unknown
     ("evaluate", {}, "name a kernel's file, or a task"),
@@ -102,7 +105,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {**A_KERNEL, "task": "matmul", "reference": "mine_reference.py"}, "leave one"),
     ("check", {**A_KERNEL, "nki": "0.8"}, "nki: "),
     ("profile", {**A_KERNEL, "shapes": ["128x512"] * 17}, "shapes: "),
-    ("profile", {**A_KERNEL, "shapes": ["0x5"]}, "shapes.0: "),
+    ("profile", {**A_KERNEL, "shapes": ["0x5"]}, "shapes.0: a shape is written as 128x512:float32"),
     ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["x" * 10_000]}, "constants.0: "),
     ("profile", {**A_KERNEL, "shapes": ["128x512"], "constants": ["scale=0.5"]}, "values without names"),
     ("profile", {"kernel": "mine.py", "shapes": ["9999999999x9999999999"] * 2}, "profile: shapes: the arrays have"),
@@ -181,6 +184,26 @@ NO_REQUESTS = [
 ]
 
 
+NO_NUMBERS = [
+    ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [NaN]}', "constants.0"),
+    ("profile", b'{"kernel": "mine.py", "shapes": ["128x512"], "constants": [-Infinity]}', "constants.0"),
+    ("migrate", b'{"kernel": "mine.py", "output": "new.py", "constants": {"scale": 1e999}}', "constants"),
+    ("start_run", b'{"kernel": "mine.py", "hours": NaN}', "hours: "),
+]
+
+
+def test_what_is_no_number_is_refused(work: Path) -> None:
+    """Python's `json` writes NaN and Infinity, which JSON does not have, and reads them."""
+    before = listing(work.parent)
+    with served(work) as wire:
+        for number, (name, arguments, why) in enumerate(NO_NUMBERS, 1):
+            asked = b'{"jsonrpc": "2.0", "id": %d, "method": "tools/call", "params": {"name": "%s", "arguments": %s}}'
+            wire.send(asked % (number, name.encode(), arguments))
+            said = wire.answer(number)["result"]
+            assert said["isError"] and said["content"][0]["text"].startswith(f"{name}: {why}"), said
+    assert listing(work.parent) == before
+
+
 def test_garbage_on_its_input_is_answered_with_an_error_and_the_next_call_works(work: Path) -> None:
     before = listing(work.parent)
     with served(work) as wire:
@@ -251,6 +274,19 @@ def test_what_nobody_waits_for_ends_with_all_its_processes(tmp_path: Path, ends:
             assert wire.answer(6)["result"]["structuredContent"]["errors"] == 0
         else:
             assert eventually(lambda: wire.process.poll() is not None)
+
+
+@pytest.mark.parametrize("at_work", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_client_that_goes_without_having_read_is_not_waited_for(tmp_path: Path, at_work: bool) -> None:
+    """More answers than its pipe holds; its end that it reads from stays open."""
+    work = folder_of_a_kernel(tmp_path)
+    with served(work) as wire:
+        processes = in_the_middle_of_an_evaluation(wire, work) if at_work else set()
+        for number in range(100, 130):
+            wire.ask(number, "tools/list")
+        _closes_its_end(wire)
+        assert eventually(lambda: wire.process.poll() is not None, 60.0)
+        assert eventually(lambda: not any(map(alive, processes)), 40.0)
 
 
 CHATTY = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 
 import nki_optimizer
 from infra import nki_kernel
+from infra.command_line import command_help, parser
 from infra.runs.default_folders import default_folders, is_installed
 from infra.terminal.started_as import program, started_as
 from infra.toml_files import read_toml
 from nki_optimizer import completion
-from tests.house.structure import PACKAGES, ROOT, TOP
+from tests.house.structure import PACKAGES, ROOT, TOP, modules
 
 KERNEL = ROOT / "nkibench_seeds" / "silu" / "kernel.py"
 
@@ -95,7 +97,15 @@ def test_a_package_of_the_callers_under_one_of_our_names_is_named(tmp_path: Path
 def test_a_wheel_has_every_part_of_the_program() -> None:
     wheel = read_toml(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     placed = wheel["force-include"]
-    parts = {*(f"{name}.py" for name in TOP), *PACKAGES, "prompts", "nkibench_seeds"} - {"nki_optimizer"}
+    parts = {
+        *(f"{name}.py" for name in TOP),
+        *PACKAGES,
+        "prompts",
+        "nkibench_seeds",
+        "triton_seeds",
+        "docs",
+        "skills",
+    } - {"nki_optimizer"}
     assert {placed.get(part) for part in parts} == {f"nki_optimizer/tree/{part}" for part in parts}
     assert {place.split("/")[0] for place in placed.values()} == {"nki_optimizer", "nki_sim"}
 
@@ -148,6 +158,20 @@ def test_texts_name_the_command_that_there_is(tmp_path: Path) -> None:
         "my_orchestrator.pyc\n"
     )
     assert started_as(text, ROOT) == text and program(ROOT) == "orchestrator.py"
+
+
+def test_texts_name_pages_that_there_are_and_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = "".join(path.read_text(encoding="utf-8") for path in modules().values())
+    named = set(re.findall(r"\b(?:docs/[a-z_]+|skills/[\w/-]+)\.md\b", texts))
+    assert len(named) > 5 and not [page for page in named if not (ROOT / page).is_file()]
+    assert started_as("so it is (docs/tasks.md); x/docs/tasks.md", tmp_path) == (
+        f"so it is ({tmp_path}/docs/tasks.md); x/docs/tasks.md"
+    )
+    monkeypatch.setattr("infra.terminal.started_as.is_installed", lambda tree: True)
+    helped = command_help("mcp") + parser().format_help()
+    for page in ("docs/agents.md", "docs/scripts.md", "docs/shapes.md", "skills/nki-optimizer/SKILL.md"):
+        assert str(ROOT / page) in helped
+    assert " docs/" not in helped and "(docs/" not in helped
 
 
 # --- completion -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,7 +25,7 @@ from tests.house.structure import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
-LEFT_OUT = ("tests/", "benchmarks/", "docs/", "checkpoints/", "optimization_memory/", "skills/")
+LEFT_OUT = ("tests/", "benchmarks/", "checkpoints/", "optimization_memory/")
 """Of the repository; with what is for a clone only, at its top."""
 
 
@@ -100,7 +101,7 @@ def test_the_wheel_has_every_file_of_the_program_and_the_source_every_file(built
         if name.startswith("nki_optimizer/tree/")
     }
     wanted = {name for name in listed if "/" in name and not name.startswith((".", "nki_optimizer/", *LEFT_OUT))}
-    assert inside == wanted | {"orchestrator.py", "config.py", "bootstrap.py", "setup_trn2.sh"}
+    assert inside == wanted | {"orchestrator.py", "config.py", "bootstrap.py", "setup_trn2.sh", "README.md"}
 
 
 def test_a_run_leaves_its_results_with_the_user_and_nothing_in_the_installation(
@@ -133,6 +134,52 @@ def test_help_names_the_command_and_where_things_are_kept(environment: Path, tmp
         assert "orchestrator.py" not in text and "run.sh" not in text
     wrong = start(environment, tmp_path, "nki-optimizer", "--kernel", "nowhere.py")
     assert wrong.returncode == 2 and wrong.stderr.startswith("nki-optimizer: ")
+
+
+def test_pages_that_messages_name_are_there(environment: Path, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mine.py").write_text(SLOW)
+    (tmp_path / "work" / "mine_reference.py").write_text("import numpy as np\n")
+    wrong = start(environment, tmp_path, "nki-optimizer", "--kernel", "mine.py")
+    (page,) = re.findall(r"\((/\S+/docs/tasks\.md)\)", wrong.stderr)
+    assert wrong.returncode == 2 and Path(page).is_file() and Path(page).is_relative_to(site), wrong.stderr
+    helped = start(environment, tmp_path, "nki-optimizer", "mcp", "--help").stdout
+    (skill,) = re.findall(r"/\S+/SKILL\.md", "".join(helped.split("\n")))
+    assert Path(skill).is_file()
+
+
+AN_AGENT = """
+import json, pathlib, subprocess, sys
+asked = [
+    ("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}),
+    ("tools/list", {}),
+    ("tools/call", {"name": "evaluate", "arguments": {"kernel": "mine.py"}}),
+]
+program = str(pathlib.Path(sys.executable).with_name("nki-optimizer"))
+server = subprocess.Popen([program, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for number, (method, params) in enumerate(asked):
+    message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+    print(json.dumps(message), file=server.stdin, flush=True)
+    answer = json.loads(server.stdout.readline())
+    if not number:
+        print('{"jsonrpc": "2.0", "method": "notifications/initialized"}', file=server.stdin, flush=True)
+server.stdin.close()
+print(json.dumps(answer["result"]["structuredContent"]["verdict"]), server.wait())
+"""
+
+
+def test_an_agent_is_served_with_the_extra(environment: Path, built: Path, tmp_path: Path) -> None:
+    """The last of this file: it puts more into the environment."""
+    (wheel,) = built.glob("*.whl")
+    (tmp_path / "work").mkdir()
+    for name, text in (("mine.py", SLOW), ("mine_reference.py", REFERENCE), ("agent.py", AN_AGENT)):
+        (tmp_path / "work" / name).write_text(text)
+    without = start(environment, tmp_path, "nki-optimizer", "mcp")
+    assert without.returncode == 2 and "nki-optimizer[mcp]" in without.stderr
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--no-compile", f"{wheel}[mcp]"]
+    _succeed(*pip, "--disable-pip-version-check")
+    served = start(environment, tmp_path, "python", "agent.py")
+    assert served.stdout == '"measured" 0\n', served.stderr
 
 
 def test_the_doctor_proves_the_simulator(environment: Path, tmp_path: Path) -> None:
