@@ -268,10 +268,10 @@ class SimulatorToolchain:
         """
         try:
             traced = self._compiled(sources, presets, timeout_s, around)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except OSError as unwritten:
+            if unwritten.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise self._no_room() from error
+            raise self._no_room() from unwritten
         self.isolation = traced.isolation
         finished = traced.finished
         if finished.over_disk:
