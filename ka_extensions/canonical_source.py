@@ -76,7 +76,7 @@ def _texts_joined(values: list[ast.expr]) -> list[ast.expr]:
     for value in values:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             last = joined[-1] if joined else None
-            if isinstance(last, ast.Constant):
+            if isinstance(last, ast.Constant) and isinstance(last.value, str):
                 joined[-1] = ast.Constant(last.value + value.value)
             elif value.value:
                 joined.append(value)

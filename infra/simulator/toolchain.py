@@ -5,6 +5,7 @@ Shipped to the instance.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -183,6 +184,10 @@ class _Compilation:
     """Said when all was imported and before the candidate was read; nothing that comes later can unsay it."""
 
 
+_LEAST_ROOM = 1 << 20
+"""Bytes of the temporary folder's disk: the programs of most kernels have fewer."""
+
+
 class SimulatorToolchain:
     """Compiles by tracing in a process of the candidate's own; runs and times the program here.
 
@@ -261,7 +266,12 @@ class SimulatorToolchain:
         rewrites of one. `timeout_s` is for all of them. Raises CandidateFault where their process ended before its
         time or took too long, and no one knows by whose fault.
         """
-        traced = self._compiled(sources, presets, timeout_s, around)
+        try:
+            traced = self._compiled(sources, presets, timeout_s, around)
+        except OSError as unwritten:
+            if unwritten.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise self._no_room() from unwritten
         self.isolation = traced.isolation
         finished = traced.finished
         if finished.over_disk:
@@ -269,6 +279,8 @@ class SimulatorToolchain:
         if finished.timed_out:
             raise StepTimeout(Step.COMPILE, timeout_s)
         if finished.status != 0:
+            if shutil.disk_usage(self._folder).free < _LEAST_ROOM:  # by which no kernel is shown to be wrong
+                raise self._no_room()
             error = _compile_error(traced.failures, finished)
             if not traced.isolation and not (alone := self._compiled((), (), timeout_s, ALONE)).isolation:
                 # The candidate was not even read, and without one it is no better.
@@ -279,6 +291,12 @@ class SimulatorToolchain:
             raise error
         with within(timeout_s, lambda: StepTimeout(Step.COMPILE, timeout_s)):
             return self._checked_each(traced, sources, len(presets))
+
+    def _no_room(self) -> ToolchainMissing:
+        return ToolchainMissing(
+            f"{self._folder.parent} is full, and kernels are compiled there: free some space, or set TMPDIR to another "
+            "folder, then run again"
+        )
 
     def _checked_each(
         self, traced: _Compilation, sources: Sequence[str], shapes: int

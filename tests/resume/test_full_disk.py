@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from accelopt_core.toolchain import ToolchainMissing
+from infra.simulator.toolchain import SimulatorToolchain
+from tests.infra.test_trace_server import ARGUMENTS, SILU
 from tests.llm.wire_server import WireServer
 from tests.resume.scripted_run import World
 from tests.resume.test_kill_and_resume import asked, server, state, undisturbed
@@ -30,19 +33,43 @@ def _mount(path: Path, kib: int, *flags: str) -> bool:
 
 
 @contextmanager
-def on_a_small_disk(world: World, kib: int) -> Iterator[Path]:
-    """Its runs and its memory, not its output."""
-    disk = world.folder / "disk"
+def a_small_disk(disk: Path, kib: int) -> Iterator[None]:
     disk.mkdir()
     if os.geteuid() != 0 or not _mount(disk, kib):
         pytest.skip("only root may mount a small file system, and not in every container")
     try:
+        yield
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@contextmanager
+def on_a_small_disk(world: World, kib: int) -> Iterator[Path]:
+    """Its runs and its memory, not its output."""
+    disk = world.folder / "disk"
+    with a_small_disk(disk, kib):
         (disk / "checkpoints").mkdir()
         (world.folder / "checkpoints").symlink_to(disk / "checkpoints")
         (world.folder / "memory.json").symlink_to(disk / "memory.json")
         yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_temporary_folder_is_no_fault_of_the_kernel_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "tmp"
+    monkeypatch.setattr("tempfile.tempdir", str(disk))
+    with a_small_disk(disk, 4 << 10):
+        toolchain = SimulatorToolchain("trn2")
+        try:
+            assert toolchain.compile(SILU, ARGUMENTS, 120)
+            with open(disk / "others", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+                while True:
+                    file.write(bytes(1 << 12))
+            with pytest.raises(ToolchainMissing, match=f"^{disk} is full.* set TMPDIR"):
+                toolchain.compile(SILU, ARGUMENTS, 120)
+            (disk / "others").unlink()
+            assert toolchain.compile(SILU, ARGUMENTS, 120)
+        finally:
+            toolchain.close()
 
 
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
