@@ -24,9 +24,9 @@ def _open(
 ) -> Toolchain:
     """`auto`: the GPU, where there is one, and else the CPU; `simulator`: the CPU."""
     if name == "simulator":
-        return open_triton_toolchain(machine, device=None)
+        return open_triton_toolchain(machine, on_device=False)
     if name == "auto":
-        return open_triton_toolchain(machine)
+        return open_triton_toolchain(machine, told=told)
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
 
 

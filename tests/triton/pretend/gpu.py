@@ -11,6 +11,7 @@ from infra.triton.artifact import TritonArtifact
 
 STATE: dict[str, Any] = {
     "devices": 1,
+    "other_names": {},  # of devices by number, where not all are of one kind
     "name": "NVIDIA H100 80GB HBM3",
     "capability": 90,
     "multiprocessors": 132,
