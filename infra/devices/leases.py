@@ -1,8 +1,8 @@
 """Who may use which core or device: expiring leases in a folder that all users of a host share. Shipped; stdlib only.
 
-A lease is a file `core-3.17`, or `gpu-5f0c33d1a2b4.2`: name, dot, number. The file with the highest number says whose the core is, and it
-holds while it was renewed (its mtime) within LEASE_S and its process is not known to be gone. To take a core that
-nobody holds is to create the next number. Three rules make that safe among users who cannot delete each other's
+A lease is a file `core-3.17`, or `gpu-5f0c33d1a2b4.2`: name, dot, number. The file with the highest number says whose
+it is, and it holds while it was renewed (its mtime) within LEASE_S and its process is not known to be gone. To take
+what nobody holds is to create the next number. Three rules make that safe among users who cannot delete each other's
 files:
 
 - no file is written by anybody but the one who created it, so nothing that another user left there is opened to write;

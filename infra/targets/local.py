@@ -13,9 +13,10 @@ from infra.devices.leases import FOLDER_VARIABLE
 from infra.devices.share import CORES_VARIABLE, PATIENCE_S
 from infra.engines.local import LocalEngine
 from infra.targets.on_engine import EngineTarget
+from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES
 
-CHOOSING_DEVICES = (FOLDER_VARIABLE, CORES_VARIABLE, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Variables of the user's by which he says which devices his processes may use, and where their leases lie."""
+CHOOSING_DEVICES = (FOLDER_VARIABLE, CORES_VARIABLE, PACKAGES_VARIABLE, *RUNTIME_VARIABLES)
+"""Variables of the user's by which he says which devices his processes may use, by what, and where leases lie."""
 
 
 class LocalTarget(EngineTarget):

@@ -15,6 +15,9 @@ from infra.devices.share import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 RUNTIME_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """CUDA's own; a user who sets them has chosen which GPUs there are, and in which order they are numbered."""
 
+PACKAGES_VARIABLE = "NKI_OPTIMIZER_CUDA_PACKAGES"
+"""Names a folder with CUDA's Python bindings (cuda-bindings, nvidia-ml-py), where this Python's own lack them."""
+
 
 @dataclass(frozen=True)
 class VisibleGpu:

@@ -10,49 +10,20 @@ from infra.triton.program.elements import BY_NAME
 
 _NAMES = {"f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f16": "float16", "bf16": "bfloat16"}
 
-_MOVES = frozenset(
-    [
-        "tt.splat",
-        "tt.unsplat",
-        "tt.expand_dims",
-        "tt.broadcast",
-        "tt.reshape",
-        "tt.trans",
-        "tt.join",
-        "tt.split",
-        "tt.cat",
-        "tt.gather",
-        "tt.load",
-        "tt.descriptor_load",
-        "tt.descriptor_gather",
-        "arith.constant",
-    ]
+_MOVING = (
+    "tt.splat tt.unsplat tt.expand_dims tt.broadcast tt.reshape tt.trans tt.join tt.split tt.cat tt.gather tt.load "
+    "tt.descriptor_load tt.descriptor_gather arith.constant"
 )
+_MOVES = frozenset(_MOVING.split())
 """What only brings values from one place to another."""
 
 _STORES = frozenset(["tt.store", "tt.atomic_store", "tt.descriptor_store", "tt.descriptor_scatter"])
 
-_NO_ARITHMETIC = (
-    _MOVES
-    | _STORES
-    | frozenset(
-        [
-            "arith.extf",
-            "arith.select",
-            "scf.for",
-            "scf.if",
-            "scf.while",
-            "scf.yield",
-            "scf.condition",
-            "cf.br",
-            "cf.cond_br",
-            "tt.call",
-            "tt.return",
-            "tt.bitcast",
-            "arith.bitcast",
-        ]
-    )
+_PASSING = (
+    "arith.extf arith.select scf.for scf.if scf.while scf.yield scf.condition cf.br cf.cond_br tt.call tt.return "
+    "tt.bitcast arith.bitcast"
 )
+_NO_ARITHMETIC = _MOVES | _STORES | frozenset(_PASSING.split())
 
 _ROUNDS = frozenset(["arith.truncf", "tt.fp_to_fp"])
 

@@ -57,8 +57,8 @@ def open_triton_toolchain(
     A GPU is held from the first execution to `close`, and no other process of this program uses it meanwhile.
 
     `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `on_device`: False: none
-    is looked for. `told`: who is waited for while others use it. `packages`: a folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns the
-    GPU searches first.
+    is looked for. `packages`: a folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns
+    the GPU searches first. `told`: who is waited for while others use it.
     Raises ToolchainMissing.
     """
     if gpu is not None and gpu not in GPUS:

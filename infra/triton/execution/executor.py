@@ -19,7 +19,7 @@ from infra.triton.execution import on_cpu, on_device
 from infra.triton.execution.on_device.calls import OF_THE_KERNEL
 from infra.triton.execution.process import WorkerDied, WorkerLate, WorkerProcess
 from infra.triton.execution.verified import Executed, bits_of, bytes_of, digest_of, verified
-from infra.triton.gpu_share import RUNTIME_VARIABLES, GpuShare, VisibleGpu
+from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES, GpuShare, VisibleGpu
 from infra.triton.ir.executing import MOST_WORK
 
 MOST_LOADED = 16
@@ -164,8 +164,9 @@ class DeviceExecutor(Executor):
     on_device = True
 
     def __init__(self, packages: str = "", told: Told = lambda line: None) -> None:
-        """`packages`: a folder with Python packages, searched first. `told`: who is waited for."""
+        """`packages`: a folder with Python packages, searched first; without it, the environment's. `told`: who is waited for."""
         chosen = {name: os.environ[name] for name in RUNTIME_VARIABLES if name in os.environ}
+        packages = packages or os.environ.get(PACKAGES_VARIABLE, "")
         super().__init__(on_device.WORKER, [packages] if packages else [], chosen)
         self._told = told
         self._looked: WorkerProcess | None = None
