@@ -12,7 +12,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from infra.scratch_folder import ScratchFolder
 from infra.triton.artifact import TritonArtifact, artifact_of
 from infra.triton.compiling.compiler import KernelCompiler, OutOfSharedMemory
 from infra.triton.execution.executor import CpuExecutor, DeviceExecutor
+from infra.triton.gpu_share import VisibleGpu
 from infra.triton.precision import low_precision
 from infra.triton.profile import static_fields, timed_fields
 from infra.triton.program.launch_program import LaunchProgram
@@ -155,6 +156,11 @@ class TritonToolchain:
         return self._device is not None
 
     @property
+    def gpus(self) -> tuple[VisibleGpu, ...]:
+        """All that CUDA shows here."""
+        return self._device.there if self._device is not None else ()
+
+    @property
     def unseen(self) -> tuple[str, ...]:
         """What a profile on this machine lacks and why, one line each, for people."""
         if self._device is None:
@@ -180,13 +186,25 @@ class TritonToolchain:
         sources = [source, *(text for _, text in around.neighbours)]
         choices: dict[str, int] = {}
         while True:
-            program = self._tracer.trace(source, arguments, _left(deadline, timeout_s), around, choices)
+            program = self.traced_program(source, arguments, _left(deadline, timeout_s), around, choices)
             try:
                 kernels = self._compiler.compile(program, sources, _left(deadline, timeout_s))
             except OutOfSharedMemory as error:
                 choices = _next_choice(program, error, choices)
                 continue
             return artifact_of(program, kernels)
+
+    def traced_program(
+        self,
+        source: str,
+        arguments: Sequence[ArgumentSpec],
+        timeout_s: float,
+        around: Surroundings = ALONE,
+        choices: Mapping[str, int] | None = None,
+    ) -> LaunchProgram:
+        """Its launches, before any kernel is compiled. `choices`: of autotuned kernels' configurations. Raises what
+        `compile` does."""
+        return self._tracer.trace(source, arguments, timeout_s, around, choices or {})
 
     def traced(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE

@@ -164,7 +164,8 @@ class DeviceExecutor(Executor):
     on_device = True
 
     def __init__(self, packages: str = "", told: Told = lambda line: None) -> None:
-        """`packages`: a folder with Python packages, searched first; without it, the environment's. `told`: who is waited for."""
+        """`packages`: a folder with Python packages, searched first; without it, the environment's. `told`: who is
+        waited for."""
         chosen = {name: os.environ[name] for name in RUNTIME_VARIABLES if name in os.environ}
         packages = packages or os.environ.get(PACKAGES_VARIABLE, "")
         super().__init__(on_device.WORKER, [packages] if packages else [], chosen)
