@@ -75,7 +75,7 @@ class RunSettings(Group):
     )
     language: str | None = setting(
         None,
-        "What the kernel is written in. Without it: by what its file imports.",
+        "What the kernel is written in: nki, or triton for NVIDIA GPUs. Without it: by what its file imports.",
         legal=Legal(choices=tuple(LANGUAGES)),
     )
     migrate: bool = setting(

@@ -100,6 +100,7 @@ def block(report: gpu_doctor.GpuReport, tested: str, rows: Sequence[Row], replay
     gpu = report.gpus[0]
     head = ["task", "shape", "given, µs", "swept, µs", "gain", "of the bound", "torch, µs", "torch.compile, µs"]
     no_torch = sorted({str(row.torch["why"]) for row in rows if "why" in row.torch})
+    ended = "in a faster kernel" if replayed["improved"] else "without one"
     lines = [
         f"{gpu.name}, driver {report.driver or 'not told'} (CUDA {report.cuda}), "
         + ", ".join(f"{name} {version}" for name, version in report.packages)
@@ -112,8 +113,8 @@ def block(report: gpu_doctor.GpuReport, tested: str, rows: Sequence[Row], replay
         *("| " + " | ".join(row.cells()) + " |" for row in rows),
         "",
         f"{sum(row.gains for row in rows)} of {len(rows)} sweeps gain. Torch: {'; '.join(no_torch) or 'timed'}.",
-        f"A run by recorded replies on {REPLAYED} ended "
-        f"{'in a faster kernel' if replayed['improved'] else 'without one'}: {replayed['speedup'] or 1.0:.2f} times as fast as its input kernel.",
+        f"A run by recorded replies on {REPLAYED} ended {ended}: {replayed['speedup'] or 1.0:.2f} times as fast as its "
+        "input kernel.",
     ]
     return "\n".join(lines)
 

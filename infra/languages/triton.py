@@ -37,7 +37,10 @@ def _no_calibration(data: Mapping[str, Any] | None) -> Calibration | None:
 
 
 def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> CompilersOwn:
-    return CompilersOwn(None, "not for Triton kernels: torch.compile is timed beside them where torch is installed")
+    return CompilersOwn(
+        None,
+        "references are NumPy, and no compiler takes them to a GPU: not timed",
+    )
 
 
 SUPPORTED = Supported(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
@@ -18,7 +18,7 @@ REPORT = gpu_doctor.GpuReport(
 )  # fmt: skip
 
 
-def row(task: str, torch: dict[str, object], improved: bool = True) -> nvidia.Row:
+def row(task: str, torch: Mapping[str, object], improved: bool = True) -> nvidia.Row:
     run = {
         "status": "finished", "improved": improved, "speedup": 2.0, "shape": "M64 N1000", "bound_us": 10.0,
         "baseline": {"latency_us": 40.0}, "best": {"latency_us": 20.0, "verified_full": True},
@@ -27,16 +27,13 @@ def row(task: str, torch: dict[str, object], improved: bool = True) -> nvidia.Ro
 
 
 def test_the_block_is_written_in_place_of_the_one_that_is_there() -> None:
-    rows = [
-        row("rmsnorm", {"torch_us": 30.0, "compiled_us": 25.0}),
-        row("topk", {"why": "torch is not installed"}, False),
-    ]
+    beside, without = {"torch_us": 30.0, "compiled_us": 25.0}, {"why": "torch is not installed"}
+    rows = [row("rmsnorm", beside), row("topk", without, False)]
     text = nvidia.block(REPORT, "10 passed", rows, {"improved": True, "speedup": 1.5})
     assert "| rmsnorm | M64 N1000 | 40.0 | 20.0 | 2.00 | 50 % | 30.0 | 25.0 |" in text
     assert "| topk | M64 N1000 | 40.0 | 20.0 | 2.00 | 50 % | – | – |" in text
     assert "1 of 2 sweeps gain. Torch: torch is not installed." in text and "ended in a faster kernel: 1.50" in text
-    page = Path("docs/nvidia.md").read_text(encoding="utf-8") if Path("docs/nvidia.md").exists() else ""
-    page = page or f"a\n{nvidia.BEGIN}\nold\n{nvidia.END}\nb\n"
+    page = (nvidia.ROOT / "docs" / "nvidia.md").read_text(encoding="utf-8")
     changed = nvidia.in_place(page, text)
     assert text in changed and nvidia.in_place(changed, text) == changed
     with pytest.raises(ValueError, match="the page has no block"):
@@ -61,5 +58,5 @@ def test_torch_has_a_function_for_every_task_and_the_replayed_one_has_one_tunabl
             return Torch()
 
     assert set(functions(Torch())) == {seed.name for seed in seeds_of("triton")}
-    (tunable,) = nvidia.declared_tunables(load_seed(nvidia.REPLAYED).kernel_source)
+    (tunable,) = nvidia.declared_tunables(load_seed(nvidia.REPLAYED).kernel_source).tunables
     assert len(tunable.values) > 2
