@@ -406,8 +406,8 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
-    from infra import gpu_doctor
     from infra.commands.doctor import examined as examined_machine
+    from infra.triton import gpu_doctor
 
     wanted = invocation.settings.target
     if wanted.engine != "local":

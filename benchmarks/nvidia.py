@@ -24,9 +24,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from accelopt_core.languages.tunables import declared_tunables, with_value
-from infra import gpu_doctor
 from infra.journal import replace_file
 from infra.tasks.seed_index import load_seed, seeds_of
+from infra.triton import gpu_doctor
 from tests.llm.wire_server import WireServer
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from contextlib import closing
 import config
 from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.ports import TargetError
-from infra import doctor, gpu_doctor
+from infra import doctor
 from infra.assembly.targets import calibrations_of, host_target, language_of
 from infra.assembly.targets import machine_of as kernels_machine_of
 from infra.documents.doctor_document import ExaminedMachine
@@ -17,6 +17,7 @@ from infra.engines.examining import ExaminedNode, examine_nodes
 from infra.engines.ray_engine import RayEngine
 from infra.neuron.routes import installed, machine_of
 from infra.terminal.started_as import started_as
+from infra.triton import gpu_doctor
 
 
 def examined(settings: config.Settings, host: str) -> ExaminedMachine:
@@ -44,7 +45,10 @@ def _examined_for_triton(settings: config.Settings, host: str) -> ExaminedMachin
         return ExaminedMachine(host, here.verifies, "", None, gpu_report=here)
     with closing(host_target(settings, host)) as target:
         try:
-            found = target.examine_gpus()
+            found = target.examine_by(
+                "infra.triton.gpu_doctor", gpu_doctor.from_printed,
+                "give its Python what is missing: pip install numpy ml_dtypes triton cuda-bindings",
+            )  # fmt: skip
         except TargetError as error:
             return ExaminedMachine(host, False, started_as(str(error)), None)
     usable = found.evaluates_on_gpu or (found.verifies and settings.target.remote_simulator)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infra.doctor import DoctorReport
-from infra.gpu_doctor import GpuReport
+from infra.triton.gpu_doctor import GpuReport
 
 
 @dataclass(frozen=True)

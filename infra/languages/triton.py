@@ -10,6 +10,7 @@ from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import Calibration, Toolchain, ToolchainMissing
 from infra.languages.supported import HostNeeds, Supported
+from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES
 from infra.triton.toolchain import open_triton_toolchain
 
 
@@ -56,4 +57,5 @@ SUPPORTED = Supported(
         remedy="pip install triton cuda-bindings there, or name a Python that has them with --remote-python",
     ),
     _compilers_own,
+    (*RUNTIME_VARIABLES, PACKAGES_VARIABLE),
 )

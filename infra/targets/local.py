@@ -12,11 +12,8 @@ from accelopt_core.toolchain import Calibration
 from infra.devices.leases import FOLDER_VARIABLE
 from infra.devices.share import CORES_VARIABLE, PATIENCE_S
 from infra.engines.local import LocalEngine
+from infra.languages.registry import supported
 from infra.targets.on_engine import EngineTarget
-from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES
-
-CHOOSING_DEVICES = (FOLDER_VARIABLE, CORES_VARIABLE, PACKAGES_VARIABLE, *RUNTIME_VARIABLES)
-"""Variables of the user's by which he says which devices his processes may use, by what, and where leases lie."""
 
 
 class LocalTarget(EngineTarget):
@@ -41,7 +38,8 @@ class LocalTarget(EngineTarget):
         candidate on each; none: any one that is free. core_wait_s: how long a judge waits for one that others use.
         """
         engine = LocalEngine(ahead=not one_kernel, places=processes)
-        chosen = {name: os.environ[name] for name in CHOOSING_DEVICES if name in os.environ}
+        variables = (FOLDER_VARIABLE, CORES_VARIABLE, *supported(language).variables)
+        chosen = {name: os.environ[name] for name in variables if name in os.environ}
         if cores:
             chosen[CORES_VARIABLE] = ",".join(map(str, cores))
         super().__init__(

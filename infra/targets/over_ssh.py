@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from accelopt_core.evaluation import CompilersOwn, Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import (
@@ -28,7 +28,7 @@ from accelopt_core.ports import (
 )
 from accelopt_core.task import DEFAULT_LANGUAGE
 from accelopt_core.toolchain import Calibration
-from infra import doctor, gpu_doctor
+from infra import doctor
 from infra.calibration.file import CalibrationOf
 from infra.devices.share import CORES_VARIABLE, PATIENCE_S, WAIT_VARIABLE
 from infra.journal import utc_now
@@ -62,12 +62,12 @@ class _Station:
     """Folder in which the judge keeps reference outputs, of this session only."""
 
 
-_Report = TypeVar("_Report", doctor.DoctorReport, gpu_doctor.GpuReport)
+class _Dated(Protocol):
+    @property
+    def unix_time_s(self) -> float: ...
 
-_SET_UP = {
-    "infra.doctor": "run setup_trn2.sh there",
-    "infra.gpu_doctor": "give its Python what is missing: pip install numpy ml_dtypes triton cuda-bindings",
-}
+
+_Report = TypeVar("_Report", bound=_Dated)
 
 
 class SshTarget:
@@ -157,13 +157,11 @@ class SshTarget:
 
     def examine(self) -> doctor.DoctorReport:
         """What works on that machine, found out there; also where it has no SDK, if it can simulate at least."""
-        return self._examined("infra.doctor", doctor.from_printed)
+        return self.examine_by("infra.doctor", doctor.from_printed, "run setup_trn2.sh there")
 
-    def examine_gpus(self) -> gpu_doctor.GpuReport:
-        """The same of what Triton kernels need."""
-        return self._examined("infra.gpu_doctor", gpu_doctor.from_printed)
-
-    def _examined(self, program: str, read: Callable[[str], _Report]) -> _Report:
+    def examine_by(self, program: str, read: Callable[[str], _Report], remedy: str) -> _Report:
+        """As that module of ours finds it there. `read`: what it prints; raises ValueError. `remedy`: where it prints
+        nothing that can be read. Raises TargetError."""
         python = self._find_python(sdk=False)
         station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
         answer = self._runner.run(
@@ -179,7 +177,7 @@ class SshTarget:
         except ValueError as error:
             raise TargetMisconfigured(
                 f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
-                f"{_last_line(answer.stderr_tail)}); {_SET_UP[program]}"
+                f"{_last_line(answer.stderr_tail)}); {remedy}"
             ) from error
         self.clock_skew_s = report.unix_time_s - received
         return report

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import config
-from infra import gpu_doctor
 from infra.commands.doctor import examined
 from infra.devices.leases import FOLDER_VARIABLE
+from infra.triton import gpu_doctor
 from infra.triton.gpu_share import PACKAGES_VARIABLE
 from infra.triton.toolchain import TritonToolchain
 from tests.triton.pretend.gpu import PretendGpu

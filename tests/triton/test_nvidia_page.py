@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import nvidia
 from benchmarks.nvidia_torch import functions
-from infra import gpu_doctor
 from infra.tasks.seed_index import load_seed, seeds_of
+from infra.triton import gpu_doctor
 
 REPORT = gpu_doctor.GpuReport(
     "host", 0.0, "Linux", "python", 8, 1 << 34, "/tmp", 1 << 34, (("triton", "3.9.0"),),

@@ -1,6 +1,6 @@
 """What this machine can evaluate Triton kernels with, and what to do about the rest. Shipped to hosts.
 
-    python -m infra.gpu_doctor --machine NAME [--json] [--no-proof]
+    python -m infra.triton.gpu_doctor --machine NAME [--json] [--no-proof]
 
 `examine` looks and changes nothing. It proves the toolchain it finds by judging one known kernel with it, from tracing
 to timing.
@@ -341,7 +341,7 @@ def from_printed(text: str) -> GpuReport:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m infra.gpu_doctor", description="What can Triton kernels be evaluated with here?"
+        prog="python -m infra.triton.gpu_doctor", description="What can Triton kernels be evaluated with here?"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--machine", required=True, choices=sorted(GPUS), help="to compile for without a GPU")
