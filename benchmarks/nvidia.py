@@ -152,7 +152,7 @@ def _replayed(checkpoints: Path) -> dict[str, Any]:
     source = load_seed(REPLAYED).kernel_source
     (tunable,) = declared_tunables(source).tunables
     kernels = [source.replace("tl.sum(", "tl.total(")]
-    kernels += [with_value(source, tunable, value) for value in tunable.values if value != tunable.value]
+    kernels += [with_value(source, tunable, value) for value in tunable.legal if value != tunable.value]
 
     def answer(body: dict[str, Any]) -> str:
         system = json.dumps(body["system"])

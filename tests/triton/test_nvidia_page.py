@@ -59,4 +59,4 @@ def test_torch_has_a_function_for_every_task_and_the_replayed_one_has_one_tunabl
 
     assert set(functions(Torch())) == {seed.name for seed in seeds_of("triton")}
     (tunable,) = nvidia.declared_tunables(load_seed(nvidia.REPLAYED).kernel_source).tunables
-    assert len(tunable.values) > 2
+    assert len(tunable.legal) > 2
