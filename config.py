@@ -87,7 +87,7 @@ class RunSettings(Group):
     )
     language: str | None = setting(
         None,
-        "What the kernel is written in. Without it: by what its file imports.",
+        "What the kernel is written in: nki, or triton for NVIDIA GPUs. Without it: by what its file imports.",
         legal=Legal(choices=tuple(LANGUAGES)),
     )
     migrate: bool = setting(
@@ -200,8 +200,8 @@ class TargetSettings(Group):
     )
     cores: tuple[int, ...] = setting(
         (),
-        "NeuronCores of each host to use, one candidate on each at a time, by commas. Without it: one, any that is "
-        "free. With --remote-simulator only their number counts.",
+        "NeuronCores (or GPUs) of each host to use, one candidate on each at a time, by commas. Without it: one, any "
+        "that is free. With --remote-simulator only their number counts.",
         metavar="N,N,...",
         legal=_WHOLE,
     )
@@ -265,8 +265,6 @@ class TargetSettings(Group):
         super().__post_init__()
         if self.remote_simulator and not self.host:
             raise SettingsError("remote-simulator: on which host? give --host USER@HOST, or leave the flag away")
-        if self.cores and not self.host:
-            raise SettingsError("cores: of which host? give --host USER@HOST; without one the machine is simulated")
         try:
             on_ray = address_of(self.engine) is not None
         except ValueError as error:

@@ -410,6 +410,7 @@ def diff(invocation: config.Invocation, answer: Answer) -> int:
 def doctor(invocation: config.Invocation, answer: Answer) -> int:
     from infra import doctor as examination
     from infra.commands.doctor import examined as examined_machine
+    from infra.triton import gpu_doctor
 
     wanted = invocation.settings.target
     if wanted.engine != "local":
@@ -418,14 +419,17 @@ def doctor(invocation: config.Invocation, answer: Answer) -> int:
     for host in wanted.host or ("",):
         found = examined_machine(invocation.settings, host)
         examined.append(found)
-        if found.report is None:
+        if not found.is_examined:
             status = _complain(found.error, UNREACHABLE)
             continue
         status = max(status, examination.USABLE if found.usable else examination.UNUSABLE)
         if len(examined) > 1:
             print()
-        neuron_wanted = bool(host) and not wanted.remote_simulator
-        print(examination.render(found.report, neuron_wanted=neuron_wanted, clock_skew_s=found.clock_skew_s))
+        device_wanted = bool(host) and not wanted.remote_simulator
+        if found.report is not None:
+            print(examination.render(found.report, neuron_wanted=device_wanted, clock_skew_s=found.clock_skew_s))
+        if found.gpu_report is not None:
+            print(gpu_doctor.render(found.gpu_report, gpu_wanted=device_wanted, clock_skew_s=found.clock_skew_s))
         for note in found.notes:
             print(f"note         {note}")
         if found.calibration is not None:

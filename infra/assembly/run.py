@@ -211,7 +211,8 @@ def _optimize(run: _Begun, following: Following) -> RunResult:
                     if isinstance(error.evaluation, Untimed):
                         raise TargetMisconfigured(
                             f"{report.shown_path(problem.kernel)} is {explain(error.evaluation)}; a run needs "
-                            "latencies: name a host that has one (`evaluate` checks kernels without)"
+                            "latencies, so name a machine that has one: `orchestrator.py ubuntu@gpu-host --language "
+                            f"{problem.task.language} ...` (`evaluate` checks kernels without)"
                         ) from None
                     raise problem.rejected(error.evaluation) from None
                 proposing.remember(result)

@@ -59,9 +59,12 @@ def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
         language, machine = language_of(settings), machine_of(settings)
         calibration = calibrations_of(settings).for_simulator(machine) if language == DEFAULT_LANGUAGE else None
         here = supported(language).here
+        if wanted.cores and here == "simulator":
+            raise SettingsError("cores: of which host? give --host USER@HOST; without one the machine is simulated")
         return LocalTarget(
-            here, machine, calibration, language=language, one_kernel=one_kernel, processes=wanted.processes
-        )
+            here, machine, calibration, language=language, one_kernel=one_kernel, processes=wanted.processes,
+            cores=wanted.cores, core_wait_s=wanted.core_wait_s,
+        )  # fmt: skip
     return TargetPool([host_target(settings, host) for host in wanted.host])
 
 

@@ -6,14 +6,19 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import config
+from accelopt_core.language import Language
+from accelopt_core.languages.nki.language import NKI
+from accelopt_core.languages.registry import language_named, language_of
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import ArgumentSpec, CandidateFault, ConstantArgument, TensorArgument, ToolchainMissing
+from infra.assembly.targets import machine_of
 from infra.settings_reader import SettingsError
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.tasks.kernel_file import kernel_text, surroundings_of
@@ -21,6 +26,7 @@ from infra.tasks.kernel_signature import Parameter, Signature, signature_of
 from infra.tasks.plain_reference import dtype_named
 from infra.tasks.reference_reader import DECLARATIONS, KNOWN_FUNCTIONS, TaskInvalid
 from infra.terminal.report import shown_path
+from infra.triton.toolchain import open_triton_toolchain
 
 SIZES = (128, 256, 512, 1024, 2048)
 """Tried for every size alike; then ..."""
@@ -71,20 +77,25 @@ def write_reference(invocation: config.Invocation) -> Written:
     if kernel is None:
         raise SettingsError("init: for which kernel? orchestrator.py init KERNEL.py")
     source = kernel_text(kernel)
-    around = surroundings_of(kernel, source, invocation.settings.run.function)
+    named = invocation.settings.run.language
+    language = language_named(named) if named is not None else language_of(source) or NKI
+    around = surroundings_of(kernel, source, invocation.settings.run.function, language)
     try:
-        signature = signature_of(source, around.entry_points)
+        signature = signature_of(source, _entry_points(around, language))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskInvalid(f"{kernel}: not Python: {error}") from None
     if signature is None:
         raise TaskInvalid(
-            f"{kernel} defines no {' or '.join(around.entry_points)} with `def`: name one with --function"
+            f"{kernel} defines no {' or '.join(_entry_points(around, language))} with `def`: name one with --function"
         )
+    if language is not NKI:  # there a number is annotated, or has a default
+        sure = (replace(each, may_be_number=False) for each in signature.parameters)
+        signature = replace(signature, parameters=tuple(sure))
     path = kernel.with_name(f"{kernel.stem}_reference.py")
     if path.exists():
         raise SettingsError(f"init: {path} is there already, and is left as it is")
-    arguments, remark = _arguments(source, around, signature, invocation)
-    text = skeleton(kernel.name, signature, arguments)
+    arguments, remark = _arguments(source, around, signature, invocation, language)
+    text = skeleton(kernel.name, signature, arguments, layouts=language is NKI)
     compile(text, str(path), "exec")
     try:
         with open(path, "x", encoding="utf-8") as file:
@@ -97,15 +108,22 @@ def write_reference(invocation: config.Invocation) -> Written:
     return Written(path, (f"wrote {shown_path(path)}: {remark}", f"fill in each TODO, then: {run}"))
 
 
+def _entry_points(around: Surroundings, language: Language) -> tuple[str, ...]:
+    """The one that the user named, or those that the language knows."""
+    return (around.function,) if around.function else language.entry_points
+
+
 # --- shapes -------------------------------------------------------------------------------------------
 
 
 def _arguments(
-    source: str, around: Surroundings, signature: Signature, invocation: config.Invocation
+    source: str, around: Surroundings, signature: Signature, invocation: config.Invocation, language: Language
 ) -> tuple[Arguments | None, str]:
     """And a remark for people; None where nobody knows."""
-    with closing(SimulatorToolchain(invocation.settings.target.machine)) as simulator:
-        tracing = _Tracing(simulator, source, around)
+    settings = invocation.settings
+    machine = machine_of(replace(settings, run=replace(settings.run, language=language.key)))
+    with closing(_OnSimulator(machine) if language is NKI else _OfTriton(machine)) as tracer:
+        tracing = _Tracing(tracer, source, around)
         if invocation.shapes:
             named = _as_given(signature, invocation.shapes)
             outputs = tracing.outputs(named)
@@ -129,11 +147,49 @@ def _arguments(
     return None, f"no shape was found at which the kernel traces ({tracing.complaint}): shapes are TODOs, or --shape"
 
 
+Outputs = tuple[tuple[str, tuple[int, ...]], ...]
+"""dtype and shape of each."""
+
+
+class _Tracer(Protocol):
+    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
+        """Raises CandidateFault and ToolchainMissing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _OnSimulator:
+    def __init__(self, machine: str) -> None:
+        self._simulator = SimulatorToolchain(machine)
+
+    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
+        program = self._simulator.compile(source, specs, _TRACE_S, around).program
+        return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
+
+    def close(self) -> None:
+        self._simulator.close()
+
+
+class _OfTriton:
+    """Traced for a GPU; none is needed, and no kernel compiled."""
+
+    def __init__(self, machine: str) -> None:
+        self._toolchain = open_triton_toolchain(machine, on_device=False)
+
+    def outputs(self, source: str, specs: Sequence[ArgumentSpec], around: Surroundings) -> Outputs:
+        program = self._toolchain.traced_program(source, specs, _TRACE_S, around)
+        return tuple((each.dtype, tuple(each.shape)) for each in program.outputs)
+
+    def close(self) -> None:
+        self._toolchain.close()
+
+
 class _Tracing:
     """A kernel traced at one shape after the other, each in a process of its own."""
 
-    def __init__(self, simulator: SimulatorToolchain, source: str, around: Surroundings) -> None:
-        self._simulator, self._source, self._around = simulator, source, around
+    def __init__(self, tracer: _Tracer, source: str, around: Surroundings) -> None:
+        self._tracer, self._source, self._around = tracer, source, around
         self._deadline = time.monotonic() + LIMIT_S
         self._left = MOST_TRIED
         self.complaint = ""
@@ -146,11 +202,10 @@ class _Tracing:
         """dtype and shape of each; None where it does not compile."""
         self._left -= 1
         try:
-            program = self._simulator.compile(self._source, arguments.specs, _TRACE_S, self._around).program
+            return self._tracer.outputs(self._source, arguments.specs, self._around)
         except (CandidateFault, ToolchainMissing) as error:
             self.complaint = self.complaint or str(error)
             return None
-        return tuple((str(each.dtype), tuple(size for _, size in each.pattern)) for each in program.outputs)
 
     def described(self, found: Arguments, outputs: tuple[tuple[str, tuple[int, ...]], ...]) -> Arguments:
         """With the outputs' sizes by name: those of the argument that they grow with."""
@@ -234,8 +289,11 @@ def _ways(array: Parameter) -> list[tuple[str, ...] | None]:
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> str:
-    """A reference module as docs/tasks.md has it; what is unknown raises NotImplementedError when it is run."""
+def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, layouts: bool = True) -> str:
+    """A reference module as docs/tasks.md has it; what is unknown raises NotImplementedError when it is run.
+
+    `layouts`: the kernel may take and give its tensors in other layouts than the formula.
+    """
     taken = {*KNOWN_FUNCTIONS, *DECLARATIONS}
     lines = [f'"""What {kernel} must compute. Written by `init`: fill in each TODO (docs/tasks.md)."""', ""]
     if arguments is not None and any(not _is_numpy(dtype) for dtype in arguments.dtypes):
@@ -259,7 +317,10 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None) -> 
     lines += [f"    # as it is called, the kernel has {', '.join(left)}"] if left else []
     lines += ["    # in float64 and in float32: keep the dtype (np.sqrt(2) and np.vectorize do not: astype(x.dtype))"]
     todo = f"TODO: what {kernel} computes of {', '.join(given)}, in NumPy"
-    lines += [f"    raise NotImplementedError({todo!r})", "", ""]
+    lines += [f"    raise NotImplementedError({todo!r})", ""]
+    if not layouts:
+        return "\n".join(lines)
+    lines += [""]
     lines += ["def transform_to_nki_inputs(inputs):", "    return list(inputs)", "", ""]
     lines += ["def transform_nki_outputs(result, reference):"]
     if arguments is not None and len(arguments.outputs) > 1:

@@ -1,8 +1,8 @@
 """Who may use which core or device: expiring leases in a folder that all users of a host share. Shipped; stdlib only.
 
-A lease is a file `core-3.17`: name, dot, number. The file with the highest number says whose the core is, and it
-holds while it was renewed (its mtime) within LEASE_S and its process is not known to be gone. To take a core that
-nobody holds is to create the next number. Three rules make that safe among users who cannot delete each other's
+A lease is a file `core-3.17`, or `gpu-5f0c33d1a2b4.2`: name, dot, number. The file with the highest number says whose
+it is, and it holds while it was renewed (its mtime) within LEASE_S and its process is not known to be gone. To take
+what nobody holds is to create the next number. Three rules make that safe among users who cannot delete each other's
 files:
 
 - no file is written by anybody but the one who created it, so nothing that another user left there is opened to write;
@@ -44,7 +44,7 @@ _TELL_EVERY_S = 60.0
 _LOCK_PATIENCE_S = 2.0
 _CONTENT_LIMIT_BYTES = 1024
 _LONGEST_NUMBER = 12
-_LEASE_NAME = re.compile(rf"([a-z]+(?:-\d{{1,5}})?)\.(\d{{1,{_LONGEST_NUMBER}}})")
+_LEASE_NAME = re.compile(rf"([a-z]+(?:-[0-9a-f]{{1,12}})?)\.(\d{{1,{_LONGEST_NUMBER}}})")
 
 Told = Callable[[str], object]
 

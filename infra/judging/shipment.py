@@ -13,7 +13,7 @@ from accelopt_core.candidate import parsed
 TREE = Path(__file__).resolve().parents[2]
 PACKAGES = ("accelopt_core", "infra", "ka_extensions", "nki_sim")
 
-_STARTS = ("infra/judging/judge.py", "infra/doctor.py", "nki_sim/**/*")
+_STARTS = ("infra/judging/judge.py", "infra/doctor.py", "infra/triton/gpu_doctor.py", "nki_sim/**/*")
 """The judge, who examines the machine for it, and the simulator whole: kernels import from it what they like."""
 
 
@@ -43,7 +43,7 @@ def files_to_ship(tree: Path = TREE, also: Sequence[str] = ()) -> dict[str, Path
 
 
 _DECIDES = ("accelopt_core", "infra/devices", "infra/isolation", "infra/judging", "infra/languages", "infra/neuron",
-    "infra/simulator", "nki_sim",
+    "infra/simulator", "infra/triton", "nki_sim",
 )  # fmt: skip
 """Folders whose every line may decide a verdict."""
 

@@ -61,3 +61,5 @@ class Supported:
     host: HostNeeds
     compilers_own: Callable[[Toolchain, EvaluationRequest], CompilersOwn]
     """What the device's compiler makes of a task's reference by itself. Raises ToolchainMissing and BadReference."""
+    variables: tuple[str, ...] = ()
+    """Of the user's environment, by which he chooses devices of this machine: its judges see them."""

@@ -10,6 +10,7 @@ from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import Calibration, Toolchain, ToolchainMissing
 from infra.languages.supported import HostNeeds, Supported
+from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES
 from infra.triton.toolchain import open_triton_toolchain
 
 
@@ -24,9 +25,9 @@ def _open(
 ) -> Toolchain:
     """`auto`: the GPU, where there is one, and else the CPU; `simulator`: the CPU."""
     if name == "simulator":
-        return open_triton_toolchain(machine, device=None)
+        return open_triton_toolchain(machine, on_device=False)
     if name == "auto":
-        return open_triton_toolchain(machine)
+        return open_triton_toolchain(machine, told=told)
     raise ToolchainMissing(f"no toolchain is named {name!r}: simulator or auto")
 
 
@@ -37,7 +38,10 @@ def _no_calibration(data: Mapping[str, Any] | None) -> Calibration | None:
 
 
 def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> CompilersOwn:
-    return CompilersOwn(None, "not for Triton kernels: torch.compile is timed beside them where torch is installed")
+    return CompilersOwn(
+        None,
+        "references are NumPy, and no compiler takes them to a GPU: not timed",
+    )
 
 
 SUPPORTED = Supported(
@@ -53,4 +57,5 @@ SUPPORTED = Supported(
         remedy="pip install triton cuda-bindings there, or name a Python that has them with --remote-python",
     ),
     _compilers_own,
+    (*RUNTIME_VARIABLES, PACKAGES_VARIABLE),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from accelopt_core.evaluation import Crashed, Evaluation, Step, TimedOut
@@ -39,6 +40,7 @@ class EngineTarget:
         groups: int = 1,
         core_wait_s: float = PATIENCE_S,
         processes: int | None = None,
+        device_environment: Mapping[str, str] | None = None,
     ) -> None:
         """toolchain: `simulator` or `auto`, of that language (`Language.key`); machine: which is simulated, a device
         says itself what it is.
@@ -47,6 +49,7 @@ class EngineTarget:
         neuron_cores: how many each candidate is evaluated with, of `groups` groups; 0 where none are asked for.
         core_wait_s: how long a judge on a device waits for a core that others use.
         processes: that a judge with the simulator keeps busy; None: one for each CPU.
+        device_environment: of judges on a device, beside what every judge sees.
         """
         self.engine = engine
         self._toolchain = toolchain
@@ -58,6 +61,8 @@ class EngineTarget:
         self._groups = groups
         self._core_wait_s = core_wait_s
         self._processes = processes
+        on_device = toolchain != "simulator"
+        self._environment = {WAIT_VARIABLE: f"{core_wait_s:g}", **(device_environment or {})} if on_device else {}
         self.clock = WorkClock()
         """What is spent on evaluations, as a budget counts it: waiting for a place is left out."""
         self._session = secrets.token_hex(16)
@@ -84,7 +89,8 @@ class EngineTarget:
         with self._describing:
             if self._info is None:
                 self.engine.begin()
-                self._info = self._described_there() if self._placement.neuron_cores else self._described_here()
+                on_device = self._toolchain != "simulator"
+                self._info = self._described_there() if on_device else self._described_here()
                 self._calibration = self._info.calibration
             return self._info
 
@@ -108,15 +114,17 @@ class EngineTarget:
             "--machine", self._machine,
         )  # fmt: skip
         done = self.engine.carry_out(
-            Command(argv, _DESCRIBE_LIMIT_S), lambda line: None, Placement(node, self._placement.neuron_cores)
+            Command(argv, _DESCRIBE_LIMIT_S, environment=self._environment),
+            lambda line: None,
+            Placement(node, self._placement.neuron_cores),
         )
         try:
             said = wire.decode_account(done.result or "")
         except TargetMisconfigured as error:
-            raise TargetMisconfigured(f"{done.where}: {error}") from None
+            raise TargetMisconfigured(f"{done.where}: {error}" if done.where else str(error)) from None
         except ValueError:
             raise TargetMisconfigured(
-                f"the judge on {done.where} gives no account of itself: {done.last_words}"
+                f"the judge on {done.where or 'this machine'} gives no account of itself: {done.last_words}"
             ) from None
         self._fingerprints[done.node] = said.fingerprint
         return replace(said, calibration=self._calibration_of(said.machine, said.installed))
@@ -136,7 +144,7 @@ class EngineTarget:
             input=wire.encode_job(job),
             collect="result.json",
             session=self._session,
-            environment={WAIT_VARIABLE: f"{self._core_wait_s:g}"} if on_device else {},
+            environment=self._environment,
         )  # fmt: skip
         reached, where = Step.UPLOAD, ""
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from accelopt_core.evaluation import CompilersOwn, Crashed, Evaluation, Step, TimedOut
 from accelopt_core.ports import (
@@ -60,6 +60,14 @@ class _Station:
     tree: RemoteTree
     references: str
     """Folder in which the judge keeps reference outputs, of this session only."""
+
+
+class _Dated(Protocol):
+    @property
+    def unix_time_s(self) -> float: ...
+
+
+_Report = TypeVar("_Report", bound=_Dated)
 
 
 class SshTarget:
@@ -149,10 +157,15 @@ class SshTarget:
 
     def examine(self) -> doctor.DoctorReport:
         """What works on that machine, found out there; also where it has no SDK, if it can simulate at least."""
+        return self.examine_by("infra.doctor", doctor.from_printed, "run setup_trn2.sh there")
+
+    def examine_by(self, program: str, read: Callable[[str], _Report], remedy: str) -> _Report:
+        """As that module of ours finds it there. `read`: what it prints; raises ValueError. `remedy`: where it prints
+        nothing that can be read. Raises TargetError."""
         python = self._find_python(sdk=False)
         station = _Station(python, self._runner.put_tree(files_to_ship(), compile_with=python), "")
         answer = self._runner.run(
-            [python, "-m", "infra.doctor", "--json", "--machine", self._machine],
+            [python, "-m", program, "--json", "--machine", self._machine],
             timeout_s=_DOCTOR_LIMIT_S,
             env={**self._environment(station), **self._share(min(self._core_wait_s, _DOCTOR_CORE_WAIT_S))},
             cwd=station.tree.path,
@@ -160,11 +173,11 @@ class SshTarget:
         )
         received = time.time()
         try:
-            report = doctor.from_printed(answer.stdout.decode("utf-8", "replace"))
+            report = read(answer.stdout.decode("utf-8", "replace"))
         except ValueError as error:
             raise TargetMisconfigured(
                 f"the doctor on {self._runner.where} gives no report (status {answer.status}: "
-                f"{_last_line(answer.stderr_tail)}); run setup_trn2.sh there"
+                f"{_last_line(answer.stderr_tail)}); {remedy}"
             ) from error
         self.clock_skew_s = report.unix_time_s - received
         return report

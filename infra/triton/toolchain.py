@@ -12,7 +12,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from accelopt_core.languages.triton.gpus import DEFAULT, GPUS, Gpu, gpu_of_devic
 from accelopt_core.languages.triton.language import TRITON
 from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.toolchain import ArgumentSpec, Facts, NotTimed, StepTimeout, Timing, ToolchainMissing
+from infra.devices.leases import Told
 from infra.scratch_folder import ScratchFolder
 from infra.triton.artifact import TritonArtifact, artifact_of
 from infra.triton.compiling.compiler import KernelCompiler, OutOfSharedMemory
 from infra.triton.execution.executor import CpuExecutor, DeviceExecutor
+from infra.triton.gpu_share import VisibleGpu
+from infra.triton.precision import low_precision
 from infra.triton.profile import static_fields, timed_fields
 from infra.triton.program.launch_program import LaunchProgram
 from infra.triton.tracing.gpu_facts import GpuFacts
@@ -43,25 +46,34 @@ _DEVICE_SHARE = 0.5
 
 
 def open_triton_toolchain(
-    gpu: str | None = None, *, device: int | None = 0, packages: str = "", namespaces: bool = True
+    gpu: str | None = None,
+    *,
+    on_device: bool = True,
+    packages: str = "",
+    namespaces: bool = True,
+    told: Told = lambda line: None,
 ) -> TritonToolchain:
-    """On the GPU of that number, if this machine has one; else on its CPU, compiled for `gpu`.
+    """On a GPU, if this machine has one; else on its CPU, compiled for `gpu`.
 
-    `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `device`: None: none is
-    looked for. `packages`: a folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns the
-    GPU searches first.
+    A GPU is held from the first execution to `close`, and no other process of this program uses it meanwhile.
+
+    `gpu`: a name of `gpus.GPUS`, of which a device takes no notice: it says itself what it is. `on_device`: False: none
+    is looked for. `packages`: a folder with Python packages (cuda-bindings, nvidia-ml-py) that the process which owns
+    the GPU searches first. `told`: who is waited for while others use it.
     Raises ToolchainMissing.
     """
     if gpu is not None and gpu not in GPUS:
         raise ToolchainMissing(f"no GPU is named {gpu!r}: {', '.join(GPUS)}")
     version = triton_version()
-    if device is None:
+    if not on_device:
         return TritonToolchain(GPUS[gpu or DEFAULT], version, namespaces=namespaces)
-    executor = DeviceExecutor(device, packages)
+    executor = DeviceExecutor(packages, told)
     try:
-        facts = executor.open()
+        facts = executor.look()
     except ToolchainMissing as error:
         executor.close()
+        if executor.there:  # not the one that is asked for, but there are some
+            raise
         return TritonToolchain(GPUS[gpu or DEFAULT], version, why_no_device=str(error), namespaces=namespaces)
     try:
         found = gpu_of_device(
@@ -100,7 +112,7 @@ class TritonToolchain:
         why_no_device: str = "none is looked for",
         namespaces: bool = True,
     ) -> None:
-        """`executor`: of an open device; None: the CPU executes."""
+        """`executor`: that has looked at its device; None: the CPU executes."""
         self.gpu = gpu
         self.machine = GpuModel(gpu)
         self.version = version
@@ -144,6 +156,11 @@ class TritonToolchain:
         return self._device is not None
 
     @property
+    def gpus(self) -> tuple[VisibleGpu, ...]:
+        """All that CUDA shows here."""
+        return self._device.there if self._device is not None else ()
+
+    @property
     def unseen(self) -> tuple[str, ...]:
         """What a profile on this machine lacks and why, one line each, for people."""
         if self._device is None:
@@ -169,13 +186,25 @@ class TritonToolchain:
         sources = [source, *(text for _, text in around.neighbours)]
         choices: dict[str, int] = {}
         while True:
-            program = self._tracer.trace(source, arguments, _left(deadline, timeout_s), around, choices)
+            program = self.traced_program(source, arguments, _left(deadline, timeout_s), around, choices)
             try:
                 kernels = self._compiler.compile(program, sources, _left(deadline, timeout_s))
             except OutOfSharedMemory as error:
                 choices = _next_choice(program, error, choices)
                 continue
             return artifact_of(program, kernels)
+
+    def traced_program(
+        self,
+        source: str,
+        arguments: Sequence[ArgumentSpec],
+        timeout_s: float,
+        around: Surroundings = ALONE,
+        choices: Mapping[str, int] | None = None,
+    ) -> LaunchProgram:
+        """Its launches, before any kernel is compiled. `choices`: of autotuned kernels' configurations. Raises what
+        `compile` does."""
+        return self._tracer.trace(source, arguments, timeout_s, around, choices or {})
 
     def traced(
         self, source: str, arguments: Sequence[ArgumentSpec], timeout_s: float, around: Surroundings = ALONE
@@ -232,10 +261,12 @@ class TritonToolchain:
         if id(artifact) in self._measured:
             _, measured, latency_us = self._measured[id(artifact)]
             fields.update(timed_fields(artifact, measured, latency_us))
-        return Facts(fields=fields, hbm_bytes=artifact.io_bytes)
+        return Facts(fields=fields, hbm_bytes=artifact.io_bytes, low_precision=low_precision(artifact))
 
     def close(self) -> None:
         self._executor.close()
+        if self._device is not None:
+            self._device.give_back()
         self._scratch.close()
 
 

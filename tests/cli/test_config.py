@@ -212,7 +212,6 @@ MISTAKES = [
     ("--in-place", None, {}, "--in-place: there is no kernel file to write back to"),
     ("--problem ref.py", None, {}, "--problem: a reference needs the kernel"),
     ("--remote-simulator", None, {}, "--remote-simulator: on which host?"),
-    ("--cores 0,1", None, {}, "--cores: of which host?"),
     ("a.example --cores 0,1,0", None, {}, "--cores: 0 is named twice"),
     ("a.example --cores 0,x", None, {}, "--cores: 'x' is not a whole number"),
     ("a.example b.example a.example", None, {}, "--host: 'a.example' is named twice"),

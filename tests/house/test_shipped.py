@@ -66,6 +66,13 @@ def test_what_a_host_starts_by_name_loads_by_itself(module: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_program_that_a_judge_starts_is_shipped() -> None:
+    """By its path, so that no import leads to it."""
+    programs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "infra").rglob("*worker.py")}
+    here_only = {"infra/prediction/worker.py"}
+    assert not programs - here_only - set(files_to_ship())
+
+
 def test_what_runs_on_a_host_is_no_agent() -> None:
     assert not {
         name for name in shipped() if name.startswith(("accelopt_core.loop", "accelopt_core.model", "infra.llm"))

@@ -11,6 +11,6 @@ from infra.triton.toolchain import TritonToolchain, open_triton_toolchain
 
 @pytest.fixture(scope="session")
 def on_cpu() -> Iterator[TritonToolchain]:
-    toolchain = open_triton_toolchain("h100", device=None)
+    toolchain = open_triton_toolchain("h100", on_device=False)
     yield toolchain
     toolchain.close()

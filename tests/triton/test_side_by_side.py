@@ -39,7 +39,7 @@ def test_how_many_programs_run_side_by_side_changes_no_bit(
 
 @pytest.fixture(scope="module")
 def on_cpu_for_a100() -> Iterator[TritonToolchain]:
-    toolchain = open_triton_toolchain("a100", device=None)
+    toolchain = open_triton_toolchain("a100", on_device=False)
     yield toolchain
     toolchain.close()
 
@@ -62,7 +62,7 @@ def test_kernels_for_a_gpu_without_tensor_maps(name: str, on_cpu_for_a100: Trito
 @pytest.mark.parametrize("gpu", ["l4", "b200"])
 @pytest.mark.slow
 def test_kernels_for_other_gpus(gpu: str) -> None:
-    toolchain = open_triton_toolchain(gpu, device=None)
+    toolchain = open_triton_toolchain(gpu, on_device=False)
     try:
         for case in CASES:
             if case.file != "block_pointers":
@@ -77,7 +77,7 @@ def test_kernels_for_other_gpus(gpu: str) -> None:
 
 
 def test_without_namespaces_it_works_and_says_so() -> None:
-    toolchain = open_triton_toolchain("h100", device=None, namespaces=False)
+    toolchain = open_triton_toolchain("h100", on_device=False, namespaces=False)
     try:
         case = CASES[0]
         arguments = case.arguments(np.random.default_rng(0))

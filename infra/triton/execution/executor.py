@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,14 @@ import numpy as np
 
 from accelopt_core.evaluation import Step
 from accelopt_core.toolchain import NotTimed, RunError, StepTimeout, ToolchainMissing
+from infra.devices.leases import Told
 from infra.isolation.sandbox import ONE_THREAD
 from infra.triton.artifact import TritonArtifact
+from infra.triton.execution import on_cpu, on_device
 from infra.triton.execution.on_device.calls import OF_THE_KERNEL
-from infra.triton.execution.process import ON_CPU, ON_DEVICE, WorkerDied, WorkerLate, WorkerProcess
+from infra.triton.execution.process import WorkerDied, WorkerLate, WorkerProcess
 from infra.triton.execution.verified import Executed, bits_of, bytes_of, digest_of, verified
+from infra.triton.gpu_share import PACKAGES_VARIABLE, RUNTIME_VARIABLES, GpuShare, VisibleGpu
 from infra.triton.ir.executing import MOST_WORK
 
 MOST_LOADED = 16
@@ -150,7 +154,7 @@ class CpuExecutor(Executor):
     on_device = False
 
     def __init__(self, memory_bytes: int) -> None:
-        super().__init__(ON_CPU, [str(memory_bytes)], ONE_THREAD)
+        super().__init__(on_cpu.WORKER, [str(memory_bytes)], ONE_THREAD)
 
     def _code(self, artifact: TritonArtifact) -> list[bytes]:
         return [kernel.ttir.encode() for kernel in artifact.distinct]
@@ -159,23 +163,65 @@ class CpuExecutor(Executor):
 class DeviceExecutor(Executor):
     on_device = True
 
-    def __init__(self, device: int = 0, packages: str = "") -> None:
-        """`device`: its number among those that CUDA shows. `packages`: a folder with Python packages, searched
-        first."""
-        super().__init__(ON_DEVICE, [packages] if packages else [], {})
-        self._device = device
-        self.facts: dict[str, Any] = {}
-        """What the driver says of the device, once it is open."""
+    def __init__(self, packages: str = "", told: Told = lambda line: None) -> None:
+        """`packages`: a folder with Python packages, searched first; without it, the environment's. `told`: who is
+        waited for."""
+        chosen = {name: os.environ[name] for name in RUNTIME_VARIABLES if name in os.environ}
+        packages = packages or os.environ.get(PACKAGES_VARIABLE, "")
+        super().__init__(on_device.WORKER, [packages] if packages else [], chosen)
+        self._told = told
+        self._looked: WorkerProcess | None = None
+        self._share: GpuShare | None = None
+        self.there: tuple[VisibleGpu, ...] = ()
+        """All that CUDA shows, once it was looked."""
+        self.facts: Mapping[str, Any] = {}
+        """What the driver says of the one that is, or will be, used; if it may be one of several, they are alike."""
 
-    def open(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Raises ToolchainMissing where there is no GPU, no driver, or no Python bindings of it."""
-        self._process = self._process or self._started(time.monotonic() + timeout_s)
+    def look(self, timeout_s: float = 60.0) -> Mapping[str, Any]:
+        """The facts. No GPU is taken yet, and nothing allocated on any.
+
+        Raises ToolchainMissing where there is none that can be used, no driver, or no Python bindings of it.
+        """
+        if self._share is None:
+            process = super()._started(time.monotonic() + timeout_s)
+            found = self._asked(process, {"do": "look"}, timeout_s)["gpus"]
+            self._looked = process
+            self.there = tuple(VisibleGpu(number, facts) for number, facts in enumerate(found))
+            self._share = GpuShare(self.there, told=self._told)
+            self.facts = self._share.gpus[0].facts
         return self.facts
 
+    def run(self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        self._take()
+        return super().run(artifact, tensors, timeout_s)
+
+    def close(self) -> None:
+        super().close()
+        if self._looked is not None:
+            self._looked.close()
+            self._looked = None
+
+    def give_back(self) -> None:
+        """The GPU, for good."""
+        self.close()
+        if self._share is not None:
+            self._share.close()
+
+    def _take(self) -> VisibleGpu:
+        """Before any deadline is set: others may have it for long. Raises LeaseUnavailable."""
+        self.look()
+        assert self._share is not None
+        return self._share.take()
+
     def _started(self, deadline: float) -> WorkerProcess:
-        process = super()._started(deadline)
+        process, self._looked = self._looked or super()._started(deadline), None
+        self._asked(process, {"do": "open", "device": self._take().number}, deadline - time.monotonic())
+        return process
+
+    def _asked(self, process: WorkerProcess, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Of a process that has no device yet. Raises ToolchainMissing, and then it is gone."""
         try:
-            answer, _ = process.ask({"do": "open", "device": self._device}, [], deadline - time.monotonic())
+            answer, _ = process.ask(request, [], timeout_s)
         except (WorkerLate, WorkerDied) as error:
             process.close()
             raise ToolchainMissing(f"the GPU does not answer: {error}") from None
@@ -183,8 +229,7 @@ class DeviceExecutor(Executor):
             process.close()
             said = answer.get("message") or f"{answer.get('call')} fails with {answer.get('name')}"
             raise ToolchainMissing(f"no GPU can be used: {str(said)[:300]}")
-        self.facts = answer
-        return process
+        return answer
 
     def _code(self, artifact: TritonArtifact) -> list[bytes]:
         return [kernel.cubin for kernel in artifact.distinct]
@@ -193,6 +238,7 @@ class DeviceExecutor(Executor):
         self, artifact: TritonArtifact, tensors: Sequence[np.ndarray], warmup: int, iterations: int, timeout_s: float
     ) -> dict[str, Any]:
         """What was measured. Raises RunError where a timed call computed something else than was verified."""
+        self._take()
         deadline = time.monotonic() + timeout_s
         inputs = self._inputs(artifact, tensors)
         number = self._load(artifact, deadline, timeout_s)
@@ -201,6 +247,8 @@ class DeviceExecutor(Executor):
             "limit_s": deadline - time.monotonic(),
         }  # fmt: skip
         measured, blobs = self._ask(request, inputs, deadline, timeout_s, Step.BENCHMARK)
+        assert self._share is not None
+        self._share.check()
         self._check_timed(artifact, inputs, blobs)
         return measured
 

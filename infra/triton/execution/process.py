@@ -16,9 +16,6 @@ from infra.isolation.sandbox import kill_group, scrubbed_environment
 from infra.triton.execution.messages import MessageLost, receive, send
 
 TREE = Path(__file__).resolve().parents[3]
-ON_CPU = Path(__file__).with_name("on_cpu") / "worker.py"
-ON_DEVICE = Path(__file__).with_name("on_device") / "worker.py"
-
 
 _LAST_WORDS_S = 2.0
 """For a process that closes its pipe to say why."""

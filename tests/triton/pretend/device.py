@@ -103,6 +103,7 @@ class Device:
         self.capturing: list[Callable[[], None]] | None = None
         self.maps: dict[int, dict[str, Any]] = {}
         self.launches = 0
+        self.stuck = False
         self._seen_bytes = 0.0
         self._chance = random.Random(0)
         self._kernels: dict[str, Kernel] = {}
@@ -143,7 +144,7 @@ class Device:
         self.free_at_us = max(self.free_at_us, self.host_us) + took_us
 
     def wait(self) -> None:
-        while self.state["hangs"] and self.launches:
+        while (self.state["hangs"] or self.stuck) and self.launches:
             time.sleep(0.1)
         self.host_us = max(self.host_us, self.free_at_us)
         if self.late is not None:
@@ -171,6 +172,10 @@ class Device:
         digest = hashlib.sha256(image).hexdigest()
         path = self.folder / "kernels" / digest
         if not path.is_file():
+            sections = (b".text." + path.stem.encode() + b"\0" for path in (self.folder / "kernels").glob("*.ttir"))
+            named = next((section for section in sections if section in image), None)
+            path = self.folder / "kernels" / (named[6:-1].decode() + ".ttir" if named else digest)
+        if not path.is_file():
             raise CudaFailure(CUresult.CUDA_ERROR_INVALID_IMAGE)
         self._kernels[digest] = Kernel(read_module(path.read_text(), "kernels_0.py"))
         return digest
@@ -190,6 +195,7 @@ class Device:
 
         def work() -> float:
             self.launches += 1
+            self.stuck = self.stuck or kernel.name in self.state["hangs_in"]
             fault = self.state["kernel_fails"].get(kernel.name)
             if fault is not None:
                 raise CudaFailure(CUresult[fault])
@@ -199,7 +205,7 @@ class Device:
                 raise CudaFailure(CUresult.CUDA_ERROR_LAUNCH_FAILED) from None
             self._misbehave(bases)
             warm = all([self._touch(base, self.memory.allocations[base].nbytes) for base in bases])
-            took_us = self.state["warm_us"] if warm else self.state["kernel_us"]
+            took_us = self.state["us_of"].get(kernel.name, self.state["warm_us"] if warm else self.state["kernel_us"])
             jitter = 1 + self.state["jitter"] * self._chance.uniform(-1, 1)
             return float(took_us * jitter * (1 + self.state["drift"] * self.launches))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -54,7 +55,8 @@ def function(body: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
 
 
 class CUuuid:
-    bytes = _UUID
+    def __init__(self, device: int) -> None:
+        self.bytes = bytes([*_UUID[:15], _UUID[15] + device])
 
 
 class cuuint64_t(int): ...
@@ -114,21 +116,33 @@ def cuDriverGetVersion() -> Any:
     return (12080,)
 
 
+def _visible() -> list[int]:
+    """CUDA's own variable, as far as it names numbers."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(range(device().state["devices"])) if chosen is None else [int(word) for word in chosen.split(",")]
+
+
+@function
+def cuDeviceGetCount() -> Any:
+    return (len(_visible()),)
+
+
 @function
 def cuDeviceGet(ordinal: int) -> Any:
-    if ordinal >= device().state["devices"]:
+    if ordinal >= len(_visible()):
         raise CudaFailure(CUresult.CUDA_ERROR_INVALID_DEVICE)
-    return (ordinal,)
+    return (_visible()[ordinal],)
 
 
 @function
 def cuDeviceGetName(length: int, dev: Any) -> Any:
-    return (device().state["name"].encode()[: length - 1].ljust(length, b"\0"),)
+    name = device().state["other_names"].get(str(dev), device().state["name"])
+    return (name.encode()[: length - 1].ljust(length, b"\0"),)
 
 
 @function
 def cuDeviceGetUuid(dev: Any) -> Any:
-    return (CUuuid(),)
+    return (CUuuid(dev),)
 
 
 @function

@@ -11,6 +11,7 @@ from infra.triton.artifact import TritonArtifact
 
 STATE: dict[str, Any] = {
     "devices": 1,
+    "other_names": {},  # of devices by number, where not all are of one kind
     "name": "NVIDIA H100 80GB HBM3",
     "capability": 90,
     "multiprocessors": 132,
@@ -30,6 +31,8 @@ STATE: dict[str, Any] = {
     "fails": {},  # call without `cu` -> error
     "kernel_fails": {},  # kernel -> error that a later call is told
     "hangs": False,
+    "hangs_in": [],  # kernels by name that never end
+    "us_of": {},  # kernel by name -> time of a launch, cold or warm
     "writes_beyond": False,
     "right_launches": 1 << 60,  # after so many a kernel computes something else
 }
@@ -65,6 +68,11 @@ class PretendGpu:
         for kernel in artifact.distinct:
             (self._folder / "kernels" / hashlib.sha256(kernel.cubin).hexdigest()).write_text(kernel.ttir)
         return artifact
+
+    def knows_by_name(self, artifact: TritonArtifact) -> None:
+        """Its kernels, whoever compiles them anew: machine code names the file that it was made of."""
+        for kernel in artifact.distinct:
+            (self._folder / "kernels" / f"{kernel.name}.ttir").write_text(kernel.ttir)
 
     def without(self, package: str) -> None:
         """As a machine that has no such bindings; `package`: `cuda/bindings/driver` or `pynvml`."""

@@ -39,6 +39,8 @@ class Clocks:
 
     def __init__(self, uuid: bytes) -> None:
         self.why_not = ""
+        self.driver = ""
+        """The driver's own version, e.g. `550.54.15`; the CUDA version that it supports is another number."""
         self._nvml: Any = None
         try:
             import pynvml
@@ -48,6 +50,7 @@ class Clocks:
         try:
             pynvml.nvmlInit()
             self._device = pynvml.nvmlDeviceGetHandleByUUID(_text(uuid))
+            self.driver = _as_text(pynvml.nvmlSystemGetDriverVersion())
             self._nvml = pynvml
         except pynvml.NVMLError as error:
             self.why_not = f"NVML: {error}"
@@ -66,6 +69,10 @@ class Clocks:
             seen.hottest_c = max(seen.hottest_c, float(degrees))
         except nvml.NVMLError as error:
             self.why_not, self._nvml = f"NVML: {error}", None
+
+
+def _as_text(said: Any) -> str:
+    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)  # bytes up to release 11.5
 
 
 def _text(uuid: bytes) -> str:

@@ -69,6 +69,8 @@ class Worker:
         return self._cuda is not None
 
     def answer(self, request: dict[str, Any], blobs: list[bytearray]) -> tuple[dict[str, Any], Blobs]:
+        if request["do"] == "look":
+            return self._look(), []
         if request["do"] == "open":
             return self._open(request["device"]), []
         if request["do"] == "load":
@@ -81,7 +83,8 @@ class Worker:
 
     # --- the device ---------------------------------------------------------------------------------
 
-    def _open(self, number: int) -> dict[str, Any]:
+    def _look(self) -> dict[str, Any]:
+        """At every GPU that CUDA shows. Nothing is allocated on any: others may be measuring there."""
         from infra.triton.execution.on_device.calls import Cuda
         from infra.triton.execution.on_device.clocks import Clocks
         from infra.triton.execution.on_device.counters import why_no_counters
@@ -89,32 +92,35 @@ class Worker:
         cuda = Cuda()
         cuda("Init", 0)
         version = cuda("DriverGetVersion")
+        found = []
+        for number in range(cuda("DeviceGetCount")):
+            facts = _facts(cuda, cuda("DeviceGet", number))
+            clocks = Clocks(bytes.fromhex(facts["uuid"]))
+            found.append(
+                {
+                    **facts,
+                    "driver": f"{version // 1000}.{version % 1000 // 10}",
+                    "clocks_unseen": clocks.why_not,
+                    "nvml_driver": clocks.driver,
+                    "counters_unseen": why_no_counters(),
+                }
+            )
+        return {"gpus": found}
+
+    def _open(self, number: int) -> dict[str, Any]:
+        from infra.triton.execution.on_device.calls import Cuda
+        from infra.triton.execution.on_device.clocks import Clocks
+
+        cuda = Cuda()
+        cuda("Init", 0)
         device = cuda("DeviceGet", number)
         cuda("CtxSetCurrent", cuda("DevicePrimaryCtxRetain", device))
-        uuid = bytes(cuda("DeviceGetUuid", device).bytes)
-        names = cuda.driver.CUdevice_attribute
-
-        def ask(name: str) -> int:
-            return int(cuda("DeviceGetAttribute", getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
-
+        facts = _facts(cuda, device)
         self._stream = cuda("StreamCreate", int(cuda.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        self._clocks = Clocks(uuid)
-        self._l2_bytes = ask("L2_CACHE_SIZE")
+        self._clocks = Clocks(bytes.fromhex(facts["uuid"]))
+        self._l2_bytes = facts["l2_bytes"]
         self._cuda = cuda
-        return {
-            "name": bytes(cuda("DeviceGetName", 256, device)).split(b"\0")[0].decode("utf-8", "replace"),
-            "uuid": uuid.hex(),
-            "driver": f"{version // 1000}.{version % 1000 // 10}",
-            "capability": 10 * ask("COMPUTE_CAPABILITY_MAJOR") + ask("COMPUTE_CAPABILITY_MINOR"),
-            "multiprocessors": ask("MULTIPROCESSOR_COUNT"),
-            "clock_mhz": ask("CLOCK_RATE") / 1e3,
-            "memory_bytes": int(cuda("DeviceTotalMem", device)),
-            "free_bytes": int(cuda("MemGetInfo")[0]),
-            "l2_bytes": self._l2_bytes,
-            "shared_bytes_per_block": ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            "clocks_unseen": self._clocks.why_not,
-            "counters_unseen": why_no_counters(),
-        }
+        return {}
 
     # --- programs -----------------------------------------------------------------------------------
 
@@ -178,6 +184,24 @@ class Worker:
                 plan, kernels, inputs, request["warmup"], request["iterations"], deadline
             )
         return measured, [output.data for output in outputs]
+
+
+def _facts(cuda: Any, device: Any) -> dict[str, Any]:
+    names = cuda.driver.CUdevice_attribute
+
+    def ask(name: str) -> int:
+        return int(cuda("DeviceGetAttribute", getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+    return {
+        "name": bytes(cuda("DeviceGetName", 256, device)).split(b"\0")[0].decode("utf-8", "replace"),
+        "uuid": bytes(cuda("DeviceGetUuid", device).bytes).hex(),
+        "capability": 10 * ask("COMPUTE_CAPABILITY_MAJOR") + ask("COMPUTE_CAPABILITY_MINOR"),
+        "multiprocessors": ask("MULTIPROCESSOR_COUNT"),
+        "clock_mhz": ask("CLOCK_RATE") / 1e3,
+        "memory_bytes": int(cuda("DeviceTotalMem", device)),
+        "l2_bytes": ask("L2_CACHE_SIZE"),
+        "shared_bytes_per_block": ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+    }
 
 
 def _names(plan: dict[str, Any]) -> str:

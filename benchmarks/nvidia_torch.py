@@ -1,0 +1,102 @@
+"""What torch, and torch.compile, take for the shipped Triton tasks on this machine's GPU: a yardstick.
+
+    python benchmarks/nvidia_torch.py TASK
+
+Prints one JSON object: `torch_us` and `compiled_us`, or `why`. Each call is between two CUDA events and has a cold L2,
+as the kernels have (`infra/triton/execution/on_device/timing.py`), but in a process of its own: torch keeps memory of
+the GPU for itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from accelopt_core.judging.verification import Reference
+from infra.tasks.seed_index import load_seed
+
+CALLS, WARMUP = 50, 10
+
+
+def functions(torch: Any) -> dict[str, Callable[..., Any]]:
+    """By task, as somebody writes it who has torch."""
+    nn = torch.nn.functional
+
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        first, second = x.chunk(2, dim=-1)
+        c, s = cos[:, None, :], sin[:, None, :]
+        return torch.cat([first * c - second * s, second * c + first * s], dim=-1)
+
+    def silu_and_mul(x: Any) -> Any:
+        gate, up = x.chunk(2, dim=-1)
+        return nn.silu(gate) * up
+
+    def attention_decode(q: Any, k: Any, v: Any) -> Any:
+        attended = nn.scaled_dot_product_attention(q[:, :, None], k.transpose(1, 2), v.transpose(1, 2))
+        return attended[:, :, 0]
+
+    return {
+        "rmsnorm": lambda x, weight: nn.rms_norm(x, (x.shape[-1],), weight, 1e-6),
+        "softmax": lambda x: torch.softmax(x, dim=-1),
+        "layernorm": lambda x, weight, bias: nn.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5),
+        "rope": rope,
+        "silu_and_mul": silu_and_mul,
+        "gemm_bf16": torch.matmul,
+        "attention_decode": attention_decode,
+        "topk": lambda x: torch.topk(x, 8, dim=-1).values,
+    }
+
+
+def main(task_name: str) -> int:
+    print(json.dumps(_figures(task_name)))
+    return 0
+
+
+def _figures(task_name: str) -> dict[str, Any]:
+    if importlib.util.find_spec("torch") is None:
+        return {"why": "torch is not installed"}
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"why": "torch sees no GPU"}
+    task = load_seed(task_name).task()
+    reference = Reference(task, task.full)
+    tensors = [_on_gpu(torch, array) for array in reference.inputs(task.seeds[0])]
+    function = functions(torch)[task_name]
+    return {
+        "torch": torch.__version__,
+        "torch_us": _time_us(torch, function, tensors),
+        "compiled_us": _time_us(torch, torch.compile(function), tensors),
+    }
+
+
+def _on_gpu(torch: Any, array: Any) -> Any:
+    if array.dtype.name == "bfloat16":  # which torch.from_numpy does not read
+        return torch.from_numpy(array.view("int16")).cuda().view(torch.bfloat16)
+    return torch.from_numpy(array).cuda()
+
+
+def _time_us(torch: Any, function: Callable[..., Any], tensors: list[Any]) -> float:
+    device = torch.cuda.get_device_properties(0)
+    flushed = torch.empty(2 * device.L2_cache_size, dtype=torch.int8, device="cuda")
+    samples = []
+    for _ in range(WARMUP + CALLS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        flushed.zero_()
+        start.record()
+        function(*tensors)
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(1e3 * start.elapsed_time(end))
+    return statistics.median(samples[WARMUP:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
