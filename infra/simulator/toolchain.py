@@ -184,7 +184,7 @@ class _Compilation:
     """Said when all was imported and before the candidate was read; nothing that comes later can unsay it."""
 
 
-_LEAST_ROOM = 1 << 20
+_LEAST_FREE_BYTES = 1 << 20
 """Bytes of the temporary folder's disk: the programs of most kernels have fewer."""
 
 
@@ -271,7 +271,7 @@ class SimulatorToolchain:
         except OSError as unwritten:
             if unwritten.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise self._no_room() from unwritten
+            raise self._full_disk() from unwritten
         self.isolation = traced.isolation
         finished = traced.finished
         if finished.over_disk:
@@ -279,8 +279,8 @@ class SimulatorToolchain:
         if finished.timed_out:
             raise StepTimeout(Step.COMPILE, timeout_s)
         if finished.status != 0:
-            if shutil.disk_usage(self._folder).free < _LEAST_ROOM:  # by which no kernel is shown to be wrong
-                raise self._no_room()
+            if shutil.disk_usage(self._folder).free < _LEAST_FREE_BYTES:  # by which no kernel is shown to be wrong
+                raise self._full_disk()
             error = _compile_error(traced.failures, finished)
             if not traced.isolation and not (alone := self._compiled((), (), timeout_s, ALONE)).isolation:
                 # The candidate was not even read, and without one it is no better.
@@ -292,7 +292,7 @@ class SimulatorToolchain:
         with within(timeout_s, lambda: StepTimeout(Step.COMPILE, timeout_s)):
             return self._checked_each(traced, sources, len(presets))
 
-    def _no_room(self) -> ToolchainMissing:
+    def _full_disk(self) -> ToolchainMissing:
         return ToolchainMissing(
             f"{self._folder.parent} is full, and kernels are compiled there: free some space, or set TMPDIR to another "
             "folder, then run again"

@@ -23,7 +23,7 @@ from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
 JUDGE = """
 import argparse, json, os, signal, subprocess, sys, time
 parser = argparse.ArgumentParser()
-for name in ("--job", "--result", "--cache", "--toolchain", "--machine", "--calibration"):
+for name in ("--job", "--result", "--cache", "--toolchain", "--machine", "--calibration", "--language"):
     parser.add_argument(name)
 parser.add_argument("--describe", action="store_true")
 options = parser.parse_args()

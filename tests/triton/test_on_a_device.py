@@ -208,6 +208,7 @@ def test_jitter_and_drift_are_in_the_samples(gpu: PretendGpu, opened: Opened) ->
     toolchain = opened(kernel_us=400.0, jitter=0.05)
     samples = toolchain.time(known(gpu, toolchain), [X], 1, 9, 60).samples_us
     assert 360 < min(samples) < max(samples) < 440 and len(set(samples)) > 5
+    toolchain.close()  # it holds the GPU
     toolchain = opened(kernel_us=400.0, drift=0.001)
     samples = toolchain.time(known(gpu, toolchain), [X], 1, 9, 60).samples_us
     assert list(samples) == sorted(samples) and samples[-1] > samples[0]
