@@ -144,11 +144,20 @@ def test_a_kernel_that_is_its_own_original_is_judged_as_a_run_judges_its_first(t
     def verdict(original: Path | None) -> EvaluationDocument:
         return evaluation(settings, "mine.py", lambda step, detail: None, original)
 
-    strict = verdict(None)
-    assert not strict.right and "inputs mixed" in strict.said and "as its own original" in strict.said
-    taken = verdict(kernel)
-    assert taken.right and taken.measured is not None, taken.said
-    assert any("since the input kernel fails them too" in line for line in taken.measured.verified)
+    def said_of(original: Path | None, wanted: str) -> bool:
+        """Seeds are secret and new each time: a few of them bring nothing out."""
+        for _ in range(6):
+            found = verdict(original)
+            if original is None and not found.right:
+                return "inputs mixed" in found.said and wanted in found.said
+            if original is not None:
+                assert found.right and found.measured is not None, found.said
+                if any(wanted in line for line in found.measured.verified):
+                    return True
+        return False
+
+    assert said_of(None, "as its own original")
+    assert said_of(kernel, "since the input kernel fails them too")
 
 
 def test_a_reference_that_leaves_float32_is_named_where_that_may_be_the_cause(target: LocalTarget) -> None:
