@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import config
 from accelopt_core.catalogue.proposer import catalogue_proposer
 from accelopt_core.language import Language
 from accelopt_core.languages.nki.dialect import Dialect
@@ -23,6 +23,9 @@ from nki_sim import ties
 from nki_sim.calibration import calibrated_machine
 from nki_sim.lint import LAST_PARSED, VERSIONS, valid_in
 from nki_sim.reference import api_reference, instruction_list, nki_text
+
+if TYPE_CHECKING:  # loaded late, when `config` may be a caller's own file of that name
+    import config
 
 
 @dataclass(frozen=True)

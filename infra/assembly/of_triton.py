@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import config
 from accelopt_core.catalogue.measured_sweep import sweeping_proposer
 from accelopt_core.language import Language
 from accelopt_core.languages.triton.api import api_reference, instruction_list
@@ -18,6 +18,9 @@ from accelopt_core.proposer import Proposer
 from accelopt_core.task import Task
 from infra.assembly.language_parts import Teaching
 from infra.prediction.predictor import Predictor
+
+if TYPE_CHECKING:  # loaded late, when `config` may be a caller's own file of that name
+    import config
 
 
 @dataclass(frozen=True)
