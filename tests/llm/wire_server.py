@@ -72,6 +72,9 @@ class Hang:
     """No answer until the server closes."""
 
 
+MOST_PIECES = 50
+"""The SDK builds an object for each: hundreds of them take seconds of a busy machine, longer than a test waits."""
+
 Answer = Union[str, Says, HttpFault, CutStream, QuietEnd, StreamFault, Hang]
 Script = Union[Sequence[Answer], Callable[[dict[str, Any]], Answer]]
 
@@ -224,7 +227,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._end_of_chunks()
             return
         if full.text:
-            pieces = [full.text[at : at + 1000] for at in range(0, len(full.text), 1000)]
+            length = max(1000, len(full.text) // MOST_PIECES)
+            pieces = [full.text[at : at + length] for at in range(0, len(full.text), length)]
             self._block(
                 index,
                 {"type": "text", "text": ""},
