@@ -108,8 +108,8 @@ class RunSettings(Group):
     )
     shapes: Path | None = setting(
         None,
-        "A table of shapes with their weights (docs/shapes.md): one run for each, and one kernel that chooses among "
-        "what they came to by shape; with --preset NAME only that one.",
+        "A table of shapes with their weights, or a model's table of kernels (docs/shapes.md): one run for each, and "
+        "one kernel that chooses among what they came to by shape; with --preset NAME only that one.",
         metavar="FILE.toml",
     )
     preset: str | None = setting(

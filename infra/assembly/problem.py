@@ -189,7 +189,7 @@ def _task_and_kernel(
     """`gone`: the kernel's file may be, where its reference is named. `name`: of the task; without it, the kernel's."""
     if settings.run.kernel is None:
         seed = load_seed(settings.run.task)
-        return _Found(_adjusted(seed.task(), settings), seed.kernel_path, seed.reference_path)
+        return _Found(_adjusted(seed.task(), settings, seed.kernel_path), seed.kernel_path, seed.reference_path)
     kernel = settings.run.kernel
     problem = settings.run.problem
     if not kernel.is_file() and not (gone and problem is not None):
@@ -198,12 +198,12 @@ def _task_and_kernel(
         return _of_flashinfer(settings, kernel, problem)
     if reference is not None:
         task = task_from_text(reference, f"the reference of {kernel.name}", kernel.stem)
-        return _Found(_adjusted(task, settings), kernel, None)
+        return _Found(_adjusted(task, settings, kernel), kernel, None)
     if problem is not None:
-        return _Found(_adjusted(task_from_files(problem, name=name or kernel.stem), settings), kernel, problem)
+        return _Found(_adjusted(task_from_files(problem, name=name or kernel.stem), settings, kernel), kernel, problem)
     adopted = find_reference(kernel)
     said = f"reference: {report.shown_path(adopted.reference)} ({adopted.why})"
-    return _Found(_adjusted(adopted.task, settings), kernel, adopted.reference, (said,))
+    return _Found(_adjusted(adopted.task, settings, kernel), kernel, adopted.reference, (said,))
 
 
 def _of_flashinfer(settings: config.Settings, kernel: Path, problem: Path | None) -> _Found:
@@ -220,7 +220,7 @@ def _of_flashinfer(settings: config.Settings, kernel: Path, problem: Path | None
     given = kernel_of(solution, definition, kernel) if solution is not None else None
     workloads = read_workloads(definition, settings.run.workloads)
     text = reference_text(definition, workloads)
-    task = _adjusted(task_from_text(text, str(problem), definition.name), settings)
+    task = _adjusted(task_from_text(text, str(problem), definition.name), settings, kernel)
     timed = next(each for each in workloads if preset_of(workloads, each) == task.full.name)
     said = f"reference: {report.shown_path(problem)}, workload {timed.uuid}"
     origin = Origin(definition.name, definition.op_type, timed.document)
@@ -232,8 +232,8 @@ def check_suits(settings: config.Settings) -> None:
     _task_and_kernel(settings)
 
 
-def _at_shape(task: Task, table: Path, name: str | None) -> Task:
-    shapes = read_shapes(table, task).shapes
+def _at_shape(task: Task, table: Path, name: str | None, kernel: Path) -> Task:
+    shapes = read_shapes(table, task, kernel).shapes
     shape = next((each for each in shapes if each.name == name), None)
     if shape is None:
         wrong = f"{table} has no {name!r}, only" if name else f"which of those in {table}? --preset NAME, one of"
@@ -241,10 +241,10 @@ def _at_shape(task: Task, table: Path, name: str | None) -> Task:
     return at_shape(task, shape)
 
 
-def _adjusted(task: Task, settings: config.Settings) -> Task:
+def _adjusted(task: Task, settings: config.Settings, kernel: Path) -> Task:
     wanted = settings.verification
     if settings.run.shapes is not None:
-        task = _at_shape(task, settings.run.shapes, settings.run.preset)
+        task = _at_shape(task, settings.run.shapes, settings.run.preset, kernel)
     presets = {preset.name: preset for preset in task.presets}
     chosen = settings.run.preset or task.full.name
     if chosen not in presets:

@@ -22,13 +22,14 @@ from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import Ending
 from accelopt_core.loop.rounds import BaselineRejected
 from accelopt_core.task import Task
-from accelopt_core.toolchain import ArgumentSpec
+from accelopt_core.toolchain import ArgumentSpec, TensorArgument
 from infra.assembly.following import A_PERSON, Following
 from infra.assembly.problem import Problem, nki_problem_of
 from infra.assembly.rounds import limits_of
 from infra.assembly.targets import predictor_of, target_of
 from infra.commands import optimize
 from infra.commands.joined_kernel import JoinedKernel, Joining, Tuned
+from infra.commands.profile import tensor
 from infra.journal import JournalError, utc_now
 from infra.prediction.predictor import kernel_arguments
 from infra.runs import suite
@@ -38,8 +39,9 @@ from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id
 from infra.runs.shape_set import SetFolder, SetManifest, SetRow, SetTable, find_set, latest_set
 from infra.settings_reader import ARGUMENT, SettingsError
 from infra.targets.remembering import RememberingTarget
+from infra.tasks.model_shapes import ModelRow, shapes_text
 from infra.tasks.reference_reader import TaskInvalid
-from infra.tasks.shapes_file import read_shapes
+from infra.tasks.shapes_file import model_rows, read_shapes
 from infra.terminal import report
 from nki_sim import ties
 
@@ -165,7 +167,7 @@ def _begun(invocation: config.Invocation, stack: ExitStack) -> _Begun:
     manifest = folder.manifest()
     problem, shapes, arguments = _asked(settings, folder.shapes)
     said = invocation.origins.get("run.shapes", "").startswith(("--", ARGUMENT)) and wanted.shapes
-    given = read_shapes(said, problem.task) if said else shapes
+    given = read_shapes(said, problem.task, problem.kernel) if said else shapes
     is_written_over = manifest.task_hash != _hash(problem) and settings.run.in_place and problem.text == folder.joined()
     if (manifest.task_hash != _hash(problem) and not is_written_over) or not manifest.shapes == shapes == given:
         raise _changed(folder)
@@ -190,7 +192,8 @@ def _new(invocation: config.Invocation, stack: ExitStack) -> _Begun:
         folder.set_id, now.isoformat(timespec="milliseconds"), str(problem.kernel.resolve()), problem.task.name,
         _hash(problem), shapes,
     )  # fmt: skip
-    text = settings.run.shapes.read_text(encoding="utf-8")
+    of_model = model_rows(settings.run.shapes, problem.kernel)
+    text = shapes_text(of_model) if of_model is not None else settings.run.shapes.read_text(encoding="utf-8")
     settings = replace(settings, run=replace(settings.run, run_id=folder.set_id, shapes=folder.shapes.absolute()))
     folder.create(manifest, text, config.to_document(settings))
     stack.callback(folder.close)
@@ -213,7 +216,7 @@ def _check_names(folder: SetFolder, shapes: ShapeSet) -> None:
 def _asked(settings: config.Settings, table: Path) -> tuple[Problem, ShapeSet, dict[str, tuple[ArgumentSpec, ...]]]:
     """What there is to optimize, and the kernel's arguments at each shape. Raises what is wrong with any of it."""
     problem = nki_problem_of(replace(settings, run=replace(settings.run, shapes=None, preset=None)), "shapes")
-    shapes = read_shapes(table, problem.task)
+    shapes = read_shapes(table, problem.task, problem.kernel)
     try:
         check(problem.source, problem.task.around.entry_points)
     except CannotJoin as error:
@@ -227,7 +230,20 @@ def _asked(settings: config.Settings, table: Path) -> tuple[Problem, ShapeSet, d
         alike = next((other for other in names[:number] if arguments[other] == arguments[name]), None)
         if alike is not None:
             raise TaskInvalid(f"{table}: {alike} and {name} give the kernel the same arguments: leave one away")
+    for row, given in zip(model_rows(table, problem.kernel) or (), arguments.values()):
+        _check_tensors(row, given)
     return problem, shapes, arguments
+
+
+def _check_tensors(row: ModelRow, given: tuple[ArgumentSpec, ...]) -> None:
+    """Raises TaskInvalid where a model's table says other tensors than its reference makes."""
+    makes = [each for each in given if isinstance(each, TensorArgument)]
+    if row.tensors and [tensor("shapes", each) for each in row.tensors] != makes:
+        made = ", ".join(f"{'x'.join(map(str, each.shape))}:{each.dtype}" for each in makes)
+        raise TaskInvalid(
+            f"{row.where}: at these values the reference makes {made}, and the table says {', '.join(row.tensors)}: "
+            "correct one of them"
+        )
 
 
 def _hash(problem: Problem) -> str:

@@ -11,6 +11,7 @@ before = "kernels/matmul.py"            # paths start at the table's folder; one
 after = "checkpoints/.../best_kernel.py"
 shapes = ["128x4096:bfloat16", "4096x2048:bfloat16"]    # of its tensors, in the order of its parameters
 constants = [1e-6]                      # numbers that follow them
+values = {M = 128, K = 4096}            # of the reference's shape constants: for --shapes, and not read here
 calls = 48                              # in a step
 share = 0.22                            # of the step's time, all calls together, as it is now
 """
@@ -135,7 +136,7 @@ def _use(path: Path, number: int, row: Any) -> KernelUse:
     where = f"[[kernel]] {number}"
     if not isinstance(row, dict):
         raise BadTable(f"{path}: {where} is not a table")
-    _only(path, where, row, ("name", "before", "after", "shapes", "constants", "calls", "share"))
+    _only(path, where, row, ("name", "before", "after", "shapes", "constants", "values", "calls", "share"))
     for key in ("before", "after", "share"):
         if key not in row:
             raise BadTable(f"{path}: {where} has no {key}")

@@ -6,6 +6,8 @@
     calls = 32          # how often a step of the model calls it; or share = 0.25, of the step's time
     name = "prefill"    # without it: M4096-N2048
 
+Or a model's table, of which the rows that are about the kernel are taken (`model_shapes.py`).
+
 Raises TaskInvalid, one line: which file, which shape, what to change.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 
 from accelopt_core.dispatch.weights import Counting, ShapeSet, WeightedShape
 from accelopt_core.task import ShapePreset, Task
+from infra.tasks.model_shapes import ModelRow, is_models, rows_of_kernel
 from infra.tasks.reference_reader import TaskInvalid, preset_at
 from infra.toml_files import BadToml, read_toml
 
@@ -35,17 +38,33 @@ _TILES = 512
 """The widest tile: up to this power of two, what divides a gate must divide the shape that it is for."""
 
 
-def read_shapes(path: Path, task: Task) -> ShapeSet:
-    """`task`: the kernel's, whose constants the shapes are values of."""
-    try:
-        document = read_toml(path)
-    except BadToml as error:
-        raise TaskInvalid(str(error)) from None
+def read_shapes(path: Path, task: Task, kernel: Path) -> ShapeSet:
+    """`task`: the kernel's, whose constants the shapes are values of. `kernel`: its file."""
+    document = _document(path)
+    if is_models(document):
+        return _shape_set(path, [row.shape for row in rows_of_kernel(path, document, kernel)], task)
     rows = document.get("shape")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise TaskInvalid(f"{path}: it has no shapes: write each under [[shape]], e.g. {_example(task)}")
     if extra := sorted(document.keys() - {"shape"}):
         raise TaskInvalid(f"{path}: {extra[0]!r} is nothing known: every line belongs under a [[shape]]")
+    return _shape_set(path, rows, task)
+
+
+def model_rows(path: Path, kernel: Path) -> tuple[ModelRow, ...] | None:
+    """None where the file is no model's table."""
+    document = _document(path)
+    return rows_of_kernel(path, document, kernel) if is_models(document) else None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(path)
+    except BadToml as error:
+        raise TaskInvalid(str(error)) from None
+
+
+def _shape_set(path: Path, rows: list[dict[str, Any]], task: Task) -> ShapeSet:
     if len(rows) > MOST_SHAPES:
         raise TaskInvalid(f"{path}: {len(rows)} shapes, and at most {MOST_SHAPES}: leave those out that take no time")
     counting = _counting(path, rows)

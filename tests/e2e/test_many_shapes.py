@@ -76,6 +76,17 @@ def transform_nki_outputs(result, reference):
     return [np.reshape(result, reference.shape)]
 """
 
+OF_MODEL = """
+[model]
+step_us = 100
+[[kernel]]
+before = "{before}"
+after = "best.py"
+values = {{N = 2048}}
+shapes = ["{shape}", "128x2048"]
+share = 0.5
+"""
+
 FEW_SHAPES = """
 [[shape]]
 P = 150
@@ -264,6 +275,12 @@ def test_only_one_shape_of_a_table_is_an_ordinary_run(tmp_path: Path) -> None:
     ("flags", "changes", "said"),
     [
         ((), {"shapes": "[[shape]]\nQ = 4\n"}, "shapes.toml: shape 1: the reference has no Q"),
+        (
+            (),
+            {"shapes": OF_MODEL.format(before="k.py", shape="128x512")},
+            "1: at these values the reference makes 128x2048",
+        ),
+        ((), {"shapes": OF_MODEL.format(before="mlp.py", shape="128x2048")}, '/k.py: write before = "k.py"'),
         (("--suite", "nkibench"), {}, "leave one of"),
         (("--preset", "wide"), {}, "has no 'wide', only P128-N1024, tails, small-one"),
         (

@@ -51,7 +51,7 @@ def joined(target: LocalTarget, folder: Path, sources: Mapping[str, str], given:
     """`sources`: by shape what its run is to have come to."""
     (folder / "shapes.toml").write_text(SHAPES, encoding="utf-8")
     task = replace(task_from_text(REFERENCE, "ref.py", "add"), seeds=(5,))
-    shapes = read_shapes(folder / "shapes.toml", task)
+    shapes = read_shapes(folder / "shapes.toml", task, folder / "kernel.py")
     presets = tuple(shape.preset for shape in shapes.shapes)
     arguments = dict(zip(sources, kernel_arguments(replace(task, presets=presets))))
     tuned = {name: tuned_at(task, shapes, name, given, source) for name, source in sources.items()}

@@ -180,7 +180,8 @@ def test_each_kernel_of_the_benchmark_has_six_shapes_with_tails_among_them(case:
     from infra.tasks.seed_index import load_seed
     from infra.tasks.shapes_file import read_shapes
 
-    shapes = read_shapes(benchmark.KERNELS / f"{case.name}.toml", load_seed(case.task).task()).shapes
+    kernel = benchmark.KERNELS / f"{case.name}.py"
+    shapes = read_shapes(benchmark.KERNELS / f"{case.name}.toml", load_seed(case.task).task(), kernel).shapes
     lengths = [[value for name, value in each.preset.values if name in ("M", "N")] for each in shapes]
     assert len(shapes) == 6 and sum(any(value % 128 for value in some) for some in lengths) >= 2
-    assert (benchmark.KERNELS / f"{case.name}.py").is_file()
+    assert kernel.is_file()
