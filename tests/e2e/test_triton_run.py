@@ -28,6 +28,8 @@ PLAN = json.dumps({
     "title": "another number of stages", "technique": "stages", "bottleneck": "memory-bound", "expected_gain_us": 10.0,
     "rationale": "loads wait for each other", "details": "set num_stages",
 })  # fmt: skip
+OTHER_PLAN = PLAN.replace('"stages"', '"deeper-pipeline"').replace("another number of", "many more")
+"""By the last round the first idea has failed too often to be tried again."""
 SUMMARY = json.dumps({"title": "More stages", "summary": "Loads of the next row overlap with this one's sums."})
 LESSON = json.dumps({"diagnosis": "right", "lesson": "latency of loads", "avoid": [], "build_on": ["stages"]})
 PROSE = "I would rather talk about the weather."
@@ -65,7 +67,7 @@ class Model:
 
     def __init__(self) -> None:
         codes = [text if text is PROSE else f"```python\n{text}```\n" for text, _ in TRIED]
-        self._plans: Iterator[Answer] = iter([PLAN, PLAN, PLAN, PLAN, PROSE, PROSE, Says("", stop="refusal"), PLAN])
+        self._plans: Iterator[Answer] = iter([PLAN, PLAN, PLAN, PLAN, PROSE, PROSE, Says("", stop="refusal"), OTHER_PLAN])
         self._codes = iter([*codes, f"```python\n{FAST}```\n"])
 
     def __call__(self, body: dict[str, Any]) -> Answer:
@@ -104,17 +106,9 @@ def told(gpu: PretendGpu, tmp_path_factory: pytest.TempPathFactory) -> Told:
     with WireServer(Model()) as server:
         environment = {"ANTHROPIC_API_KEY": "sk-test", "ANTHROPIC_BASE_URL": server.url, **with_gpu(gpu, folder)}
         ran = orchestrate(
-            *TASK,
-            "--rounds",
-            "7",
-            "--patience",
-            "9",
-            "--run-timeout",
-            "90",
-            folder=folder,
-            environment=environment,
+            *TASK, "--rounds", "7", "--patience", "9", "--run-timeout", "90", folder=folder, environment=environment,
             timeout_s=1500,
-        )
+        )  # fmt: skip
         return Told(ran, [request.last_user_message for request in server.requests])
 
 
