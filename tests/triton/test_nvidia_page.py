@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from accelopt_core.judging.verification import Reference
 from benchmarks import nvidia
-from benchmarks.nvidia_torch import functions
+from benchmarks.nvidia_torch import MOST_RELATIVE_L2, functions, relative_l2
 from infra.tasks.seed_index import load_seed, seeds_of
 from infra.triton import gpu_doctor
 
@@ -60,3 +61,11 @@ def test_torch_has_a_function_for_every_task_and_the_replayed_one_has_one_tunabl
     assert set(functions(Torch())) == {seed.name for seed in seeds_of("triton")}
     (tunable,) = nvidia.declared_tunables(load_seed(nvidia.REPLAYED).kernel_source).tunables
     assert len(tunable.legal) > 2
+
+
+@pytest.mark.parametrize("task", [seed.name for seed in seeds_of("triton")])
+def test_what_torch_is_timed_at_is_what_the_task_asks_for(task: str) -> None:
+    torch = pytest.importorskip("torch")
+    held = load_seed(task).task()
+    reference = Reference(held, held.presets[0])
+    assert relative_l2(torch, functions(torch)[task], reference, held.seeds[0], "cpu") <= MOST_RELATIVE_L2
