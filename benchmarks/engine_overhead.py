@@ -39,7 +39,7 @@ from infra.tasks.seed_index import load_seed
 from tests.e2e import kernels
 from tests.engines.cluster import Cluster, running_cluster
 
-TURNS = 4
+TURNS = 6
 WARMING = 128
 """Kernels priced beforehand, for each worker: as long as one is still starting, the other takes what is there."""
 COMMANDS = 200

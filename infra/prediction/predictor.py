@@ -35,13 +35,11 @@ from infra.scratch_folder import ScratchFolder
 
 WORKERS = 2
 """Kernels priced at a time, where there are as many cores; each may take as much memory as a candidate."""
-SHORTEST_S, LONGEST_MESSAGE_S = 0.25, 4.0
+SHORTEST_S, LONGEST_MESSAGE_S = 0.4, 4.0
 """What the kernels that a worker is handed together take, by what the last ones took. Rewrites of one kernel share a
 process, and between two messages a worker waits for whoever asks, by Ray for a twentieth of a second; but with a worker
 that is lost they are lost too."""
-ASKED_AT_ONCE = 32
-"""Kernels of a longer list."""
-PART = 0.75
+PART = 0.85
 """Of its share of what is left, what a worker is handed: all are through at about the same time."""
 ROWS_AT_ONCE = 400_000
 """Instructions of such kernels together: their programs are in memory at once."""
@@ -53,8 +51,9 @@ class Predictor:
     """Simulated latency in µs of sources at the task's full shape; None for one that does not compile at every shape.
     It is `accelopt_core.ports.Simulator` as well.
 
-    Every source is compiled in a sandboxed process, alone or after others that were asked for with it, once: prices
-    are remembered by content hash.
+    Every source is compiled in a sandboxed process, alone or after others that were asked for with it, once. Prices
+    are remembered by text: whether two texts are one kernel takes a seventh of what pricing does to tell, here, where
+    all workers wait for it.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class Predictor:
         self._calibration = calibration
         self._timeout_s = min(timeout_s, LONGEST_S)
         self._known: dict[str, _Asked] = {}
+        """By text."""
         self._digests: dict[tuple[str, int], str] = {}
         """By content hash and number of the shape; empty for what does not compile there."""
         self._rows = 0
@@ -82,8 +82,6 @@ class Predictor:
         self._each_s = 0.0
         """What a kernel took, of those that a worker was last handed together; 0 before the first was priced."""
         self._waiting: deque[_Asked] = deque()
-        self._coming = 0
-        """How many more are about to be asked for."""
         self._least = 1
         """Kernels that a worker is handed together, of so few that each worker gets its share at once."""
         self._arguments: list[list[dict[str, object]]] | None = None
@@ -146,19 +144,14 @@ class Predictor:
 
     def _priced(self, sources: Sequence[str], limit_s: float, alone: bool) -> dict[str, Predicted | None]:
         self._raw()
-        keys: dict[str, str] = {}
-        left = list(dict.fromkeys(sources))
-        while left:  # hashing takes a tenth of what pricing does: workers have begun meanwhile
-            some, left = left[:ASKED_AT_ONCE], left[ASKED_AT_ONCE:]
-            found = {source: source_hash(source) for source in some}
-            keys.update(found)
-            self._ask({key: source for source, key in found.items() if key not in self._known}, alone, len(left))
-        asked = {source: self._known[key] for source, key in keys.items()}
+        wanted = list(dict.fromkeys(sources))
+        self._ask([source for source in wanted if source not in self._known], alone)
+        asked = {source: self._known[source] for source in wanted}
         # A worker that cannot work is worth hearing of at once: the others would say the same.
         wait({each.price for each in asked.values()}, None if math.isinf(limit_s) else limit_s)
-        for key in keys.values():
-            if key in self._known and self._known[key].price.cancel():
-                del self._known[key]
+        for source in wanted:
+            if self._known[source].price.cancel():
+                del self._known[source]
                 self._asked_for -= 1
         return {source: each.price.result() for source, each in asked.items() if each.is_there}
 
@@ -190,15 +183,13 @@ class Predictor:
             self._arguments = _raw_arguments(self._task)
         return self._arguments
 
-    def _ask(self, sources: Mapping[str, str], alone: bool, coming: int) -> None:
-        """`sources` by content hash. `coming`: so many more are about to be asked for."""
-        asked = {key: _Asked(source, alone) for key, source in sources.items()}
+    def _ask(self, sources: Sequence[str], alone: bool) -> None:
+        asked = {source: _Asked(source, alone) for source in sources}
         self._known.update(asked)
         with self._lock:
             self._asked_for += len(asked)
             self._waiting += asked.values()
-            self._coming = coming
-            self._least = -(-(len(self._waiting) + coming) // self._workers)
+            self._least = -(-len(self._waiting) // self._workers)
         for _ in range(min(len(asked), self._workers)):
             self._threads.submit(self._work)
 
@@ -226,7 +217,7 @@ class Predictor:
     def _next(self) -> list[_Asked]:
         """What a worker is handed together, in the order in which it was asked for; none where nothing waits."""
         with self._lock:
-            most = self._together(len(self._waiting) + self._coming)
+            most = self._together(len(self._waiting))
             some: list[_Asked] = []
             while self._waiting and len(some) < (1 if some and some[0].alone else most):
                 if some and self._waiting[0].alone:

@@ -176,12 +176,12 @@ def test_a_kernel_that_does_not_compile_has_no_price_and_the_next_one_has(predic
     assert predict([broken, unbounded, SOURCE]) == {broken: None, unbounded: None, SOURCE: predict([SOURCE])[SOURCE]}
 
 
-def test_the_same_code_is_priced_once_however_it_is_formatted(predict: Predictor) -> None:
-    predict([SOURCE])
+def test_the_same_text_is_priced_once(predict: Predictor) -> None:
+    price = predict([SOURCE])
     for worker in workers():
         os.kill(worker, signal.SIGKILL)
 
-    assert predict(["# a comment\n" + SOURCE])["# a comment\n" + SOURCE] is not None
+    assert predict([SOURCE, SOURCE]) == price and predict.asked == 1
 
 
 def test_what_the_time_does_not_suffice_for_is_left_out_and_there_later(predict: Predictor) -> None:
@@ -313,7 +313,6 @@ def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a
     predict([SOURCE])
     monkeypatch.setattr(predict, "_rows", 100)
     monkeypatch.setattr(predict, "_workers", 2)
-    monkeypatch.setattr(predictor_module, "ASKED_AT_ONCE", 10_000)
     sizes = handed_over(predict, monkeypatch)
     for each_s, count, largest, smallest_s in (
         (0.02, 500, 188, SHORTEST_S),
