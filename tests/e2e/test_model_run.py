@@ -90,6 +90,7 @@ def test_all_nine_steps_are_in_the_log_in_order(told: Told) -> None:
     ], "of three kernels, and of a reply with none"  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
     in_other_words = SLOW.replace("a = nl", "left = nl").replace("dst=a", "dst=left").replace("data1=a", "data1=left")
     with WireServer([PLAN, code(in_other_words), code(FAST), SUMMARY, LESSON]) as server:

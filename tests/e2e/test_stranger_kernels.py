@@ -76,6 +76,7 @@ def test_one_of_several_kernels_is_named_and_keeps_its_name(tmp_path: Path) -> N
     assert ran.speedup > 1.0 and (tmp_path / "mine.py.bak").exists()
 
 
+@pytest.mark.slow
 def test_an_old_kernel_is_migrated_on_request_and_gets_faster(tmp_path: Path) -> None:
     files(tmp_path, mine=OLD, reference=GATED)
     words = ("--kernel", "mine.py", "--problem", "ref.py", "--provider", "catalogue", "--rounds", "1")
@@ -111,8 +112,8 @@ def test_shapes_that_a_migrated_kernel_was_not_written_for_are_left_out_and_name
     [
         (OLD.replace("value=a + b", "value=a + b, mask=(i_p + i_f < 100)"), "does not migrate by itself"),
         (OLD.replace("a + b)", "nl.no_such(a, b))"), "does not migrate by itself"),
-        ("def kernel(:\n", "cannot be migrated"),
-        ("x = 1\n", "calls no NKI"),
+        pytest.param("def kernel(:\n", "cannot be migrated", marks=pytest.mark.slow),
+        pytest.param("x = 1\n", "calls no NKI", marks=pytest.mark.slow),
     ],
 )
 def test_what_needs_a_person_is_listed_before_a_run_begins(tmp_path: Path, kernel: str, said: str) -> None:

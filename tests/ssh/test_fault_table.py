@@ -195,7 +195,7 @@ LINK_FAULTS = (
 )  # fmt: skip
 
 
-RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent)
+RARER = (after_finishing, before_the_first_upload, while_the_candidate_is_sent, before_upload, again_and_again)
 """The others come by the same ways."""
 
 
