@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
-from tests.e2e.run import orchestrate
+from tests.e2e.run import orchestrate, orchestrate_here
 
 OLD = '''
 import neuronxcc.nki as nki
@@ -118,12 +118,14 @@ def test_shapes_that_a_migrated_kernel_was_not_written_for_are_left_out_and_name
 )
 def test_what_needs_a_person_is_listed_before_a_run_begins(tmp_path: Path, kernel: str, said: str) -> None:
     files(tmp_path, mine=kernel)
-    ran = orchestrate("--kernel", "mine.py", "--problem", "ref.py", "--migrate", "--view", "quiet", folder=tmp_path)
+    ran = orchestrate_here(
+        "--kernel", "mine.py", "--problem", "ref.py", "--migrate", "--view", "quiet", folder=tmp_path
+    )
     assert ran.status == 2 and said in ran.errors and ran.errors.count("\n") == 1, ran.errors
     assert not list(ran.checkpoints.glob("*"))
 
 
 def test_flags_about_a_kernel_file_need_one(tmp_path: Path) -> None:
     for flags in (["--migrate"], ["--function", "f"]):
-        ran = orchestrate(*flags, folder=tmp_path)
+        ran = orchestrate_here(*flags, folder=tmp_path)
         assert ran.status == 2 and "give --kernel FILE too" in ran.errors

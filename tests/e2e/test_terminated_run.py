@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import REFERENCE, SLOW
-from tests.e2e.run import KEYS, ROOT
+from tests.e2e.run import KEYS, QUICK, ROOT
 from tests.e2e.test_model_run import PLAN
 from tests.llm.wire_server import Hang, HttpFault, WireServer
 
@@ -30,7 +30,7 @@ def start(folder: Path, environment: Mapping[str, str], *flags: str) -> subproce
     return subprocess.Popen(
         [sys.executable, str(ROOT / "orchestrator.py"), "--kernel", "add.py", "--view", "plain",
          "--checkpoints", "c", "--memory", "m.json", *flags],
-        cwd=folder, env={**clean, "NKI_OPT_MENU_SECONDS": "0", **environment}, stdin=subprocess.DEVNULL,
+        cwd=folder, env={**clean, **QUICK, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

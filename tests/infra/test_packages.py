@@ -22,6 +22,7 @@ from infra.prediction.predictor import Predictor
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.targets.local import LocalTarget
 from infra.tasks.reference_reader import TaskInvalid
+from tests.slow import quick
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
@@ -135,7 +136,7 @@ def test_lines_are_those_of_the_kernels_own_file_whatever_lies_between(target: L
     assert "def add_rows(x, y):" in lines, "what the decorator issues"
 
 
-@pytest.mark.parametrize("package", ["infra", "accelopt_core", "config"])
+@pytest.mark.parametrize("package", quick("infra", of=("infra", "accelopt_core", "config")))
 def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
     files = {path.replace("pack/", f"{package}/"): text for path, text in NEIGHBOURS.items()}
     kernel = KERNEL.replace("from .moves", f"from {package}.moves")
