@@ -22,8 +22,8 @@ from infra.prediction.predictor import Predictor
 from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.targets.local import LocalTarget
 from infra.tasks.reference_reader import TaskInvalid
-from tests.slow import quick
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
+from tests.slow import quick
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 KERNEL = IN_A_PACKAGE["pack/add.py"]

@@ -32,9 +32,9 @@ from infra.simulator.toolchain import SimulatorToolchain
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from infra.terminal.plain_progress import PlainProgress
-from tests.slow import without
 from tests.infra.samples import PLAN, TARGET
 from tests.processes import alive, eventually
+from tests.slow import without
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = load_seed("silu")

@@ -20,10 +20,10 @@ from accelopt_core.task import ShapePreset, Task
 from infra.judging.shipment import TREE
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
-from tests.slow import quick
 from tests.e2e import kernels
 from tests.processes import eventually, running
 from tests.redteam.attacks import ATTACKS, EVERY_FILE, KERNELS, NAMES, PROGRAM, SECRET, source_of
+from tests.slow import quick
 from tests.ssh.server import make_sshd, processes_mentioning
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))

@@ -146,8 +146,8 @@ def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) 
             'print("Welcome"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no driver"}}))',
             "no driver",
         ),
-        ('print("nonsense")', "gives no account"),
-        ('sys.exit("broken driver")', "broken driver"),
+        pytest.param('print("nonsense")', "gives no account", marks=pytest.mark.slow),
+        pytest.param('sys.exit("broken driver")', "broken driver", marks=pytest.mark.slow),
         ('print(json.dumps({"name": "half"}))', "gives no account"),
     ],
 )
@@ -274,7 +274,7 @@ def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folde
     assert "sk-local" not in log.lines[2][1]
 
 
-@pytest.mark.parametrize("moment", ["compiling", "finished"])
+@pytest.mark.parametrize("moment", ["compiling", pytest.param("finished", marks=pytest.mark.slow)])
 def test_a_cut_link_costs_nothing(make: Make, sshd: Sshd, work: Path, moment: str) -> None:
     body = (
         "say('compile and verify', 'compiling'); time.sleep(0.5); finish(VERDICT)\n"
