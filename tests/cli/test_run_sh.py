@@ -221,6 +221,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     assert (project / ".venv" / "precious").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_two_first_starts_at_once_wait_for_each_other(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p")
     both = [

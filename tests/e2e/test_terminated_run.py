@@ -62,6 +62,7 @@ def test_a_server_that_never_answers(tmp_path: Path, provider: str) -> None:
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_asks_to_wait(tmp_path: Path) -> None:
     with WireServer(lambda body: HttpFault(429, "rate_limit_error", headers={"retry-after": "300"})) as server:
         told = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}

@@ -145,6 +145,7 @@ def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
         assert SimulatorToolchain("trn2").compile(kernel, [X, Y], 60, found).program.templates
 
 
+@pytest.mark.slow
 def test_lines_of_the_users_own_are_kept_however_unusual(target: LocalTarget) -> None:
     """`import fastlib` in a try is noted in the input kernel; a candidate that keeps the line is no worse."""
     unusual = KERNEL.replace(
@@ -239,6 +240,7 @@ def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
         toolchain.close()
 
 
+@pytest.mark.slow
 def test_one_kernel_of_a_package_is_profiled_from_python(tmp_path: Path) -> None:
     second = KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "other")
     for name, text in {**IN_A_PACKAGE, "pack/add.py": KERNEL + second, "ref.py": REFERENCE}.items():

@@ -144,6 +144,7 @@ def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
     assert target.clock_skew_s is not None and abs(target.clock_skew_s) < 60
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -> None:
     for name, file in files_to_ship().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
