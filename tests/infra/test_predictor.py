@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import io
-import json
 import os
 import re
 import signal
@@ -18,18 +16,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from accelopt_core.candidate import Candidate
-from accelopt_core.evaluation import Measured, Predicted, Step, bound_by
+from accelopt_core.evaluation import Step
 from accelopt_core.loop.events import Event, PlanMade, RunStarted, StepBegan, StepNote
-from accelopt_core.ports import EvaluationRequest, TargetMisconfigured, TaskFault
+from accelopt_core.ports import TargetMisconfigured, TaskFault
 from accelopt_core.task import ALONE, ShapePreset, Task
 from accelopt_core.toolchain import TensorArgument
 from infra.prediction.predictor import LONGEST_MESSAGE_S, ROWS_AT_ONCE, SHORTEST_S, Predictor
 from infra.prediction.progress import PlanningWatch
-from infra.prediction.timelines import SLICES, NoTimeline
 from infra.prediction.worker import Prices
 from infra.simulator.toolchain import SimulatorToolchain
-from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from infra.terminal.plain_progress import PlainProgress
 from tests.infra.samples import PLAN, TARGET
@@ -54,23 +49,6 @@ def predict() -> Iterator[Predictor]:
     predictor.close()
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Predictor]:
-    """For tests that end none of its processes."""
-    predictor = Predictor(small(), "trn2")
-    yield predictor
-    predictor.close()
-
-
-@pytest.fixture(scope="module")
-def judged() -> Measured:
-    target = LocalTarget("simulator", "trn2")
-    found = target.evaluate(EvaluationRequest(small(), Candidate("c", SOURCE)), lambda step, detail: None)
-    target.close()
-    assert isinstance(found, Measured)
-    return found
-
-
 def workers() -> set[int]:
     """Processes of this one that price kernels."""
     found = set()
@@ -83,45 +61,6 @@ def workers() -> set[int]:
         if parent == os.getpid() and b"infra.prediction.worker" in command:
             found.add(int(status.parent.name))
     return found
-
-
-def test_prices_are_the_latencies_that_a_judge_gives(shared: Predictor, judged: Measured) -> None:
-
-    assert shared([SOURCE, WIDER])[SOURCE] == judged.latency_us
-
-
-def test_a_prediction_says_what_binds_the_kernel(shared: Predictor, judged: Measured) -> None:
-    broken = SOURCE.replace("nl.silu", "nl.nothing")
-    found = shared.predicted([SOURCE, broken])
-    assert found == {SOURCE: Predicted(judged.latency_us, bound_by(judged.profile.fields)), broken: None}
-    assert shared([SOURCE]) == {SOURCE: judged.latency_us}
-
-
-def test_a_timeline_says_when_engines_are_busy_and_its_trace_names_lines_of_the_source(
-    shared: Predictor, judged: Measured
-) -> None:
-    line = shared.timeline(SOURCE)
-    assert line.latency_us == shared([SOURCE])[SOURCE] and line.exact and line.cores == 1
-    assert {len(shares) for shares in line.busy.values()} == {SLICES} and "scalar" in line.busy
-    assert all(0 <= share <= 1 for shares in line.busy.values() for share in shares)
-    busy_us = line.shown_us * sum(line.busy["scalar"]) / SLICES
-    active_us = judged.profile.fields["scalar_engine_active_time"] * 1e6
-    assert busy_us == pytest.approx(active_us, abs=0.5e-3 * line.shown_us + 0.01), "rounded to a thousandth of a slice"
-    events = json.loads(gzip.decompress(line.trace))["traceEvents"]
-    assert any("nisa.activation" in event["name"] for event in events if event["ph"] == "X")
-
-
-def test_what_does_not_compile_has_no_timeline_and_says_why(shared: Predictor) -> None:
-    with pytest.raises(NoTimeline, match="nothing"):
-        shared.timeline(SOURCE.replace("nl.silu", "nl.nothing"))
-    assert shared([SOURCE])[SOURCE], "the process is there for the next question"
-
-
-def test_a_kernel_that_names_another_file_as_its_own_has_no_timeline(shared: Predictor) -> None:
-    """A program says of which file it is, and it is the candidate that says so: no line of that file gets anywhere."""
-    elsewhere = f"exec(compile({SOURCE!r}, '/etc/passwd', 'exec'))\n" + "x = 0\n" * len(SOURCE.splitlines())
-    with pytest.raises(NoTimeline, match="another file"):
-        shared.timeline(elsewhere)
 
 
 def test_planning_that_lasts_says_how_far_it_is_in_the_plain_view(predict: Predictor) -> None:
@@ -175,13 +114,6 @@ def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:
     assert found[SOURCE] == found[in_other_words] == found[some[-1]] and len(found[SOURCE]) == 2
     assert found[at_full_only][0] == found[SOURCE][0] and found[at_full_only][1] != found[SOURCE][1]
     assert len(found[WIDER]) == 1 and found[WIDER] != found[SOURCE][:1] and found[broken] == ()
-
-
-def test_a_kernel_that_does_not_compile_has_no_price_and_the_next_one_has(shared: Predictor) -> None:
-    broken = SOURCE.replace("nl.silu", "nl.nothing")
-    unbounded = SOURCE.replace("    M, N = x.shape\n", "    M, N = x.shape\n    raise SystemExit(3)\n")
-
-    assert shared([broken, unbounded, SOURCE]) == {broken: None, unbounded: None, SOURCE: shared([SOURCE])[SOURCE]}
 
 
 def test_the_same_text_is_priced_once(predict: Predictor) -> None:
