@@ -256,7 +256,7 @@ def test_many_kernels_are_handed_over_ever_fewer_at_a_time_and_never_more_than_a
     sizes = handed_over(predict, monkeypatch)
     for each_s, count, largest, smallest_s in (
         (0.02, 500, 188, SHORTEST_S),
-        (0.02, 600, 200, SHORTEST_S),
+        (0.02, 4000, 200, SHORTEST_S),
         (9.0, 5, 1, 9.0),
     ):
         sizes.clear()
