@@ -246,6 +246,7 @@ def test_the_lock_of_a_dead_set_up_is_taken_over(ready) -> None:
     assert not (project / ".venv.setup").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_set_up_leaves_no_lock_and_no_installer(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p")
     (project / "own_backend.py").write_text(

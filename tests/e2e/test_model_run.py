@@ -143,7 +143,11 @@ PAGE = "<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>x
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (HttpFault(401, "authentication_error", "invalid x-api-key"), "refuses the key (HTTP 401"),
+        pytest.param(
+            HttpFault(401, "authentication_error", "invalid x-api-key"),
+            "refuses the key (HTTP 401",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             HttpFault(404, "not_found_error", "model: none"),
             "has no such model or path (HTTP 404",

@@ -79,6 +79,7 @@ def test_kernels_that_are_written_side_by_side(tmp_path: Path) -> None:
         terminated_when(lambda: len(server.requests) == 4, start(tmp_path, told, "--width", "2"))
 
 
+@pytest.mark.slow
 def test_a_mailbox_that_nobody_empties(tmp_path: Path) -> None:
     process = start(tmp_path, {}, "--provider", "mailbox", "--mailbox", "box")
     log = tmp_path / "c"

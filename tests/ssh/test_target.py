@@ -247,6 +247,7 @@ def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_bla
     assert isinstance(evaluate(make(once)), CompileFailed)
 
 
+@pytest.mark.slow
 def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(make: Make, work: Path) -> None:
     target = make("import json; finish(VERDICT)")
     assert isinstance(evaluate(target), CompileFailed)
@@ -326,6 +327,7 @@ def test_close_from_another_thread_ends_the_judge_over_there(make: Make, work: P
     assert wait_until(lambda: not sshd.connections())
 
 
+@pytest.mark.slow
 def test_when_the_host_goes_away_for_good_then_one_line_says_so(make: Make, sshd: Sshd) -> None:
     target = make(
         "say('benchmark', 'on'); time.sleep(3); finish(VERDICT)", settings=replace(sshd.settings, reconnect_for_s=0.5)
