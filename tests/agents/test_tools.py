@@ -14,6 +14,7 @@ SHAPES = ["256x512:float32", "128x512"]
 DEEP = f"x = {'-' * 300_000}1\n"
 
 
+@pytest.mark.slow
 def test_profile_check_and_apply(tmp_path: Path) -> None:
     work = folder_of_a_kernel(tmp_path)
     (work / "deep.py").write_text(DEEP)

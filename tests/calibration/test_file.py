@@ -205,6 +205,7 @@ def small() -> tuple[Task, Candidate]:
     return replace(seed.task(), presets=seed.task().presets[:1], seeds=(0,)), Candidate("c", seed.kernel_source)
 
 
+@pytest.mark.slow
 def test_a_simulated_latency_is_of_the_calibrated_machine_and_named_so() -> None:
     request = EvaluationRequest(*small())
     found: list[Measured] = []

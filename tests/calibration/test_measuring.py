@@ -157,6 +157,7 @@ def test_from_a_device_to_a_file_that_its_targets_find(tmp_path: Path) -> None:
     assert Calibrations(tmp_path).for_device("trn2", replace(INFO.installed, sdk="2.33")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_second_call_measures_nothing_and_again_measures_all(tmp_path: Path) -> None:
     run(ScriptedDevice(TRUE), tmp_path)

@@ -221,6 +221,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     assert (project / ".venv" / "precious").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_two_first_starts_at_once_wait_for_each_other(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p")
     both = [
@@ -245,6 +246,7 @@ def test_the_lock_of_a_dead_set_up_is_taken_over(ready) -> None:
     assert not (project / ".venv.setup").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_set_up_leaves_no_lock_and_no_installer(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p")
     (project / "own_backend.py").write_text(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -9,6 +11,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+
+import orchestrator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,3 +89,18 @@ def orchestrate(
         stdin=subprocess.DEVNULL,
     )
     return Ran(done.returncode, done.stdout, done.stderr, checkpoints)
+
+
+def orchestrate_here(*arguments: str, folder: Path, environment: Mapping[str, str] | None = None) -> Ran:
+    """As `orchestrate`, in this process, whose imports are done: for what is shown, or refused before a run."""
+    checkpoints, output, errors = folder / "checkpoints", io.StringIO(), io.StringIO()
+    words = [*arguments, "--checkpoints", str(checkpoints), "--memory", str(folder / "memory" / "rewrites.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name in KEYS or name.startswith("NKI_OPT")]:
+            patch.delenv(name)
+        for name, value in {**QUICK, **(environment or {}), "COLUMNS": "120"}.items():
+            patch.setenv(name, value)
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            status = orchestrator.main(words)
+    return Ran(status, output.getvalue(), errors.getvalue(), checkpoints)

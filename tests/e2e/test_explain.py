@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import REFERENCE, SLOW
-from tests.e2e.run import Ran, orchestrate
+from tests.e2e.run import Ran, orchestrate, orchestrate_here
 
 MADE = "            a = nl.ndarray((128, STEP), dtype=x.dtype, buffer=nl.sbuf)\n"
 BEFORE_THE_LOOPS = SLOW.replace(MADE, "").replace("    for t in", MADE[8:] + "    for t in")
@@ -35,7 +35,7 @@ def flat(text: str) -> str:
 def test_a_kernel_with_the_lines_and_the_rules_that_stand_in_the_way(after_a_run: tuple[Path, Ran]) -> None:
     folder, _ = after_a_run
 
-    said = orchestrate("explain", "mine.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
+    said = orchestrate_here("explain", "mine.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
 
     assert said.status == 0, said.errors
     made = 1 + BEFORE_THE_LOOPS.splitlines().index(MADE[8:].rstrip("\n"))
@@ -50,7 +50,7 @@ def test_the_best_of_the_latest_run_or_of_one_by_its_id(after_a_run: tuple[Path,
     folder, ran = after_a_run
     best = ran.document("best.json")["candidate"]["id"]
 
-    latest, by_id = (orchestrate(*words, folder=folder) for words in (["explain"], ["explain", ran.folder.name]))
+    latest, by_id = (orchestrate_here(*words, folder=folder) for words in (["explain"], ["explain", ran.folder.name]))
 
     assert latest.status == by_id.status == 0, latest.errors
     assert latest.output == by_id.output
@@ -76,9 +76,9 @@ def test_a_wrong_kernel_and_a_run_that_is_none_are_refused_in_one_line(after_a_r
     folder, _ = after_a_run
     (folder / "wrong.py").write_text(SLOW.replace("op=nl.add", "op=nl.subtract"), encoding="utf-8")
 
-    wrong = orchestrate("explain", "wrong.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
-    none = orchestrate("explain", "nowhere", folder=folder)
-    both = orchestrate("explain", "nowhere", "--kernel", "mine.py", folder=folder)
+    wrong = orchestrate_here("explain", "wrong.py", "--problem", "ref.py", "--view", "quiet", folder=folder)
+    none = orchestrate_here("explain", "nowhere", folder=folder)
+    both = orchestrate_here("explain", "nowhere", "--kernel", "mine.py", folder=folder)
 
     assert wrong.status == 3 and wrong.errors.startswith("orchestrator: wrong.py is wrong: ")
     assert none.status == 2 and "'nowhere' is no run" in none.errors

@@ -125,6 +125,7 @@ def test_one_kernel_is_judged(tmp_path: Path, source: str, kind: type) -> None:
         assert verdict.simulated and verdict.profile.gaps
 
 
+@pytest.mark.slow
 def test_a_reference_module_and_one_that_is_found_mean_the_same(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SLOW)
     (tmp_path / "mine_reference.py").write_text(REFERENCE.replace("2048, 4", "2048, 2"))

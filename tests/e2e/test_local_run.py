@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
-from tests.e2e.run import AS_SHIPPED, ROOT, orchestrate
+from tests.e2e.run import AS_SHIPPED, QUICK, ROOT, orchestrate, orchestrate_here
 
 
 def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Path) -> None:
     of_matmul = ("--task", "matmul", "--preset", "small", "--rounds")
-    first = orchestrate(*of_matmul, "2", folder=tmp_path, environment=AS_SHIPPED)
+    first = orchestrate(*of_matmul, "1", folder=tmp_path, environment=AS_SHIPPED)
     assert first.status == 0, first.errors + first.output
     assert first.speedup > 1.05 and "improved" in first.outcomes()
     assert "simulated" in first.output and "best_kernel.py" in first.output
@@ -46,7 +46,7 @@ def files(folder: Path, kernel: str, reference: str = REFERENCE) -> None:
 )
 def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, kernel: str, said: str) -> None:
     files(tmp_path, kernel)
-    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    ran = orchestrate_here("--kernel", "add.py", folder=tmp_path)
     assert ran.status == 3
     assert said in ran.errors and ran.errors.count("\n") == 1, ran.errors
     assert "candidate.py" not in ran.errors and "<unknown>" not in ran.errors + ran.output, "the user's file, no other"
@@ -54,7 +54,7 @@ def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, k
 
 def test_which_reference_was_adopted_is_said_and_that_it_may_be_the_wrong_one(tmp_path: Path) -> None:
     files(tmp_path, SLOW, REFERENCE.replace("return x + np", "return x - np"))
-    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    ran = orchestrate_here("--kernel", "add.py", folder=tmp_path)
     assert ran.status == 3
     assert "reference: add_reference.py (found beside the kernel)" in ran.output
     assert "or the kernel is right and its reference, add_reference.py, is wrong" in ran.errors
@@ -80,14 +80,14 @@ def test_which_reference_was_adopted_is_said_and_that_it_may_be_the_wrong_one(tm
     ],
 )
 def test_usage_errors_are_one_line(tmp_path: Path, flags: list[str], said: str) -> None:
-    ran = orchestrate(*flags, folder=tmp_path)
+    ran = orchestrate_here(*flags, folder=tmp_path)
     assert ran.status == 2 and said in ran.errors and "Traceback" not in ran.errors
     assert ran.errors.count("\n") == 1, ran.errors
 
 
 def test_a_kernel_without_a_reference_names_every_place_looked_at(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SLOW.replace("256", "128"), encoding="utf-8")
-    ran = orchestrate("--kernel", "mine.py", folder=tmp_path)
+    ran = orchestrate_here("--kernel", "mine.py", folder=tmp_path)
     assert ran.status == 2
     for name in ("mine_reference.py", "mine_ref.py", "reference.py", "ref.py", "--problem"):
         assert name in ran.errors
@@ -95,7 +95,7 @@ def test_a_kernel_without_a_reference_names_every_place_looked_at(tmp_path: Path
 
 def test_a_reference_that_fails_is_named(tmp_path: Path) -> None:
     files(tmp_path, SLOW, REFERENCE.replace("return x + np.tile(y, (T, 1))", "return x + z"))
-    ran = orchestrate("--kernel", "add.py", folder=tmp_path)
+    ran = orchestrate_here("--kernel", "add.py", folder=tmp_path)
     assert ran.status == 2 and "forward()" in ran.errors and "NameError" in ran.errors
 
 
@@ -105,6 +105,7 @@ def test_ctrl_c_finishes_the_step_saves_and_prints_the_table(tmp_path: Path) -> 
         [sys.executable, str(ROOT / "orchestrator.py"), "--task", "matmul", "--preset", "small", "--rounds", "50",
          "--checkpoints", str(tmp_path / "c"), "--memory", str(tmp_path / "m.json"), "--provider", "catalogue"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, **QUICK},
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("c/*/baseline.json")):

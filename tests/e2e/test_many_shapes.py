@@ -173,6 +173,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [*KEYS, *(each for each in os.environ if each.startswith("NKI_OPT"))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NKI_OPT_MENU_SECONDS", "0")
+    monkeypatch.setenv("NKI_OPT_EXTRA_SEEDS", "1")
     return tmp_path
 
 

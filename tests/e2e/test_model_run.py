@@ -90,6 +90,7 @@ def test_all_nine_steps_are_in_the_log_in_order(told: Told) -> None:
     ], "of three kernels, and of a reply with none"  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_kernel_in_other_words_is_told_as_a_duplicate(tmp_path: Path) -> None:
     in_other_words = SLOW.replace("a = nl", "left = nl").replace("dst=a", "dst=left").replace("data1=a", "data1=left")
     with WireServer([PLAN, code(in_other_words), code(FAST), SUMMARY, LESSON]) as server:
@@ -142,7 +143,11 @@ PAGE = "<!DOCTYPE html><html><head><title>Welcome to nginx</title></head><body>x
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (HttpFault(401, "authentication_error", "invalid x-api-key"), "refuses the key (HTTP 401"),
+        pytest.param(
+            HttpFault(401, "authentication_error", "invalid x-api-key"),
+            "refuses the key (HTTP 401",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             HttpFault(404, "not_found_error", "model: none"),
             "has no such model or path (HTTP 404",

@@ -183,6 +183,7 @@ def test_a_run_killed_while_the_host_judges_collects_when_it_is_resumed(sshd: Ss
     assert not list((far / "jobs").iterdir()) and processes_mentioning(str(far)) == []
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_at_every_host_and_goes_on_after_one_that_does_not_answer(sshd: Sshd, tmp_path: Path) -> None:
     sshd.trust()  # under its first name only
     hosts = [f"{getpass.getuser()}@{name}" for name in ("localhost", "127.0.0.1")]

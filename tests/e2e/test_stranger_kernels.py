@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
-from tests.e2e.run import orchestrate
+from tests.e2e.run import orchestrate, orchestrate_here
 
 OLD = '''
 import neuronxcc.nki as nki
@@ -76,6 +76,7 @@ def test_one_of_several_kernels_is_named_and_keeps_its_name(tmp_path: Path) -> N
     assert ran.speedup > 1.0 and (tmp_path / "mine.py.bak").exists()
 
 
+@pytest.mark.slow
 def test_an_old_kernel_is_migrated_on_request_and_gets_faster(tmp_path: Path) -> None:
     files(tmp_path, mine=OLD, reference=GATED)
     words = ("--kernel", "mine.py", "--problem", "ref.py", "--provider", "catalogue", "--rounds", "1")
@@ -111,18 +112,20 @@ def test_shapes_that_a_migrated_kernel_was_not_written_for_are_left_out_and_name
     [
         (OLD.replace("value=a + b", "value=a + b, mask=(i_p + i_f < 100)"), "does not migrate by itself"),
         (OLD.replace("a + b)", "nl.no_such(a, b))"), "does not migrate by itself"),
-        ("def kernel(:\n", "cannot be migrated"),
-        ("x = 1\n", "calls no NKI"),
+        pytest.param("def kernel(:\n", "cannot be migrated", marks=pytest.mark.slow),
+        pytest.param("x = 1\n", "calls no NKI", marks=pytest.mark.slow),
     ],
 )
 def test_what_needs_a_person_is_listed_before_a_run_begins(tmp_path: Path, kernel: str, said: str) -> None:
     files(tmp_path, mine=kernel)
-    ran = orchestrate("--kernel", "mine.py", "--problem", "ref.py", "--migrate", "--view", "quiet", folder=tmp_path)
+    ran = orchestrate_here(
+        "--kernel", "mine.py", "--problem", "ref.py", "--migrate", "--view", "quiet", folder=tmp_path
+    )
     assert ran.status == 2 and said in ran.errors and ran.errors.count("\n") == 1, ran.errors
     assert not list(ran.checkpoints.glob("*"))
 
 
 def test_flags_about_a_kernel_file_need_one(tmp_path: Path) -> None:
     for flags in (["--migrate"], ["--function", "f"]):
-        ran = orchestrate(*flags, folder=tmp_path)
+        ran = orchestrate_here(*flags, folder=tmp_path)
         assert ran.status == 2 and "give --kernel FILE too" in ran.errors

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import REFERENCE, SLOW
-from tests.e2e.run import KEYS, ROOT
+from tests.e2e.run import KEYS, QUICK, ROOT
 from tests.e2e.test_model_run import PLAN
 from tests.llm.wire_server import Hang, HttpFault, WireServer
 
@@ -30,7 +30,7 @@ def start(folder: Path, environment: Mapping[str, str], *flags: str) -> subproce
     return subprocess.Popen(
         [sys.executable, str(ROOT / "orchestrator.py"), "--kernel", "add.py", "--view", "plain",
          "--checkpoints", "c", "--memory", "m.json", *flags],
-        cwd=folder, env={**clean, "NKI_OPT_MENU_SECONDS": "0", **environment}, stdin=subprocess.DEVNULL,
+        cwd=folder, env={**clean, **QUICK, **environment}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -62,6 +62,7 @@ def test_a_server_that_never_answers(tmp_path: Path, provider: str) -> None:
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_asks_to_wait(tmp_path: Path) -> None:
     with WireServer(lambda body: HttpFault(429, "rate_limit_error", headers={"retry-after": "300"})) as server:
         told = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
@@ -78,6 +79,7 @@ def test_kernels_that_are_written_side_by_side(tmp_path: Path) -> None:
         terminated_when(lambda: len(server.requests) == 4, start(tmp_path, told, "--width", "2"))
 
 
+@pytest.mark.slow
 def test_a_mailbox_that_nobody_empties(tmp_path: Path) -> None:
     process = start(tmp_path, {}, "--provider", "mailbox", "--mailbox", "box")
     log = tmp_path / "c"

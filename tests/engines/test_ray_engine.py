@@ -85,11 +85,13 @@ def test_prices_and_programs_are_those_of_the_local_engine(engine: RayEngine) ->
 
 
 def test_a_run_ends_as_it_does_here(cluster: Cluster, tmp_path: Path) -> None:
-    flags = ("--task", "matmul", "--preset", "small", "--rounds", "1", "--provider", "catalogue", "--extra-seeds", "0")
+    flags = ("--kernel", "add.py", "--rounds", "1", "--provider", "catalogue", "--extra-seeds", "0")
     runs = {}
     for name in ("local", cluster.name):
         folder = tmp_path / name.partition(":")[0]
         folder.mkdir()
+        (folder / "add.py").write_text(kernels.SLOW, encoding="utf-8")
+        (folder / "add_reference.py").write_text(kernels.REFERENCE.replace("2048", "512"), encoding="utf-8")
         ran = orchestrate(*flags, "--engine", name, folder=folder)
         assert ran.status == 0, ran.errors + ran.output
         assert "ray" not in ran.errors.lower(), "what Ray prints is not for the terminal"

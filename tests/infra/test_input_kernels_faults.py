@@ -133,6 +133,7 @@ def test_a_candidate_that_fails_its_references_own_inputs_is_wrong_at_once(targe
     assert isinstance(result, Incorrect) and result.failure.distribution == "reference"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_its_own_original_is_judged_as_a_run_judges_its_first(tmp_path: Path) -> None:
     kernel = tmp_path / "mine.py"
     kernel.write_text(ONE_PASS)

@@ -73,6 +73,7 @@ def tuned_at(task: Task, shapes: ShapeSet, name: str, given: str, source: str) -
     return Tuned(measured(before), source, measured(now))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_elsewhere_is_found_out_and_the_choice_made_anew(
     target: LocalTarget, tmp_path: Path
 ) -> None:

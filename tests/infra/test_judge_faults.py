@@ -106,7 +106,8 @@ def test_a_judge_that_fails_is_the_machines_fault(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_requests_memory_limit_reaches_the_candidate_on_the_simulator() -> None:
-    candidate = Candidate("c", "HELD = bytearray(3 << 30)\nraise SystemExit('it held three GiB')\n")
+    held = "import numpy as np\nHELD = np.zeros(3 << 30, np.uint8)\n"  # it counts against the limit, and is not touched
+    candidate = Candidate("c", f"{held}raise SystemExit('it held three GiB')\n")
     said = []
     for limits in (EvaluationLimits(), EvaluationLimits(memory_bytes=2 << 30)):
         target = LocalTarget("simulator", "trn2")

@@ -90,7 +90,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         target.close()
 
 
-@pytest.fixture(params=["here", "over ssh", "on a device"])
+@pytest.fixture(params=["here", *(pytest.param(each, marks=pytest.mark.slow) for each in ("over ssh", "on a device"))])
 def target(request: pytest.FixtureRequest) -> Target | None:
     """None: the simulator on this machine."""
     if request.param == "here":

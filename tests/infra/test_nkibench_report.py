@@ -29,6 +29,7 @@ TABLE = SuiteTable(
 )
 
 
+@pytest.mark.slow
 def test_a_verified_kernel_is_timed_against_its_declared_work():
     silu = load_seed("silu")
 

@@ -23,6 +23,7 @@ from infra.simulator.toolchain import SimulatorToolchain, traced_on_simulator
 from infra.targets.local import LocalTarget
 from infra.tasks.reference_reader import TaskInvalid
 from tests.e2e.kernels import IN_A_PACKAGE, REFERENCE, SLOW
+from tests.slow import quick
 from tests.toolchains.pretend_sdk import SIMULATED, PretendSdk
 
 KERNEL = IN_A_PACKAGE["pack/add.py"]
@@ -135,7 +136,7 @@ def test_lines_are_those_of_the_kernels_own_file_whatever_lies_between(target: L
     assert "def add_rows(x, y):" in lines, "what the decorator issues"
 
 
-@pytest.mark.parametrize("package", ["infra", "accelopt_core", "config"])
+@pytest.mark.parametrize("package", quick("infra", of=("infra", "accelopt_core", "config")))
 def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
     files = {path.replace("pack/", f"{package}/"): text for path, text in NEIGHBOURS.items()}
     kernel = KERNEL.replace("from .moves", f"from {package}.moves")
@@ -144,6 +145,7 @@ def test_a_package_may_be_called_as_one_of_ours(package: str) -> None:
         assert SimulatorToolchain("trn2").compile(kernel, [X, Y], 60, found).program.templates
 
 
+@pytest.mark.slow
 def test_lines_of_the_users_own_are_kept_however_unusual(target: LocalTarget) -> None:
     """`import fastlib` in a try is noted in the input kernel; a candidate that keeps the line is no worse."""
     unusual = KERNEL.replace(
@@ -238,6 +240,7 @@ def test_a_compiler_of_the_sdk_finds_them_as_files(tmp_path: Path) -> None:
         toolchain.close()
 
 
+@pytest.mark.slow
 def test_one_kernel_of_a_package_is_profiled_from_python(tmp_path: Path) -> None:
     second = KERNEL[KERNEL.index("@nki.jit") :].replace("add_rows", "other")
     for name, text in {**IN_A_PACKAGE, "pack/add.py": KERNEL + second, "ref.py": REFERENCE}.items():

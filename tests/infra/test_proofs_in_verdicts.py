@@ -24,8 +24,10 @@ from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
 from infra.terminal import wording
 from tests.infra.samples import measured
+from tests.slow import quick
 
 SILU = load_seed("silu").kernel_source
+SMALL = ShapePreset("small", (("M", 128), ("N", 1024)))
 ACTIVATION = "nisa.activation(dst=out, op=nl.silu, data=tile)"
 BY_HAND = """
             nisa.activation(dst=out, op=nl.sigmoid, data=tile)
@@ -57,7 +59,7 @@ def target() -> Iterator[LocalTarget]:
 
 def judged(target: LocalTarget, activation: str, *, proposed: bool = True) -> tuple[Evaluation, list[str]]:
     task = load_seed("silu").task()
-    small = replace(task, presets=task.presets[:1], seeds=(0,))
+    small = replace(task, presets=(SMALL,), seeds=(0,))
     source = SILU.replace(ACTIVATION, activation)
     candidate = Candidate("c", source, "input") if proposed else Candidate("input", source)
     original = Candidate("input", SILU) if proposed else None
@@ -116,12 +118,10 @@ FULL_DRAWS = {
 }
 
 
-@pytest.mark.parametrize(("activation", "by_tool", "final", "drawn"), FULL_DRAWS.values(), ids=FULL_DRAWS.keys())
-def test_a_proof_saves_seeds_at_the_full_shape(
-    target: LocalTarget, activation: str, by_tool: bool, final: bool, drawn: str
-) -> None:
-    task = load_seed("silu").task()
-    gate = task.presets[0]
+@pytest.mark.parametrize("case", quick("proved, of the catalogue", "not the formula, the last check", of=FULL_DRAWS))
+def test_a_proof_saves_seeds_at_the_full_shape(target: LocalTarget, case: str) -> None:
+    activation, by_tool, final, drawn = FULL_DRAWS[case]
+    task, gate = load_seed("silu").task(), SMALL
     twice = ShapePreset("full", tuple((n, 2 * v if n == "M" else v) for n, v in gate.values))
     request = EvaluationRequest(
         replace(task, presets=(gate, twice), seeds=(0, 1)),
@@ -140,8 +140,7 @@ def test_a_proof_saves_seeds_at_the_full_shape(
 
 def test_a_proof_at_the_first_shape_hides_nothing_from_the_last_check(target: LocalTarget) -> None:
     """A kernel that is another one at the full shape: right where it is proved, wrong where it counts."""
-    task = load_seed("silu").task()
-    gate = task.presets[0]
+    task, gate = load_seed("silu").task(), SMALL
     twice = ShapePreset("full", tuple((n, 2 * v if n == "M" else v) for n, v in gate.values))
     rows = dict(gate.values)["M"]
     forked = f"nisa.activation(dst=out, op=nl.silu, data=tile, scale=1.0 if x.shape[0] <= {rows} else 1.001)"
@@ -197,7 +196,7 @@ def test_a_report_says_what_the_verdict_on_the_best_rests_on() -> None:
 
 def test_what_takes_too_long_to_prove_is_not_provable_and_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     task = load_seed("silu").task()
-    small = replace(task, presets=task.presets[:1], seeds=(0,))
+    small = replace(task, presets=(SMALL,), seeds=(0,))
     request = EvaluationRequest(small, Candidate("c", SILU, "input"), original=Candidate("input", SILU))
     monkeypatch.setattr(simulator_toolchain, "PROVING_S", 1e-4)
     toolchain = SimulatorToolchain("trn2")

@@ -107,6 +107,7 @@ def in_two_folders(checkout: Path) -> list[tuple[Kernel, Place]]:
     return [(winner(MATMUL), place) for place in places]
 
 
+@pytest.mark.slow
 def test_whatever_the_user_made_of_our_files_meanwhile_is_kept_and_named(
     runner: SshRunner, deployment: Deployment, checkout: Path, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_digest_is_of_the_users_files_while_ours_are_in_place(deployment: De
     assert deployment.look().digest == there.digest
 
 
+@pytest.mark.slow
 def test_another_work_directory_is_told_whose_the_kernels_are(
     runner: SshRunner, deployment: Deployment, checkout: Path, work: Path, tmp_path: Path
 ) -> None:
@@ -298,12 +300,12 @@ TOUCHING = ("open", "replace", "unlink", "utime", "rmdir", "makedirs")
 
 
 def test_wherever_kill_9_strikes_the_checkout_comes_back(checkout: Path, work: Path) -> None:
-    """The agent's own code in a process of its own, killed before its n-th step, for every n that there is."""
+    """The agent's own code in a process of its own, killed before every third of its steps, and the last."""
     before, names = picture(checkout), {}
     for operation in (checkouts.place, checkouts.put_back):
         steps = 0
         while True:
-            steps += 1
+            steps += 3
             if operation is checkouts.put_back:
                 assert carried_out(checkouts.place, checkout, work)
             finished = carried_out(operation, checkout, work, dies_at=steps)
@@ -364,7 +366,7 @@ def die_before(name: str, steps: Iterator[int], dies_at: int) -> None:
     setattr(os, name, fatal)
 
 
-@pytest.mark.parametrize("dies", ["checkout_place", "checkout_put_back"])
+@pytest.mark.parametrize("dies", ["checkout_place", pytest.param("checkout_put_back", marks=pytest.mark.slow)])
 def test_a_host_that_is_killed_in_the_middle_goes_on_when_it_is_asked_again(
     sshd: Sshd, work: Path, checkout: Path, deployment: Deployment, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

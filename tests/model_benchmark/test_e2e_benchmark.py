@@ -135,8 +135,8 @@ def test_wrong_answers_fail_whatever_the_speed_and_the_checkout_is_put_back_at_o
     ("kernels", "status", "why"),
     [
         ({"dies": True}, FAILED, "ended with status 1: ModuleNotFoundError: no module named 'their_helpers'"),
-        ({"silent": True}, FAILED, "the command left no report"),
-        ({"then": "core dumped"}, FAILED, "ended with status 1: core dumped"),
+        pytest.param({"silent": True}, FAILED, "the command left no report", marks=pytest.mark.slow),
+        pytest.param({"then": "core dumped"}, FAILED, "ended with status 1: core dumped", marks=pytest.mark.slow),
         pytest.param({"cut": 20}, FAILED, "report.json is no JSON", marks=pytest.mark.slow),
         pytest.param({"report": SLOW}, FASTER, "latency is no better", marks=pytest.mark.slow),
     ],
@@ -185,6 +185,7 @@ def test_nothing_is_measured_beside_a_baseline_that_still_runs(model: Model) -> 
     assert model.is_as_it_was and not list((model.work / "checkouts").iterdir())
 
 
+@pytest.mark.slow
 def test_a_baseline_that_is_none_touches_nothing(model: Model) -> None:
     model.says(without={"dies": True})
     status, said, _ = model(*model.put, *model.command)
@@ -244,6 +245,7 @@ def test_a_link_that_drops_while_the_harness_runs_is_waited_out(model: Model, ss
     assert any("dropped, and was back" in note for note in said["notes"])
 
 
+@pytest.mark.slow
 def test_a_link_that_drops_in_the_middle_of_a_report_is_mended(
     model: Model, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

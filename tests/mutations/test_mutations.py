@@ -35,6 +35,7 @@ def test_a_wrong_kernel_is_caught(mutant: Mutant, tmp_path: Path) -> None:
     assert verdict.fate is not Fate.SURVIVED, f"{mutant.instead}: {verdict.why}"
 
 
+@pytest.mark.slow
 def test_the_corpus_is_the_same_every_time() -> None:
     first, again = ([(m.name, m.source) for m in corpus()] for _ in range(2))
     assert first == again

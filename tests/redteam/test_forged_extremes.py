@@ -14,6 +14,7 @@ from tests.e2e import kernels
 from tests.redteam.forged_programs import before_all, every, on
 from tests.redteam.forgeries import Change, Forgery, again, forged
 from tests.redteam.test_forged_programs import HANGS, assert_refused, judged
+from tests.slow import without
 
 
 def header_with(old: str, new: str) -> Change:
@@ -196,7 +197,7 @@ OFTEN: dict[str, Change] = {
 
 
 @HANGS
-@pytest.mark.parametrize("name", OFTEN)
+@pytest.mark.parametrize("name", without("a million edges between two instructions", of=OFTEN))
 def test_what_is_said_often_is_judged_in_time(name: str) -> None:
     """Whatever the verdict; some of it is harmless."""
     result = judged(forged(OFTEN[name]))

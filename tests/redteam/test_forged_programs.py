@@ -30,6 +30,7 @@ from nki_sim.machine import MACHINES
 from tests.redteam.forged_programs import NOT_WHAT_THEY_SAY, USED_UP
 from tests.redteam.forgeries import EVERYTHING, HONEST, forged, leaving
 from tests.redteam.test_redteam import TASK
+from tests.slow import without
 from tests.ssh.server import make_sshd
 
 REFUSED = (CompileFailed, Incorrect, Implausible, Crashed)
@@ -79,7 +80,7 @@ def test_a_program_that_is_not_what_it_says_is_refused(name: str) -> None:
 
 
 @HANGS
-@pytest.mark.parametrize("name", USED_UP)
+@pytest.mark.parametrize("name", without("a loop that never ends", "passes by the bits of an input", of=USED_UP))
 def test_a_program_that_uses_up_the_judge_is_refused_in_time(name: str) -> None:
     assert_refused(judged(forged(USED_UP[name])))
 

@@ -13,6 +13,7 @@ from accelopt_core.evaluation import Evaluation, Incorrect, Measured, explain
 from accelopt_core.ports import EvaluationRequest
 from infra.targets.local import LocalTarget
 from infra.tasks.seed_index import load_seed
+from tests.slow import quick
 
 EXP = "nisa.activation(dst=weights, op=nl.exp, data=scores, bias=negative_max"
 LOADED_RHS = "nisa.nc_matmul(dst=acc, stationary=lhs_t, moving=rhs_tile)"
@@ -112,11 +113,7 @@ def test_a_shortcut_is_rejected(target: LocalTarget, name: str) -> None:
     assert isinstance(result, Incorrect), explain(result)
 
 
-LARGE = ("gqa_full", "bmm", "transpose_matmul", "mamba", "silu", "bmm_softmax")
-"""Take most of the time."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in TILINGS])
+@pytest.mark.parametrize("name", quick("matmul", "rmsnorm_matmul", of=TILINGS))
 def test_an_honest_kernel_is_accepted_in_another_tiling(target: LocalTarget, name: str) -> None:
     constant, value = TILINGS[name]
     source = load_seed(name).kernel_source
@@ -127,7 +124,7 @@ def test_an_honest_kernel_is_accepted_in_another_tiling(target: LocalTarget, nam
     assert isinstance(result, Measured), explain(result)
 
 
-@pytest.mark.parametrize("name", OTHER_FORMS)
+@pytest.mark.parametrize("name", quick("contraction backwards", "sum of squares in one", of=OTHER_FORMS))
 def test_an_honest_kernel_is_accepted_in_another_form(target: LocalTarget, name: str) -> None:
     source = changed(*OTHER_FORMS[name])
     if name == "contraction backwards":

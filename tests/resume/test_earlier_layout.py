@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import config
+import orchestrator
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.events import Event, RoundEnded
@@ -32,7 +31,6 @@ from infra.runs.memory_file import MemoryFile
 from infra.runs.run_folder import RunFolder
 from tests.infra.samples import measured
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = ("catalogue-run", "dropped-run", "interrupted-run", "model-run", "wide-run")
 
 
@@ -43,27 +41,35 @@ def earlier(tmp_path: Path) -> Path:
     return tmp_path / "earlier_layout"
 
 
-def said(earlier: Path, *words: str) -> str:
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
-    argv = [sys.executable, str(ROOT / "orchestrator.py"), *words, "--checkpoints", "checkpoints"]
-    done = subprocess.run(argv, cwd=earlier, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def said(earlier: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What these words print there, in this process."""
+    monkeypatch.chdir(earlier)
+    for name, value in (("COLUMNS", "120"), ("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str) -> str:
+        status = orchestrator.main([*words, "--checkpoints", "checkpoints"])
+        told = capsys.readouterr()
+        assert status == 0, told.err
+        return told.out
+
+    return run
 
 
 @pytest.mark.parametrize("run_id", RUNS)
 @pytest.mark.parametrize("command", ["show", "diff"])
-def test_a_run_is_shown_as_it_was(earlier: Path, command: str, run_id: str) -> None:
+def test_a_run_is_shown_as_it_was(earlier: Path, said: Callable[..., str], command: str, run_id: str) -> None:
     """But for what the program of today says next, a model's faults in whole lines, three baselines and its picture."""
-    shown, next_steps, _ = said(earlier, command, run_id).partition("\nnext     ")
+    shown, next_steps, _ = said(command, run_id).partition("\nnext     ")
     shown = re.sub(r"\n[a-z ]*latency over rounds, and the best so far\n(?: .*\n)+", "", shown)
     lines = [line for line in shown.splitlines(keepends=True) if not line.startswith(("model failed: ", "beside "))]
     assert "".join(lines) == (earlier / f"expected/{run_id}.{command}.txt").read_text()
     assert bool(next_steps) is (command == "show")
 
 
-def test_all_runs_are_listed_as_they_were(earlier: Path) -> None:
-    assert said(earlier, "runs") == (earlier / "expected/runs.txt").read_text()
+def test_all_runs_are_listed_as_they_were(earlier: Path, said: Callable[..., str]) -> None:
+    assert said("runs") == (earlier / "expected/runs.txt").read_text()
 
 
 class Quiet:

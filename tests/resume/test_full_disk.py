@@ -72,7 +72,7 @@ def test_a_full_temporary_folder_is_no_fault_of_the_kernel_s(tmp_path: Path, mon
             toolchain.close()
 
 
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_disk_that_fills_up_costs_a_run_nothing(
     stride: int, server: WireServer, undisturbed: tuple[dict[str, Any], Any, Any], tmp_path: Path
 ) -> None:

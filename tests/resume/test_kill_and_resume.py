@@ -66,7 +66,7 @@ def test_the_undisturbed_run_is_worth_the_comparison(undisturbed: tuple[dict[str
 
 @pytest.mark.parametrize(
     ("after", "stride"),
-    [(True, 4), pytest.param(False, 4, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
+    [(True, 9), pytest.param(False, 4, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
     ids=["after", "before", "after each"],
 )
 def test_killed_at_every_step_and_resumed_it_ends_the_same(

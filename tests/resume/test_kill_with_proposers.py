@@ -66,7 +66,7 @@ def test_killed_anywhere_it_asks_whom_it_had_chosen_and_pays_once(tmp_path: Path
         old = next(each for each in final["memory"] if each.title == "Longer rows")
         assert (old.used, old.helped) == (3, 1), "only the last round came to a new best"
         assert final["tracks"] and sum(pulls for pulls, _, _ in final["tracks"].values()) == 3
-        for step in range(1, MOST_STEPS, 9):
+        for step in range(1, MOST_STEPS, 17):
             world = world_at(tmp_path / str(step), server.url)
             since = len(server.requests)
             if world.start(Kill(step, True)) is not None:

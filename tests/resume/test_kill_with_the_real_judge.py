@@ -106,8 +106,8 @@ def test_the_real_judge_tells_the_wrong_kernel_from_the_right_one(undisturbed: U
     ("kill", "dies_at"),
     [
         (None, ("r001t2", Step.VERIFY)),
-        (None, ("r001t2 final", Step.BENCHMARK)),
-        (Kill(30, True), None),
+        pytest.param(None, ("r001t2 final", Step.BENCHMARK), marks=pytest.mark.slow),
+        pytest.param(Kill(30, True), None, marks=pytest.mark.slow),
     ],
     ids=["while a candidate is verified", "in the last check", "between two steps"],
 )

@@ -229,7 +229,7 @@ def test_two_hundred_rounds_from_three_kernels_each_stay_flat(tmp_path: Path) ->
 
 
 def test_rounds_of_three_candidates_each_with_a_misbehaving_model(tmp_path: Path) -> None:
-    rounds = 20
+    rounds = 12
     ran = soak(tmp_path, rounds, 3)
     wins = [number for number in WINS_US if number <= rounds]
     assert (ran.outcome.ending, ran.outcome.best_result.latency_us) == (Ending.FINISHED, WINS_US[wins[-1]])

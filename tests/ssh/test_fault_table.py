@@ -154,7 +154,7 @@ def again_and_again(sshd: Sshd, patch: pytest.MonkeyPatch) -> Iterator[At]:
 
     thread = threading.Thread(target=cut)
     thread.start()
-    threading.Timer(4.0, over.set).start()
+    threading.Timer(2.5, over.set).start()
     yield lambda moment: None
     over.set()
     thread.join()

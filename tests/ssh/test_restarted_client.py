@@ -107,7 +107,7 @@ def scene(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made.target.close()
 
 
-@pytest.mark.parametrize("moment", ["still judging", "judged meanwhile"])
+@pytest.mark.parametrize("moment", ["still judging", pytest.param("judged meanwhile", marks=pytest.mark.slow)])
 def test_the_next_start_collects_and_the_host_judged_once(scene: Scene, moment: str) -> None:
     scene.die_while_judging()
     (record,) = scene.records.glob("*.json")
@@ -264,7 +264,9 @@ def test_the_next_run_on_a_host_removes_what_a_killed_one_left_and_says_so(scene
     assert not list(scene.records.parent.parent.glob("*/remote/*.session")), "who ends in peace leaves nothing"
 
 
-@pytest.mark.parametrize("why", ["its run is alive", "a job of it is under way there"])
+@pytest.mark.parametrize(
+    "why", ["its run is alive", pytest.param("a job of it is under way there", marks=pytest.mark.slow)]
+)
 def test_what_is_alive_on_a_host_is_not_touched(scene: Scene, killed: Path, why: str) -> None:
     under_way = scene.records / f"{'0' * 24}-00000000.json"
     with FileLock(scene.records.parent / "run.lock") if why == "its run is alive" else nullcontext():

@@ -113,8 +113,13 @@ SFTP_SERVER = next((p for p in map(Path, SFTP_SERVERS) if p.exists()), None)
     ("greeting", "sftp", "said"),
     [
         ("echo Welcome to the lab", str(SFTP_SERVER), "prints 'Welcome to the lab' at log-in, from ~/.bashrc"),
-        ("printf x", str(SFTP_SERVER), "prints 'x' at log-in"),
-        ("echo; seq 1 400", str(SFTP_SERVER), "prints '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"),
+        pytest.param("printf x", str(SFTP_SERVER), "prints 'x' at log-in", marks=pytest.mark.slow),
+        pytest.param(
+            "echo; seq 1 400",
+            str(SFTP_SERVER),
+            "prints '1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16",
+            marks=pytest.mark.slow,
+        ),
         ("", "", "has no working SFTP"),
     ],
     ids=["a line", "a letter", "a flood", "no sftp at all"],
@@ -261,9 +266,9 @@ def test_damage_in_transit_is_noticed_and_leaves_nothing(
         pytest.param(
             lambda tree: (tree / "a.py").chmod(0o600) or (tree / "a.py").write_text("evil"), id="changed file"
         ),
-        pytest.param(lambda tree: (tree / "json.py").write_text("evil"), id="planted module"),
-        pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), id="planted link"),
-        pytest.param(lambda tree: (tree / "a.py").unlink(), id="removed file"),
+        pytest.param(lambda tree: (tree / "json.py").write_text("evil"), id="planted module", marks=pytest.mark.slow),
+        pytest.param(lambda tree: (tree / "json").symlink_to("/tmp"), id="planted link", marks=pytest.mark.slow),
+        pytest.param(lambda tree: (tree / "a.py").unlink(), id="removed file", marks=pytest.mark.slow),
         pytest.param(lambda tree: next(tree.rglob("*.pyc")).write_bytes(b"evil"), id="poisoned bytecode"),
     ],
 )
@@ -568,6 +573,7 @@ def test_close_leaves_no_follower_and_no_thread_behind(sshd: Sshd, work: Path) -
         runner.run(["true"], 5)
 
 
+@pytest.mark.slow
 def test_runs_that_start_at_the_same_time_do_not_spoil_each_others_trees(sshd: Sshd, work: Path) -> None:
     files = {f"package/module_{number}.py": b"print('x')\n" * 200 for number in range(80)}
     with ExitStack() as stack:

@@ -146,8 +146,8 @@ def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) 
             'print("Welcome"); print(json.dumps({"target_error": {"kind": "misconfigured", "message": "no driver"}}))',
             "no driver",
         ),
-        ('print("nonsense")', "gives no account"),
-        ('sys.exit("broken driver")', "broken driver"),
+        pytest.param('print("nonsense")', "gives no account", marks=pytest.mark.slow),
+        pytest.param('sys.exit("broken driver")', "broken driver", marks=pytest.mark.slow),
         ('print(json.dumps({"name": "half"}))', "gives no account"),
     ],
 )
@@ -247,6 +247,7 @@ def test_an_evaluation_whose_supervisor_is_destroyed_is_tried_again_and_then_bla
     assert isinstance(evaluate(make(once)), CompileFailed)
 
 
+@pytest.mark.slow
 def test_a_judge_whose_files_were_changed_between_two_evaluations_is_sent_again(make: Make, work: Path) -> None:
     target = make("import json; finish(VERDICT)")
     assert isinstance(evaluate(target), CompileFailed)
@@ -274,7 +275,7 @@ def test_the_judge_sees_no_secret_and_keeps_its_temporary_files_in_its_own_folde
     assert "sk-local" not in log.lines[2][1]
 
 
-@pytest.mark.parametrize("moment", ["compiling", "finished"])
+@pytest.mark.parametrize("moment", ["compiling", pytest.param("finished", marks=pytest.mark.slow)])
 def test_a_cut_link_costs_nothing(make: Make, sshd: Sshd, work: Path, moment: str) -> None:
     body = (
         "say('compile and verify', 'compiling'); time.sleep(0.5); finish(VERDICT)\n"
@@ -326,6 +327,7 @@ def test_close_from_another_thread_ends_the_judge_over_there(make: Make, work: P
     assert wait_until(lambda: not sshd.connections())
 
 
+@pytest.mark.slow
 def test_when_the_host_goes_away_for_good_then_one_line_says_so(make: Make, sshd: Sshd) -> None:
     target = make(
         "say('benchmark', 'on'); time.sleep(3); finish(VERDICT)", settings=replace(sshd.settings, reconnect_for_s=0.5)

@@ -76,11 +76,12 @@ def test_a_right_kernel_is_measured_there_exactly_as_here(target: SshTarget, tas
 @pytest.mark.parametrize(
     ("source", "outcome"),
     [
-        pytest.param("def kernel(:\n", CompileFailed, id="syntax error"),
+        pytest.param("def kernel(:\n", CompileFailed, id="syntax error", marks=pytest.mark.slow),
         pytest.param(
             "import os, signal\nos.kill(os.getppid(), signal.SIGCONT)\nraise SystemExit(0)\n",
             CompileFailed,
             id="leaves on import",
+            marks=pytest.mark.slow,
         ),
         pytest.param(None, Incorrect, id="wrong result"),
     ],
@@ -95,6 +96,7 @@ def test_a_faulty_kernel_is_an_evaluation_and_not_an_error(
     assert isinstance(got, outcome), got
 
 
+@pytest.mark.slow
 def test_a_link_cut_while_the_real_judge_works_costs_nothing(
     target: SshTarget, task: Task, kernel: str, sshd: Sshd
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_link_cut_while_the_real_judge_works_costs_nothing(
     assert isinstance(got, Measured) and cut
 
 
+@pytest.mark.slow
 def test_references_that_somebody_changed_over_there_are_not_believed(
     target: SshTarget, task: Task, kernel: str, work: Path
 ) -> None:
@@ -121,7 +124,7 @@ def test_references_that_somebody_changed_over_there_are_not_believed(
     assert target.evaluate(request, lambda step, detail: None) == first
 
 
-@pytest.mark.parametrize("remote_simulator", [True, False])
+@pytest.mark.parametrize("remote_simulator", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
     sshd: Sshd, work: Path, remote_simulator: bool
 ) -> None:
@@ -141,6 +144,7 @@ def test_the_other_machine_is_examined_there_with_or_without_an_sdk(
     assert target.clock_skew_s is not None and abs(target.clock_skew_s) < 60
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -> None:
     for name, file in files_to_ship().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,7 @@ def asked(reference: str) -> EvaluationRequest:
     return replace(REQUEST, task=replace(TASK, reference_source=reference))
 
 
+@pytest.mark.slow
 def test_the_reference_is_compiled_through_jax_and_timed_as_a_kernel_is(tmp_path: Path) -> None:
     with device(tmp_path, WITH_JAX) as toolchain:
         own = compilers_own(toolchain, REQUEST)

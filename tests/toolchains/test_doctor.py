@@ -62,6 +62,7 @@ def test_an_instance_is_proved_by_a_known_kernel_and_its_predicted_latency(sdk: 
     )
 
 
+@pytest.mark.slow
 def test_a_latency_far_from_the_predicted_one_is_a_problem(sdk: PretendSdk) -> None:
     sdk.behave(summary={"total_time": 1e-3, "neuroncore_cycle_count": 1_400_000})
     report = examine("trn2", sdk.installation)
@@ -69,6 +70,7 @@ def test_a_latency_far_from_the_predicted_one_is_a_problem(sdk: PretendSdk) -> N
     assert any("times the predicted" in problem for problem in report.problems)
 
 
+@pytest.mark.slow
 def test_a_toolchain_that_fails_the_known_kernel_is_not_called_working(sdk: PretendSdk) -> None:
     sdk.behave(print="no profile data found")
     report = examine("trn2", sdk.installation)

@@ -73,6 +73,7 @@ def simulated(tmp_path: Path) -> Iterator[tuple[PretendSdk, NeuronToolchain]]:
     toolchain.close()
 
 
+@pytest.mark.slow
 def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobody_knows(
     simulated: tuple[PretendSdk, NeuronToolchain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_the_judge_reports_the_incumbent_as_the_candidate_met_it_on_inputs_nobod
     assert not any(np.array_equal(tensors[0], published) for tensors in timed), "a published seed could be recognised"
 
 
+@pytest.mark.slow
 def test_a_incumbent_that_no_longer_runs_is_no_fault_of_the_candidate(
     simulated: tuple[PretendSdk, NeuronToolchain],
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_site_of_another_kernel_is_gone():
         applied(BY_DMA, KERNEL, "row")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Rows by index, by slice and by view, used once or twice, to all partitions or to some."""

@@ -101,7 +101,7 @@ def test_a_site_of_another_kernel_is_gone():
         applied(DROP, KERNEL, "other")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Parts written and read in any order, in loops or not."""

@@ -493,8 +493,8 @@ def exhausted(
         result = judged(contract.task, source)
 
 
-ALWAYS_JUDGED = {"hoist-invariant-load", "fuse-row-sum", "evacuate-psum"}
-"""Of three kinds; the others take minutes more, and are slow tests."""
+ALWAYS_JUDGED = {"evacuate-psum"}
+"""The others take minutes more, and are slow tests."""
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_shift_becomes_the_bias_of_an_activation():
     np.testing.assert_allclose(run(after, X, Z), run(before, X, Z), rtol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     first=st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum"]),
     second=st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum"]),

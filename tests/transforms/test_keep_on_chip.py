@@ -108,7 +108,7 @@ def test_a_site_of_another_kernel_is_gone():
         applied(KEEP, KERNEL, "out")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Parts stored and loaded in any order, by index or block, over what was there before."""

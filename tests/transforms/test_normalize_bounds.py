@@ -81,7 +81,7 @@ def test_what_is_no_cut_of_a_last_tile_stays(case):
     assert KEPT[case] != KERNEL and WHOLE not in sites(NORMALIZE, KEPT[case])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_where_tiles_are_whole_it_is_the_same_kernel(data):
     """Nested loops, bounds of either, in either order, used by name or where they stand; or an assertion fails."""

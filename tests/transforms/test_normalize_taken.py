@@ -119,7 +119,7 @@ def test_there_is_no_such_site(key):
         applied(NORMALIZE, KERNEL, key)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_a_wrong_guess_is_refused_and_a_right_one_is_the_same_program(data):
     """Whatever the form's name says of each condition: no kernel that computes something else."""

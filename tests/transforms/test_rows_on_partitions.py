@@ -462,7 +462,7 @@ def test_a_site_of_another_kernel_is_gone(key):
         applied(ROWS, NORM, key)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Any chain of work on tiles of a few rows, whose columns are taken in part and before all are written, in loops
@@ -537,7 +537,7 @@ def test_every_site_of_a_random_kernel_keeps_the_result(data):
             np.testing.assert_array_equal(run(applied(ROWS, source, key), x, y, z), run(source, x, y, z))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_product_kernel_keeps_the_result(data):
     """Filters of any length, columns from anywhere on, sums in one piece or several, cleared or not, with a row of work

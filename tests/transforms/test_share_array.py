@@ -233,7 +233,7 @@ def test_refuses(case):
     check_refused(SHARE, source, "n#0x2", reason)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Operands made before the loop or in it, worked on before the product, iterations that read what others store."""

@@ -273,7 +273,7 @@ STEPS = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
     """Tiles written from one another at shifted rows, by patterns and in windows; what is wrong is not traced."""

@@ -16,6 +16,7 @@ from nki_sim import program_file, repeated
 from nki_sim.dtypes import as_dtype, float32
 from nki_sim.errors import NkiError
 from nki_sim.session import TensorSpec, count_lines_of
+from tests.slow import without
 
 HEAD = """
 import nki
@@ -316,7 +317,10 @@ def given(argument):
     return argument.value
 
 
-@pytest.mark.parametrize("name", [seed.name for seed in seed_index()])
+LONG = ("lora", "matmul", "adamw", "gqa_full", "rope_single_freq_apply", "transpose_matmul")
+
+
+@pytest.mark.parametrize("name", without(*LONG, of=(seed.name for seed in seed_index())))
 def test_every_shipped_kernel_at_its_published_shape(name, written):
     seed = load_seed(name)
     arguments = [given(each) for each in kernel_arguments(seed.task())[-1]]

@@ -26,6 +26,7 @@ def test_what_has_no_price_or_no_time_is_left_out_and_small_rounds_are_not_repla
     assert len(screening.replayed(grid, 6, 1)) == 1 and screening.replayed(grid, 12, 9) == []
 
 
+@pytest.mark.slow
 def test_on_the_recorded_grids_it_costs_little_and_the_page_says_so(tmp_path: Path) -> None:
     page = tmp_path / "search.md"
     page.write_text(f"before\n{screening.BEGIN}\nold\n{screening.END}\nafter\n", encoding="utf-8")

@@ -47,6 +47,7 @@ def test_those_that_look_at_prices_are_misled_by_wrong_ones_and_the_others_are_n
     assert changed == {"greedy by price", "single lineage", "archive + sweep"}
 
 
+@pytest.mark.slow
 def test_the_archive_and_its_sweep_meet_the_target_on_every_recorded_grid(tmp_path: Path) -> None:
     page = tmp_path / "search.md"
     page.write_text(f"before\n{search.BEGIN}\nold\n{search.END}\nafter\n", encoding="utf-8")
