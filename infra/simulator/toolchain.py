@@ -663,11 +663,12 @@ def _overwritten_parameters(program: Program) -> list[int]:
     shared = _shared(program)
     for peer in program.peers:  # the nth shared buffer of every core is the same memory
         theirs = _written(peer)
-        written |= {mine for mine, other in zip(shared, _shared(peer)) if other in theirs}
+        for mine, other in zip(shared, _shared(peer)):
+            written[mine] |= theirs[other]
     return [
         number
         for number, ref in enumerate(program.inputs)
-        if ref.allocation in written and ref.allocation not in returned
+        if written[ref.allocation] and ref.allocation not in returned
     ]
 
 
@@ -675,16 +676,18 @@ def _shared(program: Program) -> list[int]:
     return [a.id for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
 
 
-def _written(program: Program) -> set[int]:
-    """Numbers of the buffers that some instruction of one core writes."""
+def _written(program: Program) -> np.ndarray:
+    """bool [buffers]: those that some instruction of one core writes."""
     most = max((len(template.operands) for template in program.templates), default=0)
     writes = np.zeros((len(program.templates), most), bool)
     for number, template in enumerate(program.templates):
         for position, operand in enumerate(template.operands):
             writes[number, position] = operand.access != "r"
-    counts = np.diff(program.operand_starts)
-    positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    return set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
+    found = np.zeros(len(program.allocations), np.bool_)
+    for position in np.flatnonzero(writes.any(axis=0)):
+        rows = writes[program.template_ids, position]
+        found[program.operand_data[program.operand_starts[:-1][rows] + position, 0]] = True
+    return found
 
 
 def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:

@@ -129,6 +129,33 @@ def children_of(pid: int) -> list[str]:
     return found
 
 
+LATE_FAULT = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in range(20):
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i * 128 : (i + 1) * 128])
+        nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128], src=tile)
+    return out
+"""
+
+
+def test_for_a_price_no_pass_is_run_again_to_name_the_first_that_fails(toolchain: SimulatorToolchain) -> None:
+    shape = [TensorArgument((2048, 512), "float32")]
+    with pytest.raises(CompileError) as first:
+        toolchain.compile(LATE_FAULT, shape, 60)
+    assert "2176" in first.value.message, "the pass after the last row"
+    fault, made = toolchain.compile_each([LATE_FAULT, SILU], [shape], 60, says_why=False)
+    assert isinstance(fault, CompileError) and "2176" not in fault.message
+    assert not isinstance(made, CompileError) and made[0].measurement.latency_us > 0
+
+
 def test_it_changes_nothing_about_the_devices_that_it_sees(toolchain: SimulatorToolchain) -> None:
     """A judge that is root, as in a container, owns them."""
     source = "import os\nsaid = []\nfor name in ('/dev/null', '/dev/urandom'):\n"
