@@ -164,7 +164,8 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     assert wanted.suite is not None
     if "run.task" in invocation.origins:
         raise SettingsError("suite: it runs all of its tasks: leave --task away, or leave --suite away")
-    tasks = [seed.name for seed in seeds_of(config.SUITES[wanted.suite])]
+    seeds = seeds_of(config.SUITES[wanted.suite])
+    tasks = [seed.name for seed in seeds]
     for name in tasks if wanted.resume is None else ():
         check_suits(replace(invocation.settings, run=replace(wanted, suite=None, task=name)))
     if wanted.resume is None:
@@ -177,7 +178,8 @@ def run_suite(invocation: config.Invocation, answer: Answer) -> int:
     to_do = suite.runs_to_do(wanted.checkpoints, suite_id, tasks)
     at_once = at_once_of(invocation.settings)
     if at_once > 1:
-        folders = dict(to_do)
+        waiting = dict(to_do)
+        folders = {name: waiting[name] for name in suite.longest_first(seeds) if name in waiting}
         if folders:
             keep_memory(wanted.checkpoints, suite_id, wanted.memory, lambda line: console.print(line, soft_wrap=True))
         status = _runs_side_by_side(at_once, invocation, console, folders)

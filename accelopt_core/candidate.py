@@ -153,7 +153,7 @@ def source_hash(source: str) -> str:
                 and isinstance(body[0].value.value, str)
             ):
                 node.body = body[1:] or [ast.Pass()]
-    return tree_hash(tree)
+    return tree_hash(tree, source)
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:

@@ -49,7 +49,7 @@ def _timed(
     )  # fmt: skip
     tensor_waits = machine.tensor_wait_ns * fetched
 
-    start, issued, end, ready, cause = (*(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64))
+    start, issued, end, ready, cause = shown = (*(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64))
     times, who = np.empty((len(regions), 3)), np.empty((len(regions), 2), np.int64)
     booked = [np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, machine.dma_engines))]
 
@@ -71,12 +71,14 @@ def _timed(
     found = walk(order, is_cold)
     engine = engine_that_waits(program, costs, found)
     if engine is not None:
+        kept = [column.copy() for column in shown]
         other = order_of_work(program, machine, costs, regions, (closed, groups, ends, members), engine)
         again = walk(other, is_cold)
         if again.latency_ns < found.latency_ns:
             order, found = other, again
         else:
-            found = walk(order, is_cold)
+            for column, before in zip(shown, kept):
+                column[:] = before
     cooled = _cool(core, program, machine, costs, prices, found, is_cold)
     return walk(order, is_cold) if cooled else found
 

@@ -17,8 +17,8 @@ import builtins
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from types import FrameType, ModuleType
+from functools import cached_property, lru_cache
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,7 @@ _OURS = ("nki_sim.nki", "nki_sim.isa", "nki_sim.tensor")
 
 def compiled(source: str, file: str, names: dict[str, Any]) -> Any:
     """Code that runs in `names`. Raises SyntaxError."""
-    tree = ast.parse(source, file)
-    loops = [_Loop(node) for node in wrapped(tree)]
+    code, loops = _code(source, file)
 
     def repeated(passes: range, number: int) -> Iterable[int]:
         if type(passes) is not range or len(passes) < LEAST_PASSES or (needs := loops[number].needs) is None:
@@ -45,7 +44,25 @@ def compiled(source: str, file: str, names: dict[str, Any]) -> Any:
         return _repeated(passes, needs)
 
     names[REPEATED] = repeated
-    return compile(tree, file, "exec")
+    return code
+
+
+@lru_cache(maxsize=1)
+def _code(source: str, file: str) -> tuple[CodeType, tuple[_Loop, ...]]:
+    """A kernel is traced at one shape after the other, each time in names of its own: its text is read once."""
+    tree = ast.parse(source, file)
+    loops = tuple(_Loop(node) for node in wrapped(tree))
+    return compile(tree, file, "exec"), loops
+
+
+def gave_rise_to(error: BaseException) -> bool:
+    """Whether it was raised in here, and not by a pass that was run, which fails without this too."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == gave_rise_to.__code__.co_filename:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ class Prices:
         """By source; None for one that does not compile at every shape or cannot be timed. And the instructions of
         the longest program that was timed."""
         try:
-            compiled = self._toolchain.compile_each(sources, self._presets, self._timeout_s, self._around)
+            compiled = self._toolchain.compile_each(
+                sources, self._presets, self._timeout_s, self._around, says_why=False
+            )
         except CandidateFault as fault:
             if len(sources) == 1:
                 return [None], 0

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from accelopt_core.evaluation import Likely, Measured
 from accelopt_core.languages.registry import language_named
+from accelopt_core.task import ShapePreset
 from infra.runs.run_folder import RunFolder, RunNotFound, new_run_id, run_ids
+from infra.tasks.seed_index import Seed
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,34 @@ def new_suite_id(name: str, now: datetime) -> str:
 
 ROUNDS = 30
 """The catalogue ends by itself when it has no idea left; a suite lets it come that far."""
+
+
+_PRODUCTS_PER_S, _ELEMENTS_PER_S, _BYTES_PER_S = 25e9, 1e9, 1e9
+"""Of a CPU that checks kernels, about: only an order follows from them."""
+_AT_THE_GATES, _AT_FULL_SHAPE = 460, 6
+"""How often a run computes its task, about: 77 draws, each once by the kernel and five times by the reference."""
+
+
+def longest_first(seeds: Iterable[Seed]) -> tuple[str, ...]:
+    """Names of tasks that run side by side, so that no long one is left for the end, beside nothing.
+
+    By what checking them takes; how long their search is, nobody knows before.
+    """
+    return tuple(seed.name for seed in sorted(seeds, key=_checking_s, reverse=True))
+
+
+def _checking_s(seed: Seed) -> float:
+    *gates, full = (_seconds(preset) for preset in seed.presets)
+    return _AT_THE_GATES * sum(gates) + _AT_FULL_SHAPE * full
+
+
+def _seconds(preset: ShapePreset) -> float:
+    """0 where the work is not declared."""
+    work = preset.work
+    if work is None:
+        return 0.0
+    products, elements = work.matmul_flops / _PRODUCTS_PER_S, work.vector_ops / _ELEMENTS_PER_S
+    return products + elements + work.hbm_bytes / _BYTES_PER_S
 
 
 def runs_to_do(checkpoints: Path, suite_id: str, tasks: Sequence[str]) -> Iterator[tuple[str, RunFolder]]:

@@ -221,7 +221,8 @@ class SimulatorToolchain:
         self._scratch = ScratchFolder("nki-sim-")
         self._folder = self._scratch.path
         self._count = 0
-        self._may_fork = False
+        self._may_fork = namespaces and sys.platform == "linux"
+        """Until a first one shows that it is not isolated here."""
         self._forking = threading.Lock()
         self._server: TraceServer | None = None
 
@@ -259,15 +260,18 @@ class SimulatorToolchain:
         presets: Sequence[Sequence[ArgumentSpec]],
         timeout_s: float,
         around: Surroundings = ALONE,
+        says_why: bool = True,
     ) -> list[tuple[Simulated, ...] | CompileError]:
         """Each kernel at each of these shapes, all traced in one process; for one that fails at a shape, why.
+
+        `says_why`: of a loop's passes the first that fails is named, for which all are run; else it may be another.
 
         One kernel could change what the next one is traced to, so several are only for prices, of kernels that are
         rewrites of one. `timeout_s` is for all of them. Raises CandidateFault where their process ended before its
         time or took too long, and no one knows by whose fault.
         """
         try:
-            traced = self._compiled(sources, presets, timeout_s, around)
+            traced = self._compiled(sources, presets, timeout_s, around, says_why)
         except OSError as unwritten:
             if unwritten.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -331,6 +335,7 @@ class SimulatorToolchain:
         presets: Sequence[Sequence[ArgumentSpec]],
         timeout_s: float,
         around: Surroundings,
+        says_why: bool = True,
     ) -> _Compilation:
         """What the candidate's process left, whatever it did."""
         self._count += 1
@@ -355,6 +360,7 @@ class SimulatorToolchain:
                     "parent": os.getpid(),
                     "machine": self.model.name,
                     "entry_points": around.entry_points,
+                    "says_why": says_why,
                     "limits": asdict(limits),
                     "arguments": [[asdict(a) for a in arguments] for arguments in presets],
                 }
@@ -373,7 +379,8 @@ class SimulatorToolchain:
     def _traced_in_a_process(
         self, work: Path, limits: sandbox.ProcessLimits, job: dict[str, object], files: tuple[IO[bytes], ...]
     ) -> sandbox.Finished:
-        """Forked from one that has loaded all it needs, once a first one has shown that there are namespaces here."""
+        """Forked from one that has loaded all it needs; where what is forked cannot be isolated, it reads no candidate
+        in, and that has a process of its own, as all that come later."""
         program, failure, report = (file.fileno() for file in files)
         stdin = json.dumps(job).encode()
         if self._may_fork and self._forking.acquire(blocking=False):
@@ -387,7 +394,7 @@ class SimulatorToolchain:
                 )
                 if finished.timed_out or os.fstat(report).st_size:
                     return finished
-                raise ServerGone("it gave no namespaces")  # said before a candidate is read in: none was
+                raise ServerGone("what it forks is not isolated")  # said before a candidate is read in: none was
             except BaseException as error:  # an answer may be on its way that belongs to no later candidate
                 self._close_server()
                 if not isinstance(error, ServerGone):
@@ -656,11 +663,12 @@ def _overwritten_parameters(program: Program) -> list[int]:
     shared = _shared(program)
     for peer in program.peers:  # the nth shared buffer of every core is the same memory
         theirs = _written(peer)
-        written |= {mine for mine, other in zip(shared, _shared(peer)) if other in theirs}
+        for mine, other in zip(shared, _shared(peer)):
+            written[mine] |= theirs[other]
     return [
         number
         for number, ref in enumerate(program.inputs)
-        if ref.allocation in written and ref.allocation not in returned
+        if written[ref.allocation] and ref.allocation not in returned
     ]
 
 
@@ -668,16 +676,18 @@ def _shared(program: Program) -> list[int]:
     return [a.id for a in program.allocations.in_region(MemoryRegion.shared_hbm)]
 
 
-def _written(program: Program) -> set[int]:
-    """Numbers of the buffers that some instruction of one core writes."""
+def _written(program: Program) -> np.ndarray:
+    """bool [buffers]: those that some instruction of one core writes."""
     most = max((len(template.operands) for template in program.templates), default=0)
     writes = np.zeros((len(program.templates), most), bool)
     for number, template in enumerate(program.templates):
         for position, operand in enumerate(template.operands):
             writes[number, position] = operand.access != "r"
-    counts = np.diff(program.operand_starts)
-    positions = np.arange(len(program.operand_data)) - np.repeat(program.operand_starts[:-1], counts)
-    return set(program.operand_data[writes[np.repeat(program.template_ids, counts), positions], 0].tolist())
+    found = np.zeros(len(program.allocations), np.bool_)
+    for position in np.flatnonzero(writes.any(axis=0)):
+        rows = writes[program.template_ids, position]
+        found[program.operand_data[program.operand_starts[:-1][rows] + position, 0]] = True
+    return found
 
 
 def _compile_error(failure: bytes, finished: sandbox.Finished) -> CompileError:

@@ -1,8 +1,8 @@
 """A process that has loaded what tracing needs, and forks one for every candidate.
 
 Loading takes longer than tracing most kernels does. What it forks isolates itself exactly as a process of its own
-would (`trace_worker.py`), in namespaces from which this one can be neither seen nor reached; so it is started only
-where there are namespaces. It never reads a candidate or a job, and knows nothing of the judge.
+would (`trace_worker.py`), in namespaces from which this one can be neither seen nor reached; where there are none, it
+ends before a candidate is read. This one never reads a candidate or a job, and knows nothing of the judge.
 
 Started by `simulator_toolchain.py` with a Unix socket: a message is six open files (stdin, stdout, the three of the
 worker, its working folder), and the answers are the pid and, later, its wait status.

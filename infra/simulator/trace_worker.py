@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import traceback
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     from accelopt_core.toolchain import constant
     from infra.isolation import linux, report, sandbox, system_calls
     from infra.simulator import integrity
-    from nki_sim import program_file
+    from nki_sim import program_file, repeated
     from nki_sim.dtypes import as_dtype
     from nki_sim.errors import NkiError
     from nki_sim.session import TensorSpec
@@ -64,6 +65,8 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
     try:
         system_calls.refuse_system_calls()
     except linux.IsolationUnavailable as error:
+        if job.get("forked"):
+            return 1  # as above
         no_filter = str(error)
     sandbox.limit_this_process(sandbox.ProcessLimits(**job["limits"]))
     os.write(job["report_fd"], report.describe(no_namespaces, no_filter).encode())
@@ -83,7 +86,9 @@ def _trace(job: dict[str, Any], no_namespaces: str, tracer: Snapshot | None) -> 
         for arguments in presets:
             try:
                 program = nki_sim.trace(_load(source, text, job, True), *arguments, machine=job["machine"])
-            except Exception:  # pass by pass, it names the first one that fails
+            except Exception as error:  # pass by pass, it names the first one that fails
+                if not job["says_why"] and not repeated.gave_rise_to(error):
+                    raise
                 program = nki_sim.trace(_load(source, text, job, False), *arguments, machine=job["machine"])
             made.append(program_file.dumps(program))
         return made
@@ -146,6 +151,18 @@ def _load(source: Path, text: str, job: dict[str, Any], few_passes: bool) -> Any
     raise NameError(f"the file defines no kernel: name it {' or '.join(job['entry_points'])}")
 
 
+@lru_cache(maxsize=1)
+def _lines_of_functions(text: str) -> dict[str, int]:
+    """Of those of one name the one that is found first."""
+    import ast
+
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            found.setdefault(node.name, node.lineno)
+    return found
+
+
 _MOST_DECORATORS = 100
 
 
@@ -154,11 +171,9 @@ def _defined_at(kernel: Any, name: str, source: Path, text: str) -> int | None:
 
     A decorator may have put a function of its own in its place; a name may stand for a function of another.
     """
-    import ast
-
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return node.lineno
+    line = _lines_of_functions(text).get(name)
+    if line is not None:
+        return line
     for _ in range(_MOST_DECORATORS):  # a candidate may make a circle of them
         kernel = getattr(kernel, "__wrapped__", kernel)
     code: Any = getattr(kernel, "__code__", None)

@@ -51,7 +51,10 @@ def _check_scan(template: Template) -> None:
 def _compute_scan(arrays: Sequence[np.ndarray], attrs: TensorTensorScan) -> None:
     dst = arrays[0]
     rows = dst.shape[0]
-    op0, op1 = ops.ALU[attrs.op0].function, ops.ALU[attrs.op1].function
+    op0, op1 = (
+        _in_order(ops.ALU[name].function, reverse)
+        for name, reverse in ((attrs.op0, attrs.reverse0), (attrs.op1, attrs.reverse1))
+    )
     # one contiguous line per step, so that a step is two calls on contiguous memory
     first = np.ascontiguousarray(numerics.read32(arrays[1]).reshape(rows, -1).T)
     # a copy even of one that is laid out so already: its first line is added to below
@@ -64,19 +67,16 @@ def _compute_scan(arrays: Sequence[np.ndarray], attrs: TensorTensorScan) -> None
         np.add.accumulate(second, axis=0, out=result)
     else:
         step = np.empty(rows, np.float32)
-        for i in range(len(first)):
-            line = result[i]
-            one_step(op0, first[i], state, attrs.reverse0, step)
-            one_step(op1, step, second[i], attrs.reverse1, line)
+        for left, right, line in zip(first, second, result):
+            op0(left, state, step)
+            op1(step, right, line)
             state = line
     numerics.write(dst, result.T.reshape(dst.shape))
 
 
-def one_step(function: Any, left: Any, right: Any, reverse: bool, out: np.ndarray) -> None:
-    if reverse:
-        function(right, left, out=out)
-    else:
-        function(left, right, out=out)
+def _in_order(function: Any, reverse: bool) -> Any:
+    """Of (left, right, out)."""
+    return (lambda left, right, out: function(right, left, out)) if reverse else function
 
 
 _SCAN = define(

@@ -84,6 +84,41 @@ def test_what_runs_were_filed_by_before_is_known_still(text: str) -> None:
     assert canonical(tree) == ast.dump(tree)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *SEEDS,
+        FORMS,
+        HUGE,
+        DEEP,
+        "x = 'é'; y = f'{x}'\n",
+        "a = 1\r\nb = 2\r\n",
+        "if a:\n    b = 1; c = (2,\n  3)\n",
+        "\fa = 1\n",
+    ],
+)
+def test_what_is_remembered_of_statements_changes_no_text(text: str) -> None:
+    from ka_extensions.canonical_source import canonical
+
+    tree = ast.parse(text)
+    for _ in range(2):
+        assert canonical(tree, text) == canonical(tree)
+
+
+def test_a_statement_that_many_kernels_have_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ka_extensions import canonical_source
+
+    monkeypatch.setattr(canonical_source, "_of_statements", {})
+    told: list[ast.AST] = []
+    parts = canonical_source._parts_of_node
+    monkeypatch.setattr(canonical_source, "_parts_of_node", lambda node: told.append(node) or parts(node))
+    line = "    c = a[i * 128 : (i + 1) * 128] + b.view(1, 2, 3)\n"
+    for count in (1, 2, 3):
+        text = "for i in range(4):\n" + count * line
+        canonical_source.canonical(ast.parse(text), text)
+        assert sum(isinstance(node, ast.Assign) for node in told) == 1
+
+
 def test_words_that_no_run_can_tell_are_no_part_of_it_and_all_else_is() -> None:
     same = FORMS.replace("A docstring.", "Other words.").replace("    with (c", "    # a comment\n    with (c")
     assert source_hash(same) == source_hash(FORMS) != source_hash(FORMS.replace("-0.0", "0.0"))

@@ -24,10 +24,12 @@ from infra.runs.suite import (
     SuiteTable,
     geometric_mean,
     latest_suite,
+    longest_first,
     ranking_of,
     run_of,
     table_of_runs,
 )
+from infra.tasks.seed_index import seed_index
 from infra.terminal.suite_table import markdown, print_suite
 
 TASKS = ("matmul", "silu", "mamba")
@@ -55,6 +57,19 @@ def test_tasks_go_side_by_side_where_nothing_but_this_machine_is_waited_for_and_
     settings = read([*SUITE, *flags]).settings
     assert at_once_of(settings) == tasks
     assert share_of(settings, tasks) == processes
+
+
+def test_of_tasks_side_by_side_those_that_take_longest_to_check_begin() -> None:
+    order = longest_first(seed_index())
+    assert sorted(order) == sorted(seed.name for seed in seed_index())
+    assert set(order[:2]) == {"matmul", "lora"}
+    assert order.index("gqa_full") < order.index("mamba") < order.index("silu")
+
+
+def test_a_task_whose_work_nobody_declared_goes_last() -> None:
+    silu, matmul = (next(seed for seed in seed_index() if seed.name == name) for name in ("silu", "matmul"))
+    unknown = replace(matmul, presets=tuple(replace(preset, work=None) for preset in matmul.presets))
+    assert longest_first([unknown, silu]) == ("silu", "matmul")
 
 
 CHECKS = ("small (M256): 7 seeds, worst relative L2 1e-7 <= 2e-05", "full (M4096): 2 seeds, worst ...")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from accelopt_core.judging import orphans
 from accelopt_core.toolchain import ArgumentSpec, CompileError, StepTimeout, TensorArgument
-from infra.isolation import namespaces, sandbox
+from infra.isolation import linux, namespaces, sandbox, system_calls
 from infra.simulator import trace_worker
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.simulator.trace_server import Forked
@@ -27,7 +28,7 @@ ARGUMENTS: list[ArgumentSpec] = [TensorArgument((256, 512), "float32")]
 
 @pytest.fixture
 def toolchain() -> Iterator[SimulatorToolchain]:
-    """One that has compiled once, and forks from now on."""
+    """One that has compiled once."""
     sandbox.adopt_descendants()
     made = SimulatorToolchain("trn2")
     made.compile(SILU, ARGUMENTS, 60)
@@ -52,6 +53,10 @@ def test_what_is_forked_leaves_the_same_program_in_the_same_isolation(toolchain:
         assert without_folder(dumps(forked.program)) == without_folder(dumps(own.program))
     finally:
         alone.close()
+
+
+def test_the_first_candidate_is_forked_already(toolchain: SimulatorToolchain) -> None:
+    assert server_of(toolchain)
 
 
 def test_nothing_of_one_candidate_reaches_the_next(toolchain: SimulatorToolchain) -> None:
@@ -124,6 +129,33 @@ def children_of(pid: int) -> list[str]:
     return found
 
 
+LATE_FAULT = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for i in range(20):
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i * 128 : (i + 1) * 128])
+        nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128], src=tile)
+    return out
+"""
+
+
+def test_for_a_price_no_pass_is_run_again_to_name_the_first_that_fails(toolchain: SimulatorToolchain) -> None:
+    shape = [TensorArgument((2048, 512), "float32")]
+    with pytest.raises(CompileError) as first:
+        toolchain.compile(LATE_FAULT, shape, 60)
+    assert "2176" in first.value.message, "the pass after the last row"
+    fault, made = toolchain.compile_each([LATE_FAULT, SILU], [shape], 60, says_why=False)
+    assert isinstance(fault, CompileError) and "2176" not in fault.message
+    assert not isinstance(made, CompileError) and made[0].measurement.latency_us > 0
+
+
 def test_it_changes_nothing_about_the_devices_that_it_sees(toolchain: SimulatorToolchain) -> None:
     """A judge that is root, as in a container, owns them."""
     source = "import os\nsaid = []\nfor name in ('/dev/null', '/dev/urandom'):\n"
@@ -131,7 +163,7 @@ def test_it_changes_nothing_about_the_devices_that_it_sees(toolchain: SimulatorT
     source += "        try:\n            change()\n            said.append('changed')\n"
     source += "        except OSError: pass\n    open(name, 'wb').write(b'x')\nraise ValueError(said)\n"
     before = [os.stat(name).st_mode for name in ("/dev/null", "/dev/urandom")]
-    for _ in range(2):  # in a process of its own, and forked
+    for _ in range(2):  # the server is the same one
         with pytest.raises(CompileError, match=r"ValueError: \[\]"):
             toolchain.compile(source, ARGUMENTS, 60)
         assert [os.stat(name).st_mode for name in ("/dev/null", "/dev/urandom")] == before
@@ -145,6 +177,22 @@ def test_where_namespaces_are_refused_it_is_not_read_in_beside_the_server(
     monkeypatch.setattr(trace_worker, "_trace", lambda *given: pytest.fail("it is traced here"))
     job = {"tree": str(ROOT), "work": str(tmp_path), "namespaces": True, "parent": os.getppid()}
     assert trace_worker.carry_out({**job, "forked": True}) == 1
+
+
+def test_where_the_filter_is_refused_it_is_not_read_in_beside_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise linux.IsolationUnavailable("refused")
+
+    monkeypatch.setattr(system_calls, "refuse_system_calls", refused)
+    monkeypatch.setattr(sandbox, "limit_this_process", lambda limits: pytest.fail("it goes on"))
+    before = set(sys.modules)
+    try:
+        assert trace_worker._trace({"machine": "trn2", "forked": True}, "", ()) == 1
+    finally:
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
 
 
 def test_what_the_server_does_not_read_in_has_a_process_of_its_own(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import textwrap
 import types
@@ -308,6 +309,41 @@ def test_what_fails_between_the_passes_that_are_run_still_fails():
     for few_passes in (True, False):
         with pytest.raises(NkiError, match="out-of-bound"):
             traced(source, X, Y, few_passes=few_passes)
+
+
+def test_a_text_is_read_once_for_all_shapes(monkeypatch):
+    read = []
+    parse = ast.parse
+    monkeypatch.setattr(repeated.ast, "parse", lambda *given: read.append(given) or parse(*given))
+    source = "passes = [i for i in range(3)]\nfor i in range(2):\n    passes.append(i)\n"
+    for _ in range(2):
+        names = {}
+        exec(repeated.compiled(source, "read_once_by_a_test.py", names), names)
+        assert names["passes"] == [0, 1, 2, 0, 1]
+    assert len(read) == 1
+
+
+def test_what_a_pass_raises_is_told_from_what_is_raised_while_passes_are_compared(monkeypatch):
+    def body(view):
+        return kernel_with(
+            f"""
+    for i in range(16):
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src={view})
+    """
+        )
+
+    with pytest.raises(NkiError) as raised:
+        traced(body("x[(i + 1) * TILE : (i + 2) * TILE]"), X, Y, few_passes=True)
+    assert not repeated.gave_rise_to(raised.value)
+
+    def fails(*given):
+        raise ValueError("at fault itself")
+
+    monkeypatch.setattr(repeated._Step, "between", fails)
+    with pytest.raises(ValueError, match="at fault itself") as raised:
+        traced(body("x[i * TILE : (i + 1) * TILE]"), X, Y, few_passes=True)
+    assert repeated.gave_rise_to(raised.value)
 
 
 def given(argument):
