@@ -17,11 +17,12 @@ from accelopt_core.task import REFERENCE
 from infra.assembly.problem import Problem, problem_of
 from infra.assembly.rounds import limits_of
 from infra.assembly.targets import target_of
-from infra.commands.optimize import KernelFile, Reference, called
+from infra.commands.optimize import RAISED, KernelFile, Reference, called
 from infra.documents.kernel_document import EvaluationDocument, evaluation_document
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
+from infra.terminal.started_as import raised_as_here
 
 _LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
 
@@ -93,11 +94,12 @@ def evaluate(
     for word in settings:
         if word.replace("-", "_") in FOR_RUNS:
             raise SettingsError(f"{word} is of runs, and evaluate judges one kernel: leave it away")
-    invocation, text = called("evaluate", kernel, reference, inputs, settings)
-    problem = problem_of(invocation.settings, text)
 
     def progress(step: Step, detail: str) -> None:
         if on_step is not None:
             on_step(step, detail)
 
-    return evaluated(invocation.settings, problem, progress, is_input=False)[1]
+    with raised_as_here(*RAISED):
+        invocation, text = called("evaluate", kernel, reference, inputs, settings)
+        problem = problem_of(invocation.settings, text)
+        return evaluated(invocation.settings, problem, progress, is_input=False)[1]
