@@ -22,7 +22,8 @@ from infra.documents.kernel_document import EvaluationDocument, evaluation_docum
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
-from infra.terminal.started_as import raised_as_here
+from infra.terminal.rejected import may_be_narrow
+from infra.terminal.started_as import raised_as_here, started_as
 
 _LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
 
@@ -71,7 +72,8 @@ def evaluation(
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
         return replace(document, said=f"{document.said}; {_LEFT_OUT}")
-    return document
+    narrow = may_be_narrow(failure, problem.task.precision) if failure is not None and original is None else ""
+    return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
 
 
 def evaluate(

@@ -33,27 +33,29 @@ def rejected(
             said = _AS_COMPILED.sub("", message)
             return f"{_place(kernel, line, rewritten)}: crashed while it was to {step.value}: {said}"
         case Incorrect(failure=failure):
+            narrow = may_be_narrow(failure, precision)
+            narrow += "; " if narrow else ""
             shown = f"python3 -m nki_sim run {kernel} --problem {reference}"
             runs = alone and reference
             how = f"`{shown}` shows what each computes" if runs else "work out by hand the element that is named"
             named = f"its reference, {reference}," if reference else "its reference"
             other = "; --problem names another reference" if reference else ""
             return (
-                f"{kernel} is wrong: {failure.describe()}; {_may_be_narrow(failure, precision)}or the kernel is right "
-                f"and {named} is wrong or of another problem: {how}{other}"
+                f"{kernel} is wrong: {failure.describe()}; {narrow}or the kernel is right and {named} is wrong or of "
+                f"another problem: {how}{other}"
             )
         case _:
             return f"{kernel}: {explain(evaluation)}"
 
 
-def _may_be_narrow(failure: CheckFailure, precision: PrecisionPolicy) -> str:
-    """What a reference must declare for a kernel of 16 bits, which float32's limits refuse."""
+def may_be_narrow(failure: CheckFailure, precision: PrecisionPolicy) -> str:
+    """What a reference must declare for a kernel of 16 bits, which float32's limits refuse; else empty."""
     is_own = failure.distribution == REFERENCE and failure.rel_l2 is not None and failure.rel_l2 < _NARROW
     if not is_own or precision is not PrecisionPolicy.FLOAT32_FAITHFUL:
         return ""
     return (
         'if it computes in or returns bfloat16, let the reference declare PRECISION = "bf16-allowed" and '
-        "TOLERANCE = 5e-3 (docs/tasks.md); "
+        "TOLERANCE = 5e-3 (docs/tasks.md)"
     )
 
 
