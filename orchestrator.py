@@ -483,7 +483,7 @@ def show_config(invocation: config.Invocation, answer: Answer) -> int:
 def init(invocation: config.Invocation, answer: Answer) -> int:
     from infra.commands import init as writing
 
-    written = writing.write_reference(invocation)
+    written = writing.write_reference(invocation, lambda line: print(f"init: {line}", file=sys.stderr))
     console = Console()
     for line in written.said:
         console.print(started_as(line), soft_wrap=True, highlight=False, markup=False)

@@ -9,10 +9,12 @@ from pathlib import Path
 from accelopt_core.candidate import Candidate
 from accelopt_core.evaluation import Evaluation
 from accelopt_core.languages.nki import kernel_wrapper
-from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target
+from accelopt_core.ports import EvaluationLimits, EvaluationRequest, Target, TargetError, TaskFault
 from infra.targets.local import LocalTarget
 from infra.tasks.kernel_file import kernel_text, surroundings_of
-from infra.tasks.seed_index import task_from_files
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound, task_from_files
+from infra.terminal.started_as import raised_as_here
 from nki_sim.machine import DEFAULT_MACHINE
 
 SECRET_SEEDS = 2
@@ -45,6 +47,10 @@ class NKIKernel(kernel_wrapper.NKIKernel):
         self._function = function
 
     def _judged(self, program_path: str, base_numpy_path: str) -> Evaluation:
+        with raised_as_here(TaskNotFound, TaskInvalid, TaskFault, TargetError):
+            return self._evaluated(program_path, base_numpy_path)
+
+    def _evaluated(self, program_path: str, base_numpy_path: str) -> Evaluation:
         source = kernel_text(Path(program_path))
         task = task_from_files(Path(base_numpy_path))
         request = EvaluationRequest(

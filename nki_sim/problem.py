@@ -29,6 +29,10 @@ def _reshaped(result: Any, reference: Any) -> list[np.ndarray]:
 
 _IDENTITIES = {"transform_to_nki_inputs": _as_they_are, "transform_nki_outputs": _reshaped}
 """What a reference that does not define them means."""
+_MEANT = {
+    "get_inputs": "it draws the arguments: return [np.random.normal(size=(128, 512)).astype(np.float32)]",
+    "forward": "it says what the kernel computes, in NumPy",
+}
 
 
 def load_problem(path: Path, *needed: str) -> Any:
@@ -46,7 +50,7 @@ def load_problem(path: Path, *needed: str) -> Any:
             setattr(module, name, identity)
     for name in needed:
         if not hasattr(module, name):
-            raise BadProblem(f"{path} has no function {name}")
+            raise BadProblem(f"{path} has no function {name}: {_MEANT[name]}")
     return module
 
 

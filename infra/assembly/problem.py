@@ -62,7 +62,8 @@ class Problem:
         rewritten = self.source != self.text
         kernel = report.shown_path(self.kernel)
         reference = report.shown_path(self.reference) if self.reference is not None else ""
-        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten)
+        precision = self.task.precision
+        said = rejected(evaluation, kernel, reference, alone=alone, rewritten=rewritten, precision=precision)
         return BaselineRejected(evaluation, said)
 
 

@@ -17,11 +17,13 @@ from accelopt_core.task import REFERENCE
 from infra.assembly.problem import Problem, problem_of
 from infra.assembly.rounds import limits_of
 from infra.assembly.targets import target_of
-from infra.commands.optimize import KernelFile, Reference, called
+from infra.commands.optimize import RAISED, KernelFile, Reference, called
 from infra.documents.kernel_document import EvaluationDocument, evaluation_document
 from infra.settings_reader import SettingsError
 from infra.tasks.kernel_file import kernel_text
 from infra.tasks.plain_reference import Inputs
+from infra.terminal.rejected import may_be_narrow
+from infra.terminal.started_as import raised_as_here, started_as
 
 _LEFT_OUT = "a run that begins with this kernel leaves such inputs out: name it as its own original to be judged so"
 
@@ -70,7 +72,8 @@ def evaluation(
     failure = document.failure
     if original is None and failure is not None and failure.distribution != REFERENCE:
         return replace(document, said=f"{document.said}; {_LEFT_OUT}")
-    return document
+    narrow = may_be_narrow(failure, problem.task.precision) if failure is not None and original is None else ""
+    return replace(document, said=f"{document.said}; {started_as(narrow)}") if narrow else document
 
 
 def evaluate(
@@ -93,11 +96,12 @@ def evaluate(
     for word in settings:
         if word.replace("-", "_") in FOR_RUNS:
             raise SettingsError(f"{word} is of runs, and evaluate judges one kernel: leave it away")
-    invocation, text = called("evaluate", kernel, reference, inputs, settings)
-    problem = problem_of(invocation.settings, text)
 
     def progress(step: Step, detail: str) -> None:
         if on_step is not None:
             on_step(step, detail)
 
-    return evaluated(invocation.settings, problem, progress, is_input=False)[1]
+    with raised_as_here(*RAISED):
+        invocation, text = called("evaluate", kernel, reference, inputs, settings)
+        problem = problem_of(invocation.settings, text)
+        return evaluated(invocation.settings, problem, progress, is_input=False)[1]

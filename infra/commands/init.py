@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ NUMBER = 1
 MOST_TRIED = 40
 LIMIT_S = 60.0
 _TRACE_S = 20.0
+EVERY_S = 10.0
+"""Something is said at least so often, a trace apart."""
 
 _SHAPE = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
 
@@ -71,7 +73,11 @@ class Arguments:
         )
 
 
-def write_reference(invocation: config.Invocation) -> Written:
+Told = Callable[[str], None]
+"""For people, while shapes are tried: a process each, which on a busy machine is a silence of a minute."""
+
+
+def write_reference(invocation: config.Invocation, told: Told = lambda line: None) -> Written:
     """Raises SettingsError where no kernel is named, or the file is there; TaskInvalid for what the kernel is."""
     kernel = invocation.settings.run.kernel
     if kernel is None:
@@ -82,7 +88,9 @@ def write_reference(invocation: config.Invocation) -> Written:
     around = surroundings_of(kernel, source, invocation.settings.run.function, language)
     try:
         signature = signature_of(source, _entry_points(around, language))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
+        raise TaskInvalid(f"{kernel}{f':{error.lineno}' if error.lineno else ''}: not Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
         raise TaskInvalid(f"{kernel}: not Python: {error}") from None
     if signature is None:
         raise TaskInvalid(
@@ -92,16 +100,17 @@ def write_reference(invocation: config.Invocation) -> Written:
         sure = (replace(each, may_be_number=False) for each in signature.parameters)
         signature = replace(signature, parameters=tuple(sure))
     path = kernel.with_name(f"{kernel.stem}_reference.py")
+    there = SettingsError(f"init: {path} is there already, and is left as it is: to begin anew, remove it first")
     if path.exists():
-        raise SettingsError(f"init: {path} is there already, and is left as it is")
-    arguments, remark = _arguments(source, around, signature, invocation, language)
+        raise there
+    arguments, remark = _arguments(source, around, signature, invocation, language, told)
     text = skeleton(kernel.name, signature, arguments, layouts=language is NKI)
     compile(text, str(path), "exec")
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise SettingsError(f"init: {path} is there already, and is left as it is") from None
+        raise there from None
     except OSError as error:
         raise SettingsError(f"init: {path}: {error.strerror}") from None
     run = f"python3 orchestrator.py --kernel {shown_path(kernel)}"
@@ -117,13 +126,19 @@ def _entry_points(around: Surroundings, language: Language) -> tuple[str, ...]:
 
 
 def _arguments(
-    source: str, around: Surroundings, signature: Signature, invocation: config.Invocation, language: Language
+    source: str,
+    around: Surroundings,
+    signature: Signature,
+    invocation: config.Invocation,
+    language: Language,
+    told: Told,
 ) -> tuple[Arguments | None, str]:
     """And a remark for people; None where nobody knows."""
     settings = invocation.settings
     machine = machine_of(replace(settings, run=replace(settings.run, language=language.key)))
+    example = " ".join("x".join(["512"] * (len(each.sizes or ()) or 2)) for each in signature.arrays)
     with closing(_OnSimulator(machine) if language is NKI else _OfTriton(machine)) as tracer:
-        tracing = _Tracing(tracer, source, around)
+        tracing = _Tracing(tracer, source, around, told)
         if invocation.shapes:
             named = _as_given(signature, invocation.shapes)
             outputs = tracing.outputs(named)
@@ -135,6 +150,7 @@ def _arguments(
         if signature.unknown:
             names = ", ".join(each.name for each in signature.unknown)
             return None, f"{names}: no default, so that no shape could be tried: shapes are TODOs"
+        told(f"trying shapes until the kernel traces, at most {LIMIT_S:g} s; --shape {example} spares it")
         for candidate in _candidates(signature.arrays):
             outputs = tracing.outputs(candidate)
             if outputs is not None:
@@ -144,7 +160,10 @@ def _arguments(
                 )
             if tracing.is_over:
                 break
-    return None, f"no shape was found at which the kernel traces ({tracing.complaint}): shapes are TODOs, or --shape"
+    return None, (
+        f"no shape was found at which the kernel traces ({tracing.complaint}): shapes are TODOs; or remove the file, "
+        f"and name them, one for each array: --shape {example}"
+    )
 
 
 Outputs = tuple[tuple[str, tuple[int, ...]], ...]
@@ -188,9 +207,10 @@ class _OfTriton:
 class _Tracing:
     """A kernel traced at one shape after the other, each in a process of its own."""
 
-    def __init__(self, tracer: _Tracer, source: str, around: Surroundings) -> None:
-        self._tracer, self._source, self._around = tracer, source, around
+    def __init__(self, tracer: _Tracer, source: str, around: Surroundings, told: Told) -> None:
+        self._tracer, self._source, self._around, self._told = tracer, source, around, told
         self._deadline = time.monotonic() + LIMIT_S
+        self._said_at = time.monotonic()
         self._left = MOST_TRIED
         self.complaint = ""
 
@@ -200,6 +220,9 @@ class _Tracing:
 
     def outputs(self, arguments: Arguments) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
         """dtype and shape of each; None where it does not compile."""
+        if time.monotonic() > self._said_at + EVERY_S:
+            self._said_at = time.monotonic()
+            self._told(f"{MOST_TRIED - self._left} tried{f': {self.complaint}' if self.complaint else ''}")
         self._left -= 1
         try:
             return self._tracer.outputs(self._source, arguments.specs, self._around)
@@ -304,7 +327,7 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
             if name in taken:
                 raise TaskInvalid(f"{kernel}: it calls a size {name}, which a reference means otherwise: rename it")
             lines.append(f"{name} = {size}")
-        lines.append("")
+        lines += [*_declared(arguments), ""]
     lines += ["", "def get_inputs():"]
     lines += _inputs(signature, arguments)
     given = [each.name for each in signature.given]
@@ -328,6 +351,13 @@ def skeleton(kernel: str, signature: Signature, arguments: Arguments | None, *, 
     else:
         lines += ["    return [np.asarray(result).reshape(reference.shape)]", ""]
     return "\n".join(lines)
+
+
+def _declared(arguments: Arguments) -> list[str]:
+    """What 16 bits need: float32's limits refuse any rounding to them."""
+    if not {"bfloat16", "float16"} & {*arguments.dtypes, *(line.split(" ")[0] for line in arguments.outputs)}:
+        return []
+    return ['PRECISION = "bf16-allowed"  # without these two a kernel of 16 bits is wrong', "TOLERANCE = 5e-3"]
 
 
 def _inputs(signature: Signature, arguments: Arguments | None) -> list[str]:

@@ -15,12 +15,18 @@ import config
 from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import Measured
 from accelopt_core.loop.events import Ending, Event
+from accelopt_core.loop.rounds import BaselineRejected
+from accelopt_core.ports import ModelError, TargetError, TaskFault
 from infra.assembly.following import A_PERSON, Following
 from infra.assembly.run import carry_out
+from infra.journal import JournalError
 from infra.runs.in_place import write_back
 from infra.settings_reader import SettingsError
 from infra.tasks.plain_reference import Inputs, reference_module
+from infra.tasks.reference_reader import TaskInvalid
+from infra.tasks.seed_index import TaskNotFound
 from infra.terminal import report
+from infra.terminal.started_as import raised_as_here
 
 KernelFile = Union[str, "os.PathLike[str]"]
 Reference = Union[str, "os.PathLike[str]", Callable[..., Any]]
@@ -28,6 +34,9 @@ Reference = Union[str, "os.PathLike[str]", Callable[..., Any]]
 
 NOT_FOR_CALLS = ("view", "suite", "in_place", "then")
 """Settings of a command line: what it prints, which files of the user's it writes, what follows a run."""
+
+RAISED = (SettingsError, TaskNotFound, TaskInvalid, TaskFault, BaselineRejected, TargetError, ModelError, JournalError)
+"""At a caller of the library, by itself or by `evaluate`."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,8 @@ def optimize(
     wrong before it begins, and BaselineRejected when the kernel itself is wrong; a run that fails later comes back
     with `Ending.FAILED` and its reason.
     """
-    invocation, text = called("optimize", kernel, reference, inputs, settings)
+    with raised_as_here(*RAISED):
+        invocation, text = called("optimize", kernel, reference, inputs, settings)
     listener = _Listener(on_event)
     following = Following(
         lambda kind: listener,
@@ -125,7 +135,8 @@ def optimize(
         takes_signals=False,
     )
     try:
-        return carried_out(invocation, following, text)
+        with raised_as_here(*RAISED):
+            return carried_out(invocation, following, text)
     finally:
         if listener.failure is not None:
             raise listener.failure

@@ -1,4 +1,4 @@
-"""A long planning step says how far it is, in every view and in the log: nobody sits before a silent screen."""
+"""A long step says how far it is, in every view and in the log: nobody sits before a silent screen."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ FIRST_S = 5.0
 EVERY_S = 10.0
 """While kernels are priced; where there is nothing new to say, each time twice as long as the last."""
 _TICK_S = 0.5
+_EVALUATING = (Step.VERIFY, Step.BENCHMARK)
+"""Steps that price nothing, and say at most what they begin with."""
 
 
 class Pricing(Protocol):
@@ -48,10 +50,12 @@ class _Work:
     """What the predictor had been asked for when it began ..."""
     priced: int
     """... and was through with."""
+    prices: bool
+    """Else what the predictor does is other work's."""
 
 
 class PlanningWatch:
-    """A RunObserver that hears when planning begins and ends, and a thread that speaks meanwhile."""
+    """A RunObserver that hears when planning and evaluating begin and end, and a thread that speaks meanwhile."""
 
     def __init__(
         self, tell: Callable[[Event], None], pricing: Pricing, *, first_s: float = FIRST_S, every_s: float = EVERY_S
@@ -76,6 +80,9 @@ class PlanningWatch:
         if isinstance(event, StepBegan) and event.step is Step.PLAN:
             number, lane = event.round, event.lane
             self._begin(lambda line: self._tell(StepNote(number, Step.PLAN, line, lane)))
+        elif isinstance(event, (StepBegan, StepNote)) and event.step in _EVALUATING:
+            number, lane, step = event.round, event.lane, event.step
+            self._begin(lambda line: self._tell(StepNote(number, step, line, lane)), prices=False)
         elif not isinstance(event, (Notice, BudgetUpdate)):  # which come in the middle of planning
             self._work = None
 
@@ -88,14 +95,15 @@ class PlanningWatch:
         finally:
             self._work = None
 
-    def _begin(self, say: Callable[[str], None]) -> None:
-        self._work = _Work(say, time.monotonic(), self._pricing.asked, self._pricing.priced)
+    def _begin(self, say: Callable[[str], None], *, prices: bool = True) -> None:
+        self._work = _Work(say, time.monotonic(), self._pricing.asked, self._pricing.priced, prices)
 
     def _watch(self) -> None:
         work, due_s, pause_s, last = None, 0.0, 0.0, ""
         while not self._closed.wait(min(_TICK_S, self._every_s)):
             if work is not self._work:
-                work, due_s, pause_s, last = self._work, self._first_s, self._every_s, ""
+                work, pause_s, last = self._work, self._every_s, ""
+                due_s = self._first_s if work is None or work.prices else self._every_s
             if work is None or (age_s := time.monotonic() - work.began) < due_s:
                 continue
             said = self._how_far(work)
@@ -106,5 +114,7 @@ class PlanningWatch:
 
     def _how_far(self, work: _Work) -> str:
         """Empty where nothing is priced."""
+        if not work.prices:
+            return ""
         asked, priced = self._pricing.asked - work.asked, self._pricing.priced - work.priced
         return f"priced {priced} of {asked} kernels" if 0 <= priced < asked else ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _LARGEST = 1 << 62
+_DRAWN = "np.random.normal(size=(128, 512)).astype(np.float32)"
 
 
 class TaskInvalid(Exception):
@@ -100,11 +101,27 @@ def _parsed(source: str, where: str) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise TaskInvalid(f"{where}{f':{line}' if line else ''}: not Python: {error}") from error
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     missing = [name for name in REQUIRED_FUNCTIONS if name not in functions]
     if missing:
-        raise TaskInvalid(f"{where}: a reference must define {' and '.join(missing)} (docs/tasks.md)")
+        raise TaskInvalid(
+            f"{where}: a reference must define {' and '.join(missing)}: {_to_add(missing, functions)} (docs/tasks.md)"
+        )
     return tree
+
+
+def _to_add(missing: Sequence[str], functions: Sequence[str]) -> str:
+    """What to write, for who has a plain function of arrays: the commonest of unfinished references."""
+    others = [name for name in functions if name not in KNOWN_FUNCTIONS]
+    lines = []
+    if "forward" in missing:
+        computes = "def forward(x): ..., what the kernel computes"
+        lines.append(f"rename {others[0]} to forward" if len(others) == 1 else computes)
+    if "get_inputs" in missing:
+        lines.append(f"def get_inputs(): return [{_DRAWN}], one for each argument")
+    if missing == ["get_inputs"]:
+        lines.append("or call it from Python, optimize(kernel, forward, inputs=[(128, 512)])")
+    return "; ".join(lines)
 
 
 # --- declarations ---------------------------------------------------------------------------------

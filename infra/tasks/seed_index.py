@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +129,7 @@ def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
     raise TaskNotFound(
         f"no NumPy reference for {kernel_path}: looked for {', '.join(looked)}, and for a seed with the same code or a "
         f"name that {kernel_path.stem!r} begins with ({', '.join(seed.name for seed in seeds)}); "
-        f"give one with --problem ref.py"
+        f"give one with --problem ref.py, or begin one with `orchestrator.py init {shlex.quote(str(kernel_path))}`"
     )
 
 

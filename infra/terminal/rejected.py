@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 
-from accelopt_core.evaluation import CompileFailed, Crashed, Evaluation, Incorrect, explain
+from accelopt_core.evaluation import CheckFailure, CompileFailed, Crashed, Evaluation, Incorrect, explain
+from accelopt_core.task import REFERENCE, PrecisionPolicy
 
 _AS_COMPILED = re.compile(r" \((?:<unknown>|[^()\s]*candidate\.py), line \d+\)")
 """Python's own word on where: the file as the judge calls it."""
 
 
-def rejected(evaluation: Evaluation, kernel: str, reference: str, *, alone: bool, rewritten: bool = False) -> str:
+_NARROW = 0.01
+"""Relative L2 below which 16 bits explain it: rounding the result alone to bfloat16 gives 0.0017."""
+
+
+def rejected(
+    evaluation: Evaluation,
+    kernel: str,
+    reference: str,
+    *,
+    alone: bool,
+    rewritten: bool = False,
+    precision: PrecisionPolicy = PrecisionPolicy.FLOAT32_FAITHFUL,
+) -> str:
     """One line. `alone`: the kernel imports no neighbours; `rewritten`: lines are of what --migrate made of it;
-    `reference`: empty where it is a function of the caller's."""
+    `reference`: empty where it is a function of the caller's; `precision`: the task's."""
     match evaluation:
         case CompileFailed(message=message, line=line):
             return f"{_place(kernel, line, rewritten)}: does not compile: {_AS_COMPILED.sub('', message)}"
@@ -20,17 +33,30 @@ def rejected(evaluation: Evaluation, kernel: str, reference: str, *, alone: bool
             said = _AS_COMPILED.sub("", message)
             return f"{_place(kernel, line, rewritten)}: crashed while it was to {step.value}: {said}"
         case Incorrect(failure=failure):
+            narrow = may_be_narrow(failure, precision)
+            narrow += "; " if narrow else ""
             shown = f"python3 -m nki_sim run {kernel} --problem {reference}"
             runs = alone and reference
             how = f"`{shown}` shows what each computes" if runs else "work out by hand the element that is named"
             named = f"its reference, {reference}," if reference else "its reference"
             other = "; --problem names another reference" if reference else ""
             return (
-                f"{kernel} is wrong: {failure.describe()}; or the kernel is right and {named} is wrong or of another "
-                f"problem: {how}{other}"
+                f"{kernel} is wrong: {failure.describe()}; {narrow}or the kernel is right and {named} is wrong or of "
+                f"another problem: {how}{other}"
             )
         case _:
             return f"{kernel}: {explain(evaluation)}"
+
+
+def may_be_narrow(failure: CheckFailure, precision: PrecisionPolicy) -> str:
+    """What a reference must declare for a kernel of 16 bits, which float32's limits refuse; else empty."""
+    is_own = failure.distribution == REFERENCE and failure.rel_l2 is not None and failure.rel_l2 < _NARROW
+    if not is_own or precision is not PrecisionPolicy.FLOAT32_FAITHFUL:
+        return ""
+    return (
+        'if it computes in or returns bfloat16, let the reference declare PRECISION = "bf16-allowed" and '
+        "TOLERANCE = 5e-3 (docs/tasks.md)"
+    )
 
 
 def _place(kernel: str, line: int | None, rewritten: bool) -> str:

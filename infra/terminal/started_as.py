@@ -4,6 +4,8 @@ they are here."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from infra.runs.default_folders import is_installed
@@ -35,3 +37,14 @@ def started_as(text: str, tree: Path = TREE) -> str:
 
     commands = _SIMULATOR.sub("nki-sim", _IN_A_CLONE.sub(INSTALLED, _IN_A_COLUMN.sub(in_its_column, text)))
     return _PAGE.sub(lambda page: str(tree / page[0]), commands)
+
+
+@contextmanager
+def raised_as_here(*kinds: type[Exception], tree: Path = TREE) -> Iterator[None]:
+    """What is raised inside, of those kinds, says commands and pages as `started_as` does: what a caller of the library
+    sees never passes the command line."""
+    try:
+        yield
+    except kinds as error:
+        error.args = tuple(started_as(each, tree) if isinstance(each, str) else each for each in error.args)
+        raise

@@ -174,6 +174,27 @@ def test_texts_name_pages_that_there_are_and_where_they_lie(tmp_path: Path, monk
     assert " docs/" not in helped and "(docs/" not in helped
 
 
+def test_what_the_library_raises_names_commands_and_pages_as_they_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.terminal.started_as.is_installed", lambda tree: True)
+    (tmp_path / "mine.py").write_text("import nki\n\n\n@nki.jit\ndef kernel(x):\n    return x\n")
+    (tmp_path / "ref.py").write_text("def forward(x):\n    return x\n")
+    mine, ref = tmp_path / "mine.py", tmp_path / "ref.py"
+    for call in (nki_optimizer.optimize, nki_optimizer.evaluate):
+        with pytest.raises(nki_optimizer.TaskInvalid) as invalid:
+            call(mine, ref, provider="catalogue")
+        assert f"({ROOT}/docs/tasks.md)" in str(invalid.value)
+        ref.rename(tmp_path / "kept.py")
+        with pytest.raises(nki_optimizer.TaskNotFound) as missing:
+            call(mine, provider="catalogue")
+        assert str(missing.value).endswith(f"or begin one with `nki-optimizer init {mine}`")
+        (tmp_path / "kept.py").rename(ref)
+    with pytest.raises(nki_optimizer.TaskInvalid) as profiled:
+        nki_optimizer.NKIKernel(str(mine), str(ref)).profile()
+    assert f"({ROOT}/docs/tasks.md)" in str(profiled.value)
+
+
 # --- completion -------------------------------------------------------------------------------------
 
 PRESS_TAB = """

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import orchestrator
+from accelopt_core.task import PrecisionPolicy
 from infra.tasks.kernel_signature import signature_of
 from infra.tasks.reference_reader import read_reference
 from tests.e2e.kernels import IN_A_PACKAGE, SLOW
@@ -174,3 +175,57 @@ def test_sizes_are_called_what_the_kernel_calls_them(body: str, sizes: tuple[obj
     assert tuple(each.sizes for each in found.arrays) == sizes
     assert [each.name for each in found.unknown] == ["eps"]
     assert [each.default for each in found.parameters] == [None, None, None, "1", "'a'"]
+
+
+ODD = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(x):
+    rows, n = x.shape
+    assert n == 77, "n is 77"
+    out = nl.ndarray((rows, n), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((rows, n), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x[0:rows, 0:n])
+    nisa.dma_copy(dst=out[0:rows, 0:n], src=tile)
+    return out
+"""
+
+
+def test_while_shapes_are_tried_it_says_so_and_what_spares_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.commands.init.EVERY_S", 0.0)
+    monkeypatch.setattr("infra.commands.init.MOST_TRIED", 3)
+    (tmp_path / "odd.py").write_text(ODD)
+    status, said, errors = init(capsys, tmp_path / "odd.py")
+    assert status == 0 and "remove the file, and name them, one for each array: --shape 512x512" in said
+    first, second, *_ = errors.splitlines()
+    assert first == "init: trying shapes until the kernel traces, at most 60 s; --shape 512x512 spares it"
+    assert second.startswith("init: 0 tried") and "init: 2 tried: " in errors and "n is 77" in errors
+
+    status, _, errors = init(capsys, tmp_path / "odd.py", "--shape", "64x77")
+    assert status == 2 and "is left as it is: to begin anew, remove it first" in errors
+    (tmp_path / "odd_reference.py").unlink()
+    status, said, errors = init(capsys, tmp_path / "odd.py", "--shape", "64x77")
+    assert status == 0 and "the kernel traces at them" in said and "trying shapes" not in errors
+
+
+def test_a_kernel_of_16_bits_gets_what_lets_it_be_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    assert init(capsys, tmp_path / "odd.py", "--shape", "64x77:bfloat16")[0] == 0
+    text = (tmp_path / "odd_reference.py").read_text()
+    declared = read_reference(text, "odd_reference.py")
+    assert (declared.precision, declared.tolerance) == (PrecisionPolicy.BF16_ALLOWED, 5e-3)
+    (tmp_path / "odd_reference.py").unlink()
+    assert init(capsys, tmp_path / "odd.py", "--shape", "64x77")[0] == 0
+    assert "PRECISION" not in (tmp_path / "odd_reference.py").read_text()
+
+
+def test_a_syntax_error_is_at_its_line_of_the_users_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "odd.py").write_text(ODD.replace("x.shape", "x.shape("))
+    status, _, errors = init(capsys, tmp_path / "odd.py")
+    assert status == 2 and f"{tmp_path}/odd.py:9: not Python: " in errors and "<kernel>" not in errors

@@ -99,6 +99,28 @@ def test_a_silent_wait_is_told_ever_less_often() -> None:
     assert all(isinstance(e, StepNote) and "still at it, for" in e.detail and e.lane == "b" for e in told), told
 
 
+def test_a_long_verification_says_that_it_goes_on_whatever_others_price() -> None:
+    class Busy:
+        asked, priced = 3, 0
+
+    told: list[Event] = []
+    with PlanningWatch(told.append, Busy(), first_s=60.0, every_s=0.05) as watch:
+        watch.tell(StepBegan(2, Step.VERIFY, "a"))
+        Busy.asked = 9
+        watch.tell(StepNote(2, Step.VERIFY, "M128: 7 seeds", "a"))
+        for _ in range(1000):
+            if told:
+                break
+            time.sleep(0.01)
+        watch.tell(StepBegan(2, Step.DECIDE, "a"))
+        ended = len(told)
+        time.sleep(0.3)
+    assert ended and len(told) in (ended, ended + 1)
+    for each in told:
+        assert isinstance(each, StepNote) and (each.step, each.lane) == (Step.VERIFY, "a")
+        assert each.detail.startswith("still at it, for ")
+
+
 def test_programs_are_told_apart_at_as_few_shapes_as_it_takes() -> None:
     shapes = tuple(ShapePreset(name, (("M", 128), ("N", n))) for name, n in (("small", 7168), ("full", 14336)))
     predictor = Predictor(dataclasses.replace(small(), presets=shapes), "trn2")

@@ -191,7 +191,9 @@ def test_a_reference_is_read_and_never_executed(tmp_path):
     ("text", "reason"),
     [
         ("def forward(:\n", "not Python"),
-        ("def forward(): pass\n", "must define get_inputs "),
+        ("def forward(): pass\n", r"must define get_inputs: def get_inputs\(\): return \[np.random.*inputs="),
+        ("def gelu(x): pass\n", "must define get_inputs and forward: rename gelu to forward; def get_inputs"),
+        ("def get_inputs(): pass\n", r"must define forward: def forward\(x\): \.\.\., what the kernel computes \("),
         ("x = 1\x00\n", "not Python"),
     ],
 )

@@ -92,7 +92,7 @@ def test_run_shows_what_the_kernel_computes_beside_what_its_reference_says(
     assert "output 0: the kernel's is [4, 8], the reference's [2, 8]" in capsys.readouterr().out
     problem.write_text("x = 1\n")
     assert main(["run", str(kernel), "--problem", str(problem)]) == 2
-    assert "has no function get_inputs" in capsys.readouterr().err
+    assert "has no function get_inputs: it draws the arguments: return [np.random" in capsys.readouterr().err
 
 
 def test_a_syntax_error_is_at_its_line_of_the_file(tmp_path: Path, capsys: Any) -> None:
