@@ -96,6 +96,16 @@ class Neighbours:
         words = lambda node, names: self._in_own_words(file, node, names)  # noqa: E731
         return ForeignClass(found[0], file.scopes, words)
 
+    def number(self, called: str) -> float | int | None:
+        """That a neighbour's file binds to that name, once."""
+        origin = self._names.get(called, "")
+        module, _, name = self._canonical(origin).rpartition(".") if origin else ("", "", "")
+        file = self._file(module)
+        found = [node for node in file.tree.body if _is_named(node, name)] if file is not None else []
+        small = found[0].body[0] if len(found) == 1 and isinstance(found[0], cst.SimpleStatementLine) else None
+        value = small.value if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
+        return value.evaluated_value if isinstance(value, (cst.Integer, cst.Float)) else None
+
     def _in_own_words(self, file: _File, function: cst.FunctionDef, free: frozenset[str]) -> cst.FunctionDef | None:
         renamed: dict[str, cst.BaseExpression] = {}
         for name in sorted(free):

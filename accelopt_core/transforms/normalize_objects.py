@@ -14,7 +14,7 @@ Their methods are written out as functions are (normalize_calls).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,33 +170,93 @@ def with_fields_as_names(kernel: cst.FunctionDef, classes: Classes, taken: froze
     if not objects:
         return kernel
     parents = parents_in(kernel)
-    for edit in (_second_names(kernel, objects, parents), _asked(kernel, objects)):
-        if edit.changes:
+    order = {node: at for at, node in enumerate(descendants(kernel.body))}
+    for edit in (_second_names(kernel, objects, parents, order), _asked(kernel, objects, parents)):
+        if edit.changes or edit.makings:
             return edit.of(kernel)
-    used = set(taken)
+    used, edit = set(taken), _Edit(parents)
     for line, name, call in _makings(kernel):
         plain = objects.get(name)
         uses = _uses(kernel, name, plain, parents) if plain is not None else None
-        if plain is None or uses is None or _values(plain, call) is None:
+        values = _values(plain, call) if plain is not None else None
+        if plain is None or uses is None or values is None:
             continue
         names = {}
-        for each in plain.fields:
+        for each, value in values:
+            of_it = [node for node, what in uses.items() if what == each]
+            if _may_go(line, value, of_it, kernel, parents, order):
+                edit.changes.update({node: _alone(value) for node in of_it})
+                continue
             wanted = f"{name}_{each}"
             names[each] = fresh_name(wanted, used) if wanted in used else wanted
             used.add(names[each])
-        for node, what in uses.items():
-            edit.changes[node] = cst.Name(names.get(what, what))
+            edit.changes.update({node: cst.Name(names[each]) for node in of_it})
+        edit.changes.update({node: cst.Name(what) for node, what in uses.items() if what in ("True", "False")})
         edit.makings[line] = (plain, names)
-    return edit.of(kernel) if edit.makings else kernel
+        return edit.of(kernel)  # another one's values may have been its fields
+    return kernel
+
+
+def _may_go(
+    line: cst.SimpleStatementLine,
+    value: cst.BaseExpression,
+    uses: Sequence[cst.CSTNode],
+    kernel: cst.FunctionDef,
+    parents: Mapping[cst.CSTNode, cst.CSTNode],
+    order: Mapping[cst.CSTNode, int],
+) -> bool:
+    """The value can stand wherever the field is asked for: it is not changed in between, and costs nothing."""
+    if any(isinstance(parents[use], (cst.AssignTarget, cst.AugAssign)) and _is_target(use, parents) for use in uses):
+        return False
+    if not uses:
+        return not any(isinstance(node, (cst.Call, cst.Subscript)) for node in descendants(value))
+    base = value
+    while isinstance(base, cst.Attribute):
+        base = base.value
+    if not isinstance(base, cst.Name):
+        in_text = any(isinstance(each, cst.FormattedString) for use in uses for each in _ancestors(use, parents))
+        return _is_literal(value) and not (in_text and isinstance(value, cst.SimpleString))
+    times = _times_bound(kernel, base.value)
+    if times == 0:
+        return True
+    alike = base is value or (isinstance(value, cst.Attribute) and value.value is base and value.attr.value == "dtype")
+    return alike and times == 1 and _stays(line, uses, kernel, parents, order)
+
+
+def _is_target(use: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
+    around = parents[use]
+    return isinstance(around, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign)) and around.target is use
+
+
+def _stays(
+    line: cst.CSTNode,
+    uses: Sequence[cst.CSTNode],
+    kernel: cst.FunctionDef,
+    parents: Mapping[cst.CSTNode, cst.CSTNode],
+    order: Mapping[cst.CSTNode, int],
+) -> bool:
+    """Each use comes after the line, in the same iteration of the loop around that."""
+    loop = _around(line, parents)[0]
+    scopes = [_around(use, parents) for use in uses]
+    within = [each for around in scopes for each in around if isinstance(each, _FUNCTIONS) and each is not kernel]
+    return not within and all(order[use] > order[line] and loop in around for use, around in zip(uses, scopes))
+
+
+def _alone(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Wherever it stands."""
+    made = value.deep_clone()
+    if isinstance(made, cst.UnaryOperation) and not made.lpar:
+        return made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return made
 
 
 class _Edit(cst.CSTTransformer):
-    def __init__(self) -> None:
+    def __init__(self, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> None:
         super().__init__()
+        self._parents = parents
         self.changes: dict[cst.CSTNode, cst.BaseExpression] = {}
         self.makings: dict[cst.CSTNode, tuple[Plain, Mapping[str, str]]] = {}
         """Lines where an object is made, each with the names of its fields."""
-        self.gone: set[cst.CSTNode] = set()
 
     def of(self, kernel: cst.FunctionDef) -> cst.FunctionDef:
         made = kernel.visit(self)
@@ -206,32 +266,39 @@ class _Edit(cst.CSTTransformer):
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> Any:  # libcst's name and union
         if original_node in self.changes:
             return self.changes[original_node]
-        if original_node in self.gone and isinstance(updated_node, cst.SimpleStatementLine):
-            return updated_node.with_changes(body=[cst.Pass()])
         if original_node in self.makings and isinstance(updated_node, cst.SimpleStatementLine):
-            return cst.FlattenSentinel(self._bound(updated_node, *self.makings[original_node]))
+            made = self._bound(updated_node, *self.makings[original_node])
+            if not made:
+                around = self._parents[original_node]
+                alone = not isinstance(around, cst.IndentedBlock) or len(around.body) == 1
+                said = "#" in cst.Module([]).code_for_node(updated_node)
+                return updated_node.with_changes(body=[cst.Pass()]) if alone or said else cst.RemoveFromParent()
+            made[0] = made[0].with_changes(leading_lines=updated_node.leading_lines)
+            made[-1] = made[-1].with_changes(trailing_whitespace=updated_node.trailing_whitespace)
+            return cst.FlattenSentinel(made)
         return updated_node
 
     @staticmethod
     def _bound(line: cst.SimpleStatementLine, plain: Plain, names: Mapping[str, str]) -> list[cst.SimpleStatementLine]:
         small = line.body[0]
-        values = _values(plain, small.value) if isinstance(small, cst.Assign) and isinstance(small.value, cst.Call) else None
+        assert isinstance(small, cst.Assign)
+        values = _values(plain, small.value) if isinstance(small.value, cst.Call) else []
         assert values is not None
         made = []
         for each, value in values:
+            if each not in names:
+                continue
             if "\n" in cst.Module([]).code_for_node(value) and not value.lpar:
                 value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
             made.append(cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(names[each]))], value)]))
-        if not made:
-            return [line.with_changes(body=[cst.Pass()])]
-        made[0] = made[0].with_changes(leading_lines=line.leading_lines)
-        made[-1] = made[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
         return made
 
 
-def _asked(kernel: cst.FunctionDef, objects: Mapping[str, Plain]) -> _Edit:
+def _asked(
+    kernel: cst.FunctionDef, objects: Mapping[str, Plain], parents: Mapping[cst.CSTNode, cst.CSTNode]
+) -> _Edit:
     """What a property says, in place of each that is asked for."""
-    edit = _Edit()
+    edit = _Edit(parents)
     for node in descendants(kernel.body):
         if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name):
             continue
@@ -256,12 +323,15 @@ def _only_value(function: cst.FunctionDef) -> cst.BaseExpression | None:
 
 
 def _second_names(
-    kernel: cst.FunctionDef, objects: Mapping[str, Plain], parents: Mapping[cst.CSTNode, cst.CSTNode]
+    kernel: cst.FunctionDef,
+    objects: Mapping[str, Plain],
+    parents: Mapping[cst.CSTNode, cst.CSTNode],
+    order: Mapping[cst.CSTNode, int],
 ) -> _Edit:
     """Wherever `b` of a statement `b = a` is asked for, `a`: while that is the same object."""
-    edit = _Edit()
-    order = [node for node in descendants(kernel.body) if isinstance(node, (cst.Name, cst.SimpleStatementLine))]
-    for at, line in enumerate(order):
+    edit = _Edit(parents)
+    made = {name: line for line, name, _ in _makings(kernel)}
+    for line in order:
         small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
         if not isinstance(small, cst.Assign) or len(small.targets) != 1:
             continue
@@ -272,14 +342,9 @@ def _second_names(
             continue
         named = [node for node in order if isinstance(node, cst.Name) and node.value == target.value]
         uses = [node for node in named if node is not target and not _is_label(node, parents[node])]
-        (loop, *_), scopes = _around(line, parents), [_around(use, parents) for use in uses]
-        after = all(order.index(use) > at and loop in around for use, around in zip(uses, scopes))
-        after = after and not any(isinstance(each, _FUNCTIONS) for around in scopes for each in around if each is not kernel)
-        made = next(n for n, each in enumerate(order) if isinstance(each, cst.Name) and each.value == value.value)
-        if after and made < at:
+        if order[made[value.value]] < order[line] and _stays(line, uses, kernel, parents, order):
             edit.changes.update({use: cst.Name(value.value) for use in uses})
-            edit.changes[target] = target
-            edit.gone.add(line)
+            edit.makings[line] = (Plain({}, {}, {}, {}), {})
             return edit
     return edit
 
@@ -288,14 +353,15 @@ def _times_bound(kernel: cst.FunctionDef, name: str) -> int:
     return sum(name in bound_by(node) for part in (kernel.params, kernel.body) for node in descendants(part))
 
 
-def _around(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> list[cst.CSTNode]:
-    """Loops and functions, the kernel last."""
-    found = []
+def _ancestors(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> Iterator[cst.CSTNode]:
     while node in parents:
         node = parents[node]
-        if isinstance(node, (cst.For, cst.While, *_FUNCTIONS)):
-            found.append(node)
-    return found
+        yield node
+
+
+def _around(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> list[cst.CSTNode]:
+    """Loops and functions, the kernel last."""
+    return [each for each in _ancestors(node, parents) if isinstance(each, (cst.For, cst.While, *_FUNCTIONS))]
 
 
 def _values(plain: Plain, call: cst.Call) -> list[tuple[str, cst.BaseExpression]] | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from accelopt_core.transforms.normalize_branches import opposite
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.syntax import descendants
 
@@ -136,6 +137,8 @@ def _given(value: cst.BaseExpression | None, names: Sequence[str]) -> list[cst.S
 
 
 def _branch(node: cst.If, inside: list[cst.BaseStatement], otherwise: list[cst.BaseStatement]) -> cst.If:
+    if not inside and otherwise and not _is_commented(node.body) and not isinstance(node.orelse, cst.If):
+        return node.with_changes(test=opposite(node.test), body=cst.IndentedBlock(otherwise), orelse=None)
     header = node.body.header if isinstance(node.body, cst.IndentedBlock) else cst.TrailingWhitespace()
     footer = node.body.footer if isinstance(node.body, cst.IndentedBlock) else ()
     body = cst.IndentedBlock(inside or [_pass()], header=header, footer=footer)
@@ -147,6 +150,11 @@ def _branch(node: cst.If, inside: list[cst.BaseStatement], otherwise: list[cst.B
     elif otherwise:
         orelse = cst.Else(cst.IndentedBlock(otherwise))
     return node.with_changes(body=body, orelse=orelse)
+
+
+def _is_commented(block: cst.BaseSuite) -> bool:
+    """It says why it leaves."""
+    return "#" in cst.Module([]).code_for_node(block)
 
 
 def _pass() -> cst.SimpleStatementLine:
