@@ -36,7 +36,7 @@ from accelopt_core.transforms.syntax import (
 )
 
 MOST_STATEMENTS = 400
-"""Of the kernel, beyond which nothing more is written out."""
+"""Of the kernel, beyond which nothing more is written out: functions that are longer than what is left stay calls."""
 
 _SCOPES = (
     cst.FunctionDef,
@@ -107,17 +107,19 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
 
 
 def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:
-    while _size(kernel) <= MOST_STATEMENTS:
-        taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
-        edit = _WriteOut(helpers, _bound(kernel), taken)
-        changed = kernel.visit(edit)
-        assert isinstance(changed, cst.FunctionDef)
-        if not edit.done:
-            return kernel
-        # Through text, because what a function is written out as must not stand in one tree twice.
-        again = parsed_statement(cst.Module([changed]).code)
-        assert isinstance(again, cst.FunctionDef)
-        kernel = again
+    """What is called on every path comes first: of branches many are never taken, and room is limited."""
+    for in_branches in (False, True):
+        while (room := MOST_STATEMENTS - _size(kernel)) > 0:
+            taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
+            edit = _WriteOut(helpers, _bound(kernel), taken, room, in_branches)
+            changed = kernel.visit(edit)
+            assert isinstance(changed, cst.FunctionDef)
+            if not edit.done:
+                break
+            # Through text, because what a function is written out as must not stand in one tree twice.
+            again = parsed_statement(cst.Module([changed]).code)
+            assert isinstance(again, cst.FunctionDef)
+            kernel = again
     return kernel
 
 
@@ -258,10 +260,22 @@ def _is_docstring(statement: cst.BaseStatement) -> bool:
 class _WriteOut(cst.CSTTransformer):
     """Replaces the calls that it can, of those inside one another the inner ones."""
 
-    def __init__(self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str]) -> None:
-        self._helpers, self._bound, self._taken = helpers, bound, taken
+    def __init__(
+        self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str], room: int, in_branches: bool
+    ) -> None:
+        """`room`: how many statements more the kernel may have."""
+        self._helpers, self._bound, self._taken, self._room = helpers, bound, taken, room
+        self._in_branches = in_branches
         self.done = False
-        self._in_texts = 0
+        self._in_texts = self._branches = 0
+
+    def visit_If(self, node: cst.If) -> bool:  # libcst's name
+        self._branches += 1
+        return True
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.BaseStatement:  # libcst's name
+        self._branches -= 1
+        return updated_node
 
     def visit_FormattedString(self, node: cst.FormattedString) -> bool:  # libcst's name
         self._in_texts += 1
@@ -291,6 +305,10 @@ class _WriteOut(cst.CSTTransformer):
         helper, given = found
         if helper.result is None and not isinstance(small, cst.Expr):
             return updated_node
+        size = sum(isinstance(node, cst.BaseStatement) for each in helper.body for node in descendants(each))
+        if size > self._room:
+            return updated_node
+        self._room -= size
         written = self._statements(helper, given, target)
         keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
         if keeps_line:
@@ -363,7 +381,7 @@ class _WriteOut(cst.CSTTransformer):
     def _called(self, call: cst.BaseExpression | None) -> tuple[_Helper, dict[str, cst.BaseExpression]] | None:
         called = _dotted(call.func) if isinstance(call, cst.Call) else ""
         helper = self._helpers.get(called)
-        if helper is None or helper.free & self._bound:
+        if helper is None or helper.free & self._bound or (self._branches and not self._in_branches):
             return None
         if not helper.receiver and called.partition(".")[0] in self._bound:
             return None
@@ -473,7 +491,7 @@ class _First:
             return None
         if isinstance(node, cst.Assign):
             return self._of(node.value)
-        for each in children(node):
+        for each in node.args if isinstance(node, cst.Call) and _dotted(node.func) else children(node):
             found = self._of(each)
             if found is not None:
                 return found
