@@ -312,8 +312,15 @@ class _WriteOut(cst.CSTTransformer):
         written = self._statements(helper, given, target)
         keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
         if keeps_line:
-            body = [small.with_changes(value=written.value)]
-            written.statements.append(original_node.with_changes(body=body, leading_lines=()))
+            apart = _one_by_one(target, written.value)
+            for kept in apart or [small.with_changes(value=written.value)]:
+                written.statements.append(original_node.with_changes(body=[kept], leading_lines=()))
+            if apart:  # what is said beside them once
+                left = [
+                    each.with_changes(trailing_whitespace=cst.TrailingWhitespace())
+                    for each in written.statements[-len(apart) : -1]
+                ]
+                written.statements[-len(apart) : -1] = left
         self.done = True
         if not written.statements:
             return original_node.with_changes(body=[cst.Pass()])
@@ -542,6 +549,17 @@ class _Written:
     statements: list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
     value: cst.BaseExpression | None
     """What the call's value is after them; None when there is none, or its names stand for it already."""
+
+
+def _one_by_one(target: cst.BaseExpression | None, value: cst.BaseExpression | None) -> list[cst.Assign]:
+    """`a, b = c, d` as `a = c` and `b = d`; none where the second would see what the first has bound."""
+    names = _names_in(target) if isinstance(target, cst.Tuple) else []
+    if not names or not isinstance(value, cst.Tuple) or len(set(names)) != len(value.elements):
+        return []
+    values = [each.value for each in value.elements if isinstance(each, cst.Element)]
+    if len(values) != len(names) or any(set(names[:at]) & _loaded(each) for at, each in enumerate(values)):
+        return []
+    return [cst.Assign([cst.AssignTarget(cst.Name(name))], _in_parentheses(each)) for name, each in zip(names, values)]
 
 
 def _names_in(expression: cst.BaseExpression | None) -> list[str]:

@@ -157,7 +157,11 @@ def _makings(kernel: cst.FunctionDef) -> Iterator[tuple[cst.SimpleStatementLine,
     """Statements `name = Something(...)`."""
     for node in descendants(kernel.body):
         small = node.body[0] if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1 else None
-        if not isinstance(node, cst.SimpleStatementLine) or not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        if (
+            not isinstance(node, cst.SimpleStatementLine)
+            or not isinstance(small, cst.Assign)
+            or len(small.targets) != 1
+        ):
             continue
         target = small.targets[0].target
         if isinstance(target, cst.Name) and isinstance(small.value, cst.Call):
@@ -294,9 +298,7 @@ class _Edit(cst.CSTTransformer):
         return made
 
 
-def _asked(
-    kernel: cst.FunctionDef, objects: Mapping[str, Plain], parents: Mapping[cst.CSTNode, cst.CSTNode]
-) -> _Edit:
+def _asked(kernel: cst.FunctionDef, objects: Mapping[str, Plain], parents: Mapping[cst.CSTNode, cst.CSTNode]) -> _Edit:
     """What a property says, in place of each that is asked for."""
     edit = _Edit(parents)
     for node in descendants(kernel.body):
