@@ -19,6 +19,9 @@ from accelopt_core.transforms.normalize_branches import opposite
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.syntax import descendants
 
+_MOST_TWICE = 3
+"""Statements that may stand in both branches."""
+
 
 @dataclass(frozen=True)
 class OneExit:
@@ -120,6 +123,8 @@ def _single(body: Sequence[cst.BaseStatement], names: Sequence[str]) -> list[cst
             otherwise = [*otherwise, *rest]
         elif _always_leaves(otherwise):
             inside = [*inside, *rest]
+        elif sum(isinstance(node, cst.BaseStatement) for line in rest for node in descendants(line)) <= _MOST_TWICE:
+            inside, otherwise = [*inside, *rest], [*otherwise, *(line.deep_clone() for line in rest)]
         else:
             raise _NoBranch
         return [*before, _branch(each, _single(inside, names), _single(otherwise, names))]

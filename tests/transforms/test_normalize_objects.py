@@ -17,9 +17,10 @@ import nki_sim
 from accelopt_core.task import Surroundings
 from accelopt_core.toolchain import TensorArgument
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, parse_kernel
-from accelopt_core.transforms.block_tiles import BlockTiles
+from accelopt_core.transforms.group_loads import GroupLoads
 from accelopt_core.transforms.normalize import NORMALIZE, normalized
 from accelopt_core.transforms.normalize_returns import with_one_exit
+from accelopt_core.transforms.split_columns import SplitColumns
 from nki_sim.program import Program
 from tests.transforms.running import random
 
@@ -61,7 +62,7 @@ FILES = {
     "library/__init__.py": "",
     "library/kernels/__init__.py": "",
     "library/common/__init__.py": "",
-    "library/common/kinds.py": "from enum import Enum\n\n\nclass Kind(Enum):\n    ONCE = 0\n    TWICE = 1\n    THRICE = 2\n",
+    "library/common/kinds.py": "from enum import Enum\n\n\nclass Kind(Enum):\n    ONCE = 0\n    TWICE = 1\n",
     "library/common/tiles.py": '''from dataclasses import dataclass
 from typing import Optional
 
@@ -223,7 +224,7 @@ def test_what_stands_in_helpers_and_objects_is_written_out(traced):
     made = normalized(module()).text
     assert normalized(module(made)).text == made, "normalizing twice changes something"
     assert comments(KERNEL) <= comments(made)
-    assert not any(f"{name}(" in body(made) for name in ("load", "scale_in_place", "build_config", "column", "Tiles"))
+    assert not any(f"{name}(" in body(made) for name in ("load", "scale_in_place", "build_config", "column"))
     assert "# some of its rows" in made
     same(traced, KERNEL, made)
 
@@ -234,8 +235,9 @@ def test_at_its_shapes_no_object_is_left_and_other_transforms_see_the_loop(trace
     assert not any(word in body(made.text) for word in ("cfg.", "rows.", "Config", "Tiles", "if ", "column(")), (
         made.text
     )
-    assert BlockTiles().analyze(source, CONTEXT) == ()
-    assert BlockTiles().analyze(made, CONTEXT), made.text
+    for transform in (GroupLoads(), SplitColumns()):
+        assert transform.analyze(source, CONTEXT) == ()
+        assert transform.analyze(made, CONTEXT), made.text
     same(traced, KERNEL, made.text)
     again = [site.key for site in NORMALIZE.analyze(module(made.text), CONTEXT)]
     assert not any("if:" in key for key in again), again
@@ -295,17 +297,73 @@ def test_a_call_is_not_moved_before_what_it_changes(traced):
 
 
 LEAVES = {
-    "one after the other": "def f(a, b):\n    if a > 2:\n        return 1\n    if b > 1:\n        return 2\n    return a + b\n",
-    "in else": "def f(a, b):\n    if a > 2:\n        c = a\n    else:\n        return b\n    c += 1\n    return c\n",
-    "of three": "def f(a, b):\n    if a == 0:\n        return b\n    elif a == 1:\n        c = 3\n    elif a == 2:\n        return 7\n    else:\n        c = 4\n    return c * 2\n",
-    "one in the other": "def f(a, b):\n    if a > 1:\n        if b > 1:\n            return a\n        return b\n    return -1\n",
-    "two values": "def f(a, b):\n    if a > 1:\n        return b, a\n    a, b = b, a\n    return a, b + 1\n",
-    "sometimes none": "def f(a, b):\n    if a > 1:\n        return b\n    if b:\n        a = 3\n",
-    "nothing": "def f(a, b):\n    if a > 1:\n        return\n    seen.append(b)\n",
-    "or it fails": "def f(a, b):\n    if a > 1:\n        if b:\n            raise ValueError\n        return 3\n    return a\n",
-    "lengths that differ": "def f(a, b):\n    if a > 1:\n        return a, b\n    return a, b, 1\n",
-    "on one line": "def f(a, b):\n    if a: return b\n    return 5\n",
-}  # fmt: skip
+    "one after the other": """
+    if a > 2:
+        return 1
+    if b > 1:
+        return 2
+    return a + b
+""",
+    "in else": """
+    if a > 2:
+        c = a
+    else:
+        return b
+    c += 1
+    return c
+""",
+    "of three": """
+    if a == 0:
+        return b
+    elif a == 1:
+        c = 3
+    elif a == 2:
+        return 7
+    else:
+        c = 4
+    return c * 2
+""",
+    "one in the other": """
+    if a > 1:
+        if b > 1:
+            return a
+        return b
+    return -1
+""",
+    "two values": """
+    if a > 1:
+        return b, a
+    a, b = b, a
+    return a, b + 1
+""",
+    "sometimes none": """
+    if a > 1:
+        return b
+    if b:
+        a = 3
+""",
+    "nothing": """
+    if a > 1:
+        return
+    seen.append(b)
+""",
+    "or it fails": """
+    if a > 1:
+        if b:
+            raise ValueError
+        return 3
+    return a
+""",
+    "lengths that differ": """
+    if a > 1:
+        return a, b
+    return a, b, 1
+""",
+    "on one line": """
+    if a: return b
+    return 5
+""",
+}
 
 
 def behaviour(text: str) -> list[object]:
@@ -324,20 +382,22 @@ def behaviour(text: str) -> list[object]:
 
 @pytest.mark.parametrize("how", LEAVES)
 def test_a_function_that_leaves_early_has_one_way_out(how):
-    function = cst.parse_module(LEAVES[how]).body[0]
+    function = cst.parse_module(f"def f(a, b):{LEAVES[how]}").body[0]
     assert isinstance(function, cst.FunctionDef)
     one = with_one_exit(function, list(function.body.body))
     assert one is not None and not any("return" in cst.Module([each]).code for each in one.body)
     last = [cst.SimpleStatementLine([cst.Return(one.result)])] if one.result is not None else []
     made = function.with_changes(body=cst.IndentedBlock([*one.body, *last]))
-    assert behaviour(cst.Module([made]).code) == behaviour(LEAVES[how])
+    assert behaviour(cst.Module([made]).code) == behaviour(f"def f(a, b):{LEAVES[how]}")
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "def f(a):\n    for i in range(a):\n        if i:\n            return i\n    return 0\n",
-        "def f(a):\n    if a:\n        if a > 1:\n            return 1\n        a = 5\n    return a\n",
+        "def f(a):\n    if a:\n        if a > 1:\n            return 1\n        a = 5\n"
+        + "    a += 1\n" * 3
+        + "    return a\n",
     ],
     ids=["from a loop", "from a branch that may go on"],
 )
