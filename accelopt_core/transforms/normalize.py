@@ -24,6 +24,7 @@ from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtyp
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
 from accelopt_core.transforms.normalize_language import with_language_as_instructions
 from accelopt_core.transforms.normalize_names import with_names_bound_once
+from accelopt_core.transforms.normalize_patterns import with_patterns_as_slices
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
 from accelopt_core.transforms.normalize_taken import as_taken, read_taken, taken_at
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
@@ -159,6 +160,7 @@ def _once(module: KernelModule) -> KernelModule:
         _with_names_bound_once,
         with_language_as_instructions,
         with_views_written_out,
+        with_patterns_as_slices,
         with_tiles_made_where_used,
         with_instructions_spelled_alike,
     )
