@@ -28,10 +28,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import nki_sim
+from accelopt_core.task import ALONE, Surroundings
 from accelopt_core.transforms.base import NotAKernel, parse_kernel
 from accelopt_core.transforms.normalize import normalized
 from benchmarks.compatibility import REPOSITORIES, NotTraced, add_checkouts, checkouts, trace_of
 from benchmarks.compatibility_cases import CASES, Case
+from infra.tasks.kernel_file import surroundings_of
+from infra.tasks.reference_reader import TaskInvalid
 from nki_sim import program_file
 from nki_sim.proofs.equivalence import Original, prove
 from nki_sim.proofs.execution import Input
@@ -85,8 +88,8 @@ def normalized_copy(root: Path, key: str, cases: list[Case], into: Path) -> tupl
         text = path.read_text(encoding="utf-8")
         before = text if re.search(r"^(import|from) .*nki", text, re.MULTILINE) else repository.preamble + text
         try:
-            after = normalized(parse_kernel(before, (function,))).tree.code
-            again = normalized(parse_kernel(after, (function,))).tree.code
+            after = normalized(parse_kernel(before, (function,), around(path, before, function))).text
+            again = normalized(parse_kernel(after, (function,), around(path, after, function))).text
         except NotAKernel as error:
             became[name] = f"not read: {error}"
             continue
@@ -97,6 +100,14 @@ def normalized_copy(root: Path, key: str, cases: list[Case], into: Path) -> tupl
             wrong.append(f"{name}: lost {', '.join(comments(before) - comments(after))}")
         path.write_text(after, encoding="utf-8")
     return became, wrong
+
+
+def around(path: Path, text: str, function: str) -> Surroundings:
+    """The files beside it, as a user's run has them."""
+    try:
+        return surroundings_of(path, text, function)
+    except TaskInvalid:
+        return ALONE
 
 
 def comments(text: str) -> Counter[str]:

@@ -123,6 +123,7 @@ class KernelCode:
     def __init__(self, module: KernelModule) -> None:
         self.text = module.text
         self.module = module.tree if module.parsed_from is not None else cst.parse_module(self.text)
+        self.around = module.around
         self._lines = lines_of_statements(self.module, self.text)
         self._scopes = Scopes(self.module)
         self.function = find_kernel(self.module, module.entry_points)

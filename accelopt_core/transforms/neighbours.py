@@ -45,6 +45,17 @@ class _File:
         return ".".join([*inside, origin[level:]])
 
 
+@dataclass(frozen=True)
+class ForeignClass:
+    """Of a neighbour."""
+
+    node: cst.ClassDef
+    scopes: Scopes
+    """Of its file."""
+    in_own_words: Callable[[cst.FunctionDef, frozenset[str]], cst.FunctionDef | None]
+    """One of its functions, given what that takes from its file, as the kernel's file would say it."""
+
+
 @dataclass
 class Neighbours:
     """Of one kernel's file. What is asked for a function notes which imports it needs."""
@@ -72,8 +83,32 @@ class Neighbours:
         if found is None:
             return None
         file, function = found
+        return self._in_own_words(file, function, free_names(function))
+
+    def class_of(self, called: str) -> ForeignClass | None:
+        """What the kernel's file calls a class by that name; None where that is no class of a neighbour's."""
+        origin = self._names.get(called, "")
+        module, _, name = self._canonical(origin).rpartition(".") if origin else ("", "", "")
+        file = self._file(module)
+        found = [node for node in file.tree.body if _is_named(node, name)] if file is not None else []
+        if file is None or len(found) != 1 or not isinstance(found[0], cst.ClassDef):
+            return None
+        words = lambda node, names: self._in_own_words(file, node, names)  # noqa: E731
+        return ForeignClass(found[0], file.scopes, words)
+
+    def number(self, called: str) -> float | int | None:
+        """That a neighbour's file binds to that name, once."""
+        origin = self._names.get(called, "")
+        module, _, name = self._canonical(origin).rpartition(".") if origin else ("", "", "")
+        file = self._file(module)
+        found = [node for node in file.tree.body if _is_named(node, name)] if file is not None else []
+        small = found[0].body[0] if len(found) == 1 and isinstance(found[0], cst.SimpleStatementLine) else None
+        value = small.value if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
+        return value.evaluated_value if isinstance(value, (cst.Integer, cst.Float)) else None
+
+    def _in_own_words(self, file: _File, function: cst.FunctionDef, free: frozenset[str]) -> cst.FunctionDef | None:
         renamed: dict[str, cst.BaseExpression] = {}
-        for name in sorted(free_names(function)):
+        for name in sorted(free):
             said = self._said(file, name)
             if said is None:
                 return None
@@ -184,6 +219,13 @@ def _read(module: str, is_package: bool, text: str) -> _File | None:
     except (cst.ParserSyntaxError, RecursionError, ValueError):
         return None
     return _File(module, is_package, tree, Scopes(tree))
+
+
+def _is_named(node: cst.CSTNode, name: str) -> bool:
+    """It defines, or may define, that name at the top of its file."""
+    if isinstance(node, (cst.ClassDef, cst.FunctionDef)):
+        return node.name.value == name
+    return any(_binds_as_well(each, name) for each in descendants(node))
 
 
 def _binds_as_well(node: cst.CSTNode, name: str) -> bool:

@@ -18,11 +18,13 @@ from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, Site, SiteGone
 from accelopt_core.transforms.kernel_code import KernelCode, find_kernel, read_kernel
 from accelopt_core.transforms.normalize_bounds import with_sizes_simplified, with_whole_tiles
+from accelopt_core.transforms.normalize_branches import with_decided_branches
 from accelopt_core.transforms.normalize_calls import with_calls_written_out
 from accelopt_core.transforms.normalize_dtypes import dtypes_to_state, with_dtypes_stated
 from accelopt_core.transforms.normalize_instructions import with_instructions_spelled_alike
 from accelopt_core.transforms.normalize_language import with_language_as_instructions
 from accelopt_core.transforms.normalize_names import with_names_bound_once
+from accelopt_core.transforms.normalize_patterns import with_patterns_as_slices
 from accelopt_core.transforms.normalize_spellings import in_one_spelling
 from accelopt_core.transforms.normalize_taken import as_taken, read_taken, taken_at
 from accelopt_core.transforms.normalize_tiles import with_tiles_made_where_used
@@ -153,10 +155,12 @@ def _once(module: KernelModule) -> KernelModule:
     if written is not module.tree:
         module = module.changed(written)
     steps = (
+        with_decided_branches,
         in_one_spelling,
         _with_names_bound_once,
         with_language_as_instructions,
         with_views_written_out,
+        with_patterns_as_slices,
         with_tiles_made_where_used,
         with_instructions_spelled_alike,
     )

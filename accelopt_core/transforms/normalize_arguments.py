@@ -51,14 +51,14 @@ def _text(given: ArgumentSpec | None, default: cst.BaseExpression | None) -> str
         value = given.value
     else:
         return ""
-    text = repr(value).replace(" ", "")
+    text = f'"{value}"' if isinstance(value, str) else repr(value).replace(" ", "")
     return text if _may_be_stated(value) and len(text) <= _LONGEST else ""
 
 
 def _may_be_stated(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_may_be_stated, value))
-    return value is None or isinstance(value, int)
+    return value is None or isinstance(value, int) or (isinstance(value, str) and value.isidentifier())
 
 
 def _asked(code: KernelCode) -> frozenset[str]:
@@ -83,7 +83,7 @@ def constant_of(text: str, code: KernelCode) -> cst.BaseExpression | None:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
-    return parsed_expression(repr(value)) if _may_be_stated(value) else None
+    return parsed_expression(f'"{value}"' if isinstance(value, str) else repr(value)) if _may_be_stated(value) else None
 
 
 def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst.Module:
@@ -94,6 +94,8 @@ def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst
         for name, value in values.items()
         if name in code.parameters and not code.bindings(name) and name not in code.captured
     }
+    in_texts = {n.value for each in _texts(code) for n in descendants(each) if isinstance(n, cst.Name)}
+    values = {n: v for n, v in values.items() if not (isinstance(v, cst.SimpleString) and n in in_texts)}
     if not values:
         return code.module
     module = cst.Module([])
@@ -109,6 +111,11 @@ def with_constants_stated(code: KernelCode, constants: Mapping[str, str]) -> cst
         lines.append(parsed_statement(f'assert {name} {same} {module.code_for_node(value)}, "{WHY}"'))
     block = folded.with_changes(body=[*body[:at], *lines, *body[at:]])
     return code.changed({code.body.node: block})
+
+
+def _texts(code: KernelCode) -> list[cst.CSTNode]:
+    """With values in braces, where an older Python reads no text."""
+    return [node for node in descendants(code.function) if isinstance(node, cst.FormattedString)]
 
 
 def _alone(value: cst.BaseExpression) -> cst.BaseExpression:

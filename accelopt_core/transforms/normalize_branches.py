@@ -12,7 +12,9 @@ Which way is a guess of `outcomes`; where it is wrong the kernel no longer compi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Union
 
 import libcst as cst
@@ -20,7 +22,7 @@ import libcst as cst
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.scopes import bound_by
-from accelopt_core.transforms.syntax import descendants, loaded_names, parsed_statement, replace_nodes
+from accelopt_core.transforms.syntax import descendants, loaded_names, parsed_statement, replace_nodes, text_of
 
 WHY = "made for shapes where this holds"
 
@@ -34,6 +36,13 @@ _OPPOSITE: Mapping[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.Is: cst.IsNot,
     cst.IsNot: cst.Is,
 }
+_COMPARED: Mapping[type[cst.BaseCompOp], Callable[[object, object], bool]] = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.Is: operator.is_,
+    cst.IsNot: operator.is_not,
+}
+_NO_LITERAL = object()
 _KNOWN_CALLS = frozenset({"min", "max", "len", "abs", "int"})
 
 
@@ -45,7 +54,20 @@ def conditions(function: cst.FunctionDef) -> list[Union[cst.If, cst.IfExp]]:
 def with_branches_taken(code: KernelCode, taken: Mapping[int, bool]) -> cst.Module:
     """`taken`: by place among the conditions; all others stay."""
     found = conditions(code.function)
-    ways: dict[cst.CSTNode, bool] = {found[at]: way for at, way in taken.items() if at < len(found)}
+    return _taken(code, {found[at]: way for at, way in taken.items() if at < len(found)})
+
+
+def with_decided_branches(code: KernelCode) -> cst.Module:
+    """What the text itself decides (`if None is None`), with no assertion for it; and no assertion of such."""
+    ways = {node: way for node in conditions(code.function) if (way := decided(node.test)) is not None}
+    made = _taken(code, ways)
+    if made is not code.module:
+        return made
+    asserted = [each for each in code.statements() if (test := _asserted(each.node)) is not None and decided(test)]
+    return _without(code, [each.node for each in asserted])
+
+
+def _taken(code: KernelCode, ways: Mapping[cst.CSTNode, bool]) -> cst.Module:
     if not ways:
         return code.module
     made = _Taken(code.module, ways)
@@ -129,7 +151,7 @@ class _Taken:
         elif node.orelse is not None:
             chosen = self.block(node.orelse.body)
             chosen[0] = _led_by(chosen[0], node.orelse.leading_lines)
-        return [_led_by(self._assertion(node.test, way), node.leading_lines), *chosen]
+        return _all_led_by(self._assertions(node.test, way, node.leading_lines), chosen, node.leading_lines)
 
     def _line(self, node: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
         """Conditional expressions that are what a name is bound to."""
@@ -143,24 +165,76 @@ class _Taken:
             chosen = chosen.with_changes(lpar=value.lpar, rpar=value.rpar)
         changed = replace_nodes(node, {value: chosen})
         assert isinstance(changed, cst.SimpleStatementLine)
-        check = _led_by(self._assertion(value.test, way), node.leading_lines)
-        return [check, changed.with_changes(leading_lines=())]
+        checks = self._assertions(value.test, way, node.leading_lines)
+        return _all_led_by(checks, [changed.with_changes(leading_lines=())], node.leading_lines)
+
+    def _assertions(
+        self, test: cst.BaseExpression, way: bool, lines: Sequence[cst.EmptyLine]
+    ) -> list[cst.BaseStatement]:
+        """None of what the text says itself; then `lines` lead nothing."""
+        return [] if decided(test) is way else [_led_by(self._assertion(test, way), lines)]
 
     def _assertion(self, test: cst.BaseExpression, way: bool) -> cst.SimpleStatementLine:
-        text = self._module.code_for_node(test if way else _opposite(test))
+        text = self._module.code_for_node(test if way else opposite(test))
         made = parsed_statement(f'assert ({text}), "{WHY}"' if "\n" in text else f'assert {text}, "{WHY}"')
         assert isinstance(made, cst.SimpleStatementLine)
         return made
 
 
-def _opposite(test: cst.BaseExpression) -> cst.BaseExpression:
+def _all_led_by(
+    checks: list[cst.BaseStatement], chosen: list[cst.BaseStatement], lines: Sequence[cst.EmptyLine]
+) -> list[cst.BaseStatement]:
+    """The lines above a branch that is none any more stay where it was."""
+    if checks or not lines:
+        return [*checks, *chosen]
+    said = [line for line in lines if line.comment is not None]
+    if not chosen:
+        return [cst.SimpleStatementLine([cst.Pass()], leading_lines=said)] if said else []
+    return [_led_by(chosen[0], said), *chosen[1:]]
+
+
+def decided(test: cst.BaseExpression) -> bool | None:
+    """What a condition comes to by its text alone; None where it takes more."""
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        inner = decided(test.expression)
+        return None if inner is None else not inner
+    if isinstance(test, cst.BooleanOperation):
+        sides = (decided(test.left), decided(test.right))
+        decides = isinstance(test.operator, cst.Or)
+        if sides[0] is decides:
+            return decides
+        return sides[1] if sides[0] is not None and sides[1] is not None else None
+    if isinstance(test, cst.Comparison):
+        if len(test.comparisons) != 1:
+            return None
+        (target,) = test.comparisons
+        compare = _COMPARED.get(type(target.operator))
+        sides_ = [_literal(side) for side in (test.left, target.comparator)]
+        if compare is None or any(side is _NO_LITERAL for side in sides_):
+            return None
+        if isinstance(target.operator, (cst.Is, cst.IsNot)) and not any(side is None for side in sides_):
+            return None
+        return bool(compare(*sides_))
+    value = _literal(test)
+    return value if isinstance(value, bool) else None
+
+
+def _literal(node: cst.BaseExpression) -> object:
+    try:
+        return ast.literal_eval(text_of(node).strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return _NO_LITERAL
+
+
+def opposite(test: cst.BaseExpression) -> cst.BaseExpression:
+    """What holds where the test does not."""
     if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
         (target,) = test.comparisons
         other = _OPPOSITE.get(type(target.operator))
         if other is not None:
             return test.with_changes(comparisons=[target.with_changes(operator=other())])
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
-        return test.with_changes(left=_opposite(test.left), operator=cst.And(), right=_opposite(test.right))
+        return test.with_changes(left=opposite(test.left), operator=cst.And(), right=opposite(test.right))
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         return test.expression
     inside = test if test.lpar else test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -183,6 +257,11 @@ def _is_plain(test: cst.BaseExpression) -> bool:
     return all(isinstance(func, cst.Name) and func.value in _KNOWN_CALLS for func in calls)
 
 
+def _asserted(statement: cst.CSTNode) -> cst.BaseExpression | None:
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1 else None
+    return small.test if isinstance(small, cst.Assert) else None
+
+
 def _test_of(statement: cst.CSTNode) -> cst.BaseExpression | None:
     """Of an assertion made here."""
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
@@ -202,16 +281,25 @@ def _led_by(statement: cst.BaseStatement, lines: Sequence[cst.EmptyLine]) -> cst
 def without_proved(code: KernelCode) -> cst.Module:
     """The module without those assertions of this file that hold whatever the shapes are."""
     indices = Indices(code)
-    gone: dict[cst.CSTNode, Sequence[cst.EmptyLine]] = {}
+    gone: list[cst.CSTNode] = []
     for statement in code.statements():
         test = _test_of(statement.node)
         if test is not None and statement.kind is Kind.CHECK and _holds(code, indices, test, statement):
-            assert isinstance(statement.node, cst.SimpleStatementLine)
-            said = [line for line in statement.node.leading_lines if line.comment is not None]
-            gone[statement.node] = said
-    if not gone:
+            gone.append(statement.node)
+    return _without(code, gone)
+
+
+def _without(code: KernelCode, gone: Sequence[cst.CSTNode]) -> cst.Module:
+    """Without these statements; what is said above and beside them stays."""
+    said: dict[cst.CSTNode, Sequence[cst.EmptyLine]] = {}
+    for node in gone:
+        assert isinstance(node, cst.SimpleStatementLine)
+        lines = [line for line in node.leading_lines if line.comment is not None]
+        beside = node.trailing_whitespace.comment
+        said[node] = [*lines, cst.EmptyLine(comment=beside)] if beside is not None else lines
+    if not said:
         return code.module
-    result = code.module.visit(_Without(gone))
+    result = code.module.visit(_Without(said))
     assert isinstance(result, cst.Module)
     return result
 
@@ -220,15 +308,11 @@ def _holds(code: KernelCode, indices: Indices, test: cst.BaseExpression, at: Sta
     if isinstance(test, cst.BooleanOperation):
         parts = (_holds(code, indices, side, at) for side in (test.left, test.right))
         return all(parts) if isinstance(test.operator, cst.And) else any(parts)
+    if decided(test) is True:
+        return True
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return False
     (target,) = test.comparisons
-    if isinstance(target.operator, (cst.Is, cst.IsNot)):
-        sides = [code.module.code_for_node(side) for side in (test.left, target.comparator)]
-        none = [side == "None" for side in sides]
-        plain = all(isinstance(side, (cst.Integer, cst.Tuple, cst.Name)) for side in (test.left, target.comparator))
-        known = plain and all(side in ("None", "True", "False") or not side.isidentifier() for side in sides)
-        return known and any(none) and all(none) is isinstance(target.operator, cst.Is)
     left, right = (indices.expanded(indices.polynomial(side, at), at) for side in (test.left, target.comparator))
     least, most = _range_of(code, indices, left - right, at)
     compared = {

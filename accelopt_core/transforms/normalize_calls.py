@@ -7,25 +7,36 @@
 
     tile = load(x)
 
-A function is written out where it is called by a statement of its own, or where it is one expression. It must end in
-its only return, and have no scopes of its own inside.
+A function is written out where it is called by a statement of its own, or where it is one expression; a call inside a
+statement gets one of its own first, where nothing before it minds. A function that leaves early does so by branches
+then (normalize_returns), and methods are functions of the object that they are called on (normalize_objects).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from accelopt_core.transforms.base import KernelModule
 from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.normalize_names import fresh_name
+from accelopt_core.transforms.normalize_objects import Classes, objects_in, with_fields_as_names
+from accelopt_core.transforms.normalize_returns import with_one_exit
 from accelopt_core.transforms.substitution import substituted
-from accelopt_core.transforms.syntax import bound_names, descendants, is_import, name_nodes, parsed_statement
+from accelopt_core.transforms.syntax import (
+    bound_names,
+    children,
+    descendants,
+    is_import,
+    name_nodes,
+    parsed_statement,
+    replace_nodes,
+)
 
 MOST_STATEMENTS = 400
-"""Of the kernel, beyond which nothing more is written out."""
+"""Of the kernel, beyond which nothing more is written out: functions that are longer than what is left stay calls."""
 
 _SCOPES = (
     cst.FunctionDef,
@@ -41,8 +52,11 @@ _SCOPES = (
     cst.Del,
     cst.Import,
     cst.ImportFrom,
-    cst.BaseComp,
 )
+_EITHER = (cst.IfExp, cst.BooleanOperation, cst.Lambda, cst.BaseComp, cst.FormattedString)
+"""Expressions of which a part may not be evaluated, or several times."""
+_NUMBERS = frozenset({"int", "len", "max", "min", "range"})
+"""Calls that nothing can come in between of."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +74,20 @@ class _Helper:
     """Names it takes from the module."""
     calls: frozenset[str]
     """What it calls, as it says it."""
+    receiver: str = ""
+    """Of a method, the name of its object, which is its first argument."""
 
 
 def with_calls_written_out(module: KernelModule, kernel: cst.FunctionDef) -> cst.Module:
     """The module with one call of the kernel's after the other replaced; the very one when there is none to replace."""
     neighbours = Neighbours(module.tree, module.around)
-    helpers = _helpers(module.tree, kernel, neighbours)
+    classes = Classes(module.tree, neighbours, _free_in)
+    helpers = _with_methods(_helpers(module.tree, kernel, neighbours, classes), kernel, neighbours, classes)
+    helpers = {name: helper for name, helper in helpers.items() if not _reaches(name, helper, helpers)}
     written = _written_out(kernel, helpers) if helpers else kernel
+    taken = frozenset(node.value for node in descendants(module.tree) if isinstance(node, cst.Name))
+    taken |= {node.value for node in descendants(written) if isinstance(node, cst.Name)}
+    written = with_fields_as_names(written, classes, taken)
     if written is kernel:
         return module.tree
     result = module.tree.deep_replace(kernel, written)
@@ -86,17 +107,19 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
 
 
 def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:
-    while _size(kernel) <= MOST_STATEMENTS:
-        taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
-        edit = _WriteOut(helpers, _bound(kernel), taken)
-        changed = kernel.visit(edit)
-        assert isinstance(changed, cst.FunctionDef)
-        if not edit.done:
-            return kernel
-        # Through text, because what a function is written out as must not stand in one tree twice.
-        again = parsed_statement(cst.Module([changed]).code)
-        assert isinstance(again, cst.FunctionDef)
-        kernel = again
+    """What is called on every path comes first: of branches many are never taken, and room is limited."""
+    for in_branches in (False, True):
+        while (room := MOST_STATEMENTS - _size(kernel)) > 0:
+            taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
+            edit = _WriteOut(helpers, _bound(kernel), taken, room, in_branches)
+            changed = kernel.visit(edit)
+            assert isinstance(changed, cst.FunctionDef)
+            if not edit.done:
+                break
+            # Through text, because what a function is written out as must not stand in one tree twice.
+            again = parsed_statement(cst.Module([changed]).code)
+            assert isinstance(again, cst.FunctionDef)
+            kernel = again
     return kernel
 
 
@@ -115,22 +138,47 @@ def _bound(function: cst.FunctionDef) -> frozenset[str]:
     return frozenset(found)
 
 
-def _helpers(module: cst.Module, kernel: cst.FunctionDef, neighbours: Neighbours) -> dict[str, _Helper]:
+def _helpers(
+    module: cst.Module, kernel: cst.FunctionDef, neighbours: Neighbours, classes: Classes
+) -> dict[str, _Helper]:
     """By what the kernel's file calls them, those of neighbours as far as any of them is called."""
     functions = [node for node in module.body if isinstance(node, cst.FunctionDef) and node is not kernel]
     names = [function.name.value for function in functions]
     read = {f.name.value: h for f in functions if names.count(f.name.value) == 1 and (h := _read(f)) is not None}
-    asked = set(read)
-    waiting = sorted(_called_in(kernel).union(*(helper.calls for helper in read.values())) - asked)
+    return _with_called(read, _called_in(kernel), neighbours, classes)
+
+
+def _with_called(
+    read: Mapping[str, _Helper], called: frozenset[str], neighbours: Neighbours, classes: Classes
+) -> dict[str, _Helper]:
+    """With all that is called, by the kernel or by one of them."""
+    found = dict(read)
+    asked = set(found)
+    waiting = sorted(called.union(*(helper.calls for helper in found.values())) - asked)
     while waiting:
         name = waiting.pop(0)
         asked.add(name)
-        function = neighbours.function(name, _free_in)
+        function = neighbours.function(name, _free_in) or classes.method(name)
         helper = _read(function) if function is not None else None
         if helper is not None:
-            read[name] = helper
+            found[name] = helper
             waiting += sorted(helper.calls - asked - set(waiting))
-    return {name: helper for name, helper in read.items() if not _reaches(name, helper, read)}
+    return found
+
+
+def _with_methods(
+    helpers: Mapping[str, _Helper], kernel: cst.FunctionDef, neighbours: Neighbours, classes: Classes
+) -> dict[str, _Helper]:
+    """And those of the kernel's objects, by the object's name: `tiles.count`."""
+    methods = {}
+    for name, plain in objects_in(kernel, classes).items():
+        for method, function in plain.methods.items():
+            helper = _read(function)
+            if helper is not None and helper.parameters and helper.parameters[0].default is None:
+                itself = helper.parameters[0].name.value
+                calls = {f"{name}.{c.partition('.')[2]}" if c.partition(".")[0] == itself else c for c in helper.calls}
+                methods[f"{name}.{method}"] = replace(helper, receiver=name, calls=frozenset(calls))
+    return _with_called({**helpers, **methods}, frozenset(), neighbours, classes)
 
 
 def _free_in(function: cst.FunctionDef) -> frozenset[str]:
@@ -180,7 +228,10 @@ def _read(function: cst.FunctionDef) -> _Helper | None:
         result = last.value
         body = body[:-1]
     if any(isinstance(node, cst.Return) for statement in body for node in descendants(statement)):
-        return None
+        one = with_one_exit(function, [each for each in function.body.body if not _is_docstring(each)])
+        if one is None:
+            return None
+        body, result = list(one.body), one.result
     parameters = (*params.posonly_params, *params.params, *params.kwonly_params)
     named = frozenset(param.name.value for param in parameters)
     bound = frozenset[str]()
@@ -209,10 +260,22 @@ def _is_docstring(statement: cst.BaseStatement) -> bool:
 class _WriteOut(cst.CSTTransformer):
     """Replaces the calls that it can, of those inside one another the inner ones."""
 
-    def __init__(self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str]) -> None:
-        self._helpers, self._bound, self._taken = helpers, bound, taken
+    def __init__(
+        self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str], room: int, in_branches: bool
+    ) -> None:
+        """`room`: how many statements more the kernel may have."""
+        self._helpers, self._bound, self._taken, self._room = helpers, bound, taken, room
+        self._in_branches = in_branches
         self.done = False
-        self._in_texts = 0
+        self._in_texts = self._branches = 0
+
+    def visit_If(self, node: cst.If) -> bool:  # libcst's name
+        self._branches += 1
+        return True
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.BaseStatement:  # libcst's name
+        self._branches -= 1
+        return updated_node
 
     def visit_FormattedString(self, node: cst.FormattedString) -> bool:  # libcst's name
         self._in_texts += 1
@@ -242,11 +305,22 @@ class _WriteOut(cst.CSTTransformer):
         helper, given = found
         if helper.result is None and not isinstance(small, cst.Expr):
             return updated_node
+        size = sum(isinstance(node, cst.BaseStatement) for each in helper.body for node in descendants(each))
+        if size > self._room:
+            return updated_node
+        self._room -= size
         written = self._statements(helper, given, target)
         keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
         if keeps_line:
-            body = [small.with_changes(value=written.value)]
-            written.statements.append(original_node.with_changes(body=body, leading_lines=()))
+            apart = _one_by_one(target, written.value)
+            for kept in apart or [small.with_changes(value=written.value)]:
+                written.statements.append(original_node.with_changes(body=[kept], leading_lines=()))
+            if apart:  # what is said beside them once
+                left = [
+                    each.with_changes(trailing_whitespace=cst.TrailingWhitespace())
+                    for each in written.statements[-len(apart) : -1]
+                ]
+                written.statements[-len(apart) : -1] = left
         self.done = True
         if not written.statements:
             return original_node.with_changes(body=[cst.Pass()])
@@ -279,15 +353,52 @@ class _WriteOut(cst.CSTTransformer):
         assert isinstance(written, cst.BaseExpression)
         return _in_parentheses(written)
 
+    def leave_IndentedBlock(  # libcst's name
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        """A call within a statement gets one of its own, once nothing else is left to do."""
+        for at, statement in enumerate(updated_node.body):
+            if self.done or not isinstance(statement, (cst.SimpleStatementLine, cst.For, cst.If)):
+                continue
+            parts = [statement.iter] if isinstance(statement, cst.For) else []
+            parts += [statement.test] if isinstance(statement, cst.If) else []
+            if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+                parts = [statement.body[0]]
+            found = _First(self._has_lines).within(parts[0]) if parts else None
+            if found is None or (isinstance(statement, cst.SimpleStatementLine) and _whole(statement.body[0]) is found):
+                continue
+            helper = self._called(found)
+            assert helper is not None
+            result = _names_in(helper[0].result)
+            name = self._fresh(result[0] if len(result) == 1 else _dotted(found.func).rpartition(".")[2].strip("_"))
+            own = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], _in_parentheses(found))])
+            own = own.with_changes(leading_lines=statement.leading_lines)
+            left = replace_nodes(statement, {found: cst.Name(name)})
+            assert isinstance(left, (cst.SimpleStatementLine, cst.For, cst.If))
+            self.done = True
+            body = [*updated_node.body[:at], own, left.with_changes(leading_lines=()), *updated_node.body[at + 1 :]]
+            return updated_node.with_changes(body=body)
+        return updated_node
+
+    def _has_lines(self, call: cst.Call) -> bool:
+        """It stands for more than an expression."""
+        found = self._called(call)
+        return found is not None and bool(found[0].body) and found[0].result is not None
+
     def _called(self, call: cst.BaseExpression | None) -> tuple[_Helper, dict[str, cst.BaseExpression]] | None:
         called = _dotted(call.func) if isinstance(call, cst.Call) else ""
         helper = self._helpers.get(called)
-        if helper is None or called.partition(".")[0] in self._bound or helper.free & self._bound:
+        if helper is None or helper.free & self._bound or (self._branches and not self._in_branches):
+            return None
+        if not helper.receiver and called.partition(".")[0] in self._bound:
             return None
         assert isinstance(call, cst.Call)
         given: dict[str, cst.BaseExpression] = {}
         names = [param.name.value for param in helper.parameters]
         positional = len(helper.function.params.posonly_params) + len(helper.function.params.params)
+        if helper.receiver:
+            given[names.pop(0)] = cst.Name(helper.receiver)
+            positional -= 1
         for position, arg in enumerate(call.args):
             name = arg.keyword.value if arg.keyword is not None else names[position] if position < positional else ""
             if arg.star or name not in names or name in given:
@@ -364,6 +475,56 @@ class _WriteOut(cst.CSTTransformer):
         return handed == uses and not in_result
 
 
+class _First:
+    """Looks for the first call that a statement makes."""
+
+    def __init__(self, wanted: Callable[[cst.Call], bool]) -> None:
+        self._wanted = wanted
+        self._asked: set[str] = set()
+        """Names of which something was taken before."""
+
+    def within(self, node: cst.CSTNode) -> cst.Call | None:
+        """The first that is wanted; None where something before it might see what it does."""
+        try:
+            found = self._of(node)
+        except _Hidden:
+            return None
+        return found if found is not None and not self._asked & _loaded(found) else None
+
+    def _of(self, node: cst.CSTNode) -> cst.Call | None:
+        if isinstance(node, _EITHER):
+            if any(isinstance(each, cst.Call) for each in descendants(node)):
+                raise _Hidden
+            return None
+        if isinstance(node, cst.Assign):
+            return self._of(node.value)
+        for each in node.args if isinstance(node, cst.Call) and _dotted(node.func) else children(node):
+            found = self._of(each)
+            if found is not None:
+                return found
+        if isinstance(node, cst.Call):
+            if self._wanted(node):
+                return node
+            if _dotted(node.func) not in _NUMBERS:
+                raise _Hidden
+        if isinstance(node, (cst.Subscript, cst.Attribute)):
+            self._asked |= _loaded(node)
+        return None
+
+
+class _Hidden(Exception):
+    """What a call does might be seen by what comes before it."""
+
+
+def _loaded(node: cst.CSTNode) -> frozenset[str]:
+    return frozenset(each.value for each in name_nodes(node))
+
+
+def _whole(small: cst.BaseSmallStatement) -> cst.BaseExpression | None:
+    """The value that is all of a statement."""
+    return small.value if isinstance(small, (cst.Assign, cst.Expr, cst.Return)) else None
+
+
 def _may_stand_in_texts(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
     """What a text with values in braces shows can be no text itself: older Pythons do not read quotes within quotes."""
     if isinstance(value, (cst.Name, cst.Attribute, cst.Integer)):
@@ -388,6 +549,17 @@ class _Written:
     statements: list[cst.SimpleStatementLine | cst.BaseCompoundStatement]
     value: cst.BaseExpression | None
     """What the call's value is after them; None when there is none, or its names stand for it already."""
+
+
+def _one_by_one(target: cst.BaseExpression | None, value: cst.BaseExpression | None) -> list[cst.Assign]:
+    """`a, b = c, d` as `a = c` and `b = d`; none where the second would see what the first has bound."""
+    names = _names_in(target) if isinstance(target, cst.Tuple) else []
+    if not names or not isinstance(value, cst.Tuple) or len(set(names)) != len(value.elements):
+        return []
+    values = [each.value for each in value.elements if isinstance(each, cst.Element)]
+    if len(values) != len(names) or any(set(names[:at]) & _loaded(each) for at, each in enumerate(values)):
+        return []
+    return [cst.Assign([cst.AssignTarget(cst.Name(name))], _in_parentheses(each)) for name, each in zip(names, values)]
 
 
 def _names_in(expression: cst.BaseExpression | None) -> list[str]:

@@ -1,14 +1,16 @@
 """A kernel as it is at the shapes of its task: a third normal form.
 
 Constant arguments are stated, branches that are always taken the same way are no branches, bounds that cut no tile off
-have no cut. An assertion says so for each. What those are is found once, and stands in the form's name: carrying it out
-needs no task.
+have no cut. An assertion says so for each. Once that is done more of the kernel can be written out, and more is known:
+so in rounds. What those are is found once, and stands in the form's name: carrying it out needs no task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from keyword import iskeyword
 
 import libcst as cst
 
@@ -23,45 +25,54 @@ from accelopt_core.transforms.outcomes import outcomes
 _CUTS, _WAYS = "for", "if"
 """Before what is known of bounds and branches; keywords, so that no argument is called so."""
 
+_MOST_ROUNDS = 6
+
 Normalized = Callable[[KernelModule], KernelModule]
 
 
 @dataclass(frozen=True)
-class Taken:
+class Round:
     """What is known of a kernel in normal form at its task's shapes."""
 
-    constants: Mapping[str, str] = field(default_factory=dict)
-    """Of arguments by name."""
     whole: tuple[int, ...] = ()
     """Bounds that cut nothing off, by their place among all."""
     ways: Mapping[int, bool] = field(default_factory=dict)
     """Conditions that always come out alike, by their place among all."""
 
+
+@dataclass(frozen=True)
+class Taken:
+    """What is known one after the other, each once the kernel is as the one before says."""
+
+    constants: Mapping[str, str] = field(default_factory=dict)
+    """Of arguments by name."""
+    rounds: tuple[Round, ...] = ()
+
     @property
     def words(self) -> tuple[str, ...]:
-        ways = ",".join(f"{at}{'+' if way else '-'}" for at, way in self.ways.items())
-        whole = ",".join(map(str, self.whole))
-        return tuple(
-            f"{name}:{text}" for name, text in ((_CUTS, whole), (_WAYS, ways), *self.constants.items()) if text
-        )
+        ways = ";".join(",".join(f"{at}{'+' if way else '-'}" for at, way in x.ways.items()) for x in self.rounds)
+        whole = ";".join(",".join(map(str, x.whole)) for x in self.rounds)
+        said = ((_CUTS, whole), (_WAYS, ways), *self.constants.items())
+        return tuple(f"{name}:{text}" for name, text in said if text.strip(";"))
 
 
 def read_taken(words: Iterable[str]) -> Taken:
     """Of its words. Raises ValueError."""
     constants: dict[str, str] = {}
-    whole: tuple[int, ...] = ()
-    ways: dict[int, bool] = {}
+    whole: list[tuple[int, ...]] = []
+    ways: list[dict[int, bool]] = []
     for word in words:
         name, _, text = word.partition(":")
-        if name == _CUTS:
-            whole = tuple(int(at) for at in text.split(","))
-        elif name == _WAYS:
-            ways = {int(each[:-1]): {"+": True, "-": False}[each[-1:]] for each in text.split(",")}
-        elif name.isidentifier() and text:
+        parts = [[each for each in part.split(",") if each] for part in text.split(";")]
+        if name == _CUTS and any(parts):
+            whole = [tuple(map(int, part)) for part in parts]
+        elif name == _WAYS and any(parts):
+            ways = [{int(each[:-1]): {"+": True, "-": False}[each[-1:]] for each in part} for part in parts]
+        elif name.isidentifier() and text and not iskeyword(name):
             constants[name] = text
         else:
             raise ValueError(word)
-    return Taken(constants, whole, ways)
+    return Taken(constants, tuple(Round(cut or (), way or {}) for cut, way in zip_longest(whole, ways)))
 
 
 def taken_at(plain: KernelModule, presets: Sequence[Sequence[ArgumentSpec]], normalized: Normalized) -> Taken | None:
@@ -69,23 +80,46 @@ def taken_at(plain: KernelModule, presets: Sequence[Sequence[ArgumentSpec]], nor
     if not presets:
         return None
     constants = constants_to_state(read_kernel(plain), presets)
-    code = read_kernel(_stated(plain, constants, normalized))
+    module = _stated(plain, constants, normalized)
+    decides = len(_conditions(module)) < len(_conditions(plain))
+    rounds: list[Round] = []
+    while len(rounds) < _MOST_ROUNDS:
+        known, some_are_whole = _known_of(module, presets)
+        if not known.ways and not (some_are_whole and not rounds):
+            break
+        rounds.append(known)
+        module = _after(module, known, normalized)
+    return Taken(constants, tuple(rounds)) if rounds or decides else None
+
+
+def _conditions(module: KernelModule) -> Sequence[cst.CSTNode]:
+    return conditions(read_kernel(module).function)
+
+
+def _known_of(module: KernelModule, presets: Sequence[Sequence[ArgumentSpec]]) -> tuple[Round, bool]:
+    """And whether some bounds cut nothing off while others do."""
+    code = read_kernel(module)
     seen, bounds = outcomes(code, presets), cuts(code)
     whole = tuple(at for at, (call, kept) in enumerate(bounds) if kept in seen.least.get(call, set()))
-    code = KernelCode(plain.changed(with_whole_tiles(code, whole)))
+    code = KernelCode(module.changed(with_whole_tiles(code, whole)))
     seen = outcomes(code, presets)
     found = ((at, seen.always(node)) for at, node in enumerate(conditions(code.function)))
     ways = {at: way for at, way in found if way is not None}
-    some_are_whole = bool(whole) and len(whole) < len(bounds)
-    return Taken(constants, whole, ways) if ways or some_are_whole else None
+    return Round(whole, ways), bool(whole) and len(whole) < len(bounds)
 
 
 def as_taken(plain: KernelModule, taken: Taken, normalized: Normalized) -> KernelModule:
     """Of a kernel in normal form: in it again. Raises NotAKernel."""
     module = _stated(plain, taken.constants, normalized)
+    for known in taken.rounds:
+        module = _after(module, known, normalized)
+    return module
+
+
+def _after(module: KernelModule, known: Round, normalized: Normalized) -> KernelModule:
     steps: tuple[Callable[[KernelCode], cst.Module], ...] = (
-        lambda code: with_whole_tiles(code, taken.whole),
-        lambda code: with_branches_taken(code, taken.ways),
+        lambda code: with_whole_tiles(code, known.whole),
+        lambda code: with_branches_taken(code, known.ways),
         with_sizes_simplified,
         without_proved,
     )

@@ -16,9 +16,12 @@ import libcst as cst
 from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgument, TensorArgument
 from accelopt_core.transforms.isa_effects import LOOP_RANGES
 from accelopt_core.transforms.kernel_code import KernelCode
+from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.syntax import bound_names, descendants
 from nki_sim.machine import ISA
 
+MOST_TURNS = 1_000
+"""Of a loop that has a condition."""
 MOST_STATEMENTS = 20_000
 """Followed at one shape; what comes after is not known."""
 
@@ -32,9 +35,17 @@ class _Dtype:
     name: str
 
 
+@dataclass(frozen=True)
+class _Member:
+    """Of an enumeration of the kernel's file, or of one that it imports."""
+
+    of: str
+    name: str
+
+
 _UNKNOWN = _NotKnown()
 _Value = object
-"""A number, a text, None, a tuple, a TensorArgument, a _Dtype, or _UNKNOWN."""
+"""A number, a text, None, a tuple, a TensorArgument, a _Dtype, a _Member, or _UNKNOWN."""
 
 _TILE_SIZES = {
     "pmax": ISA.partitions,
@@ -59,6 +70,7 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "math.prod": math.prod,
     "nki.language.num_programs": lambda *axes, **named: 1,
     "nki.language.program_id": lambda *axes, **named: 0,
+    "nki.language.program_ndim": lambda: 0,
 }
 _BINARY: Mapping[type[cst.BaseBinaryOp], Callable[..., object]] = {
     cst.Add: operator.add,
@@ -122,6 +134,8 @@ class _Following:
         self._values: dict[str, _Value] = {}
         self._left = MOST_STATEMENTS
         self._globals = _numbers_of(code.module)
+        self._neighbours = Neighbours(code.module, code.around)
+        self._enumerations = dict.fromkeys(_enumerations_in(code), True)
 
     def run(self, arguments: Sequence[ArgumentSpec]) -> None:
         params = (*self._code.function.params.posonly_params, *self._code.function.params.params)
@@ -160,6 +174,8 @@ class _Following:
             return True
         if isinstance(node, cst.With):
             return self._block(node.body.body)
+        if isinstance(node, cst.While) and node.orelse is None:
+            return self._while(node)
         self._give_up(node)
         return True
 
@@ -225,6 +241,19 @@ class _Following:
             self._bind(node.target, count[at])
             self._block(node.body.body)
 
+    def _while(self, node: cst.While) -> bool:
+        """To its end: sizes are halved until they fit."""
+        for _ in range(MOST_TURNS):
+            value = self._value(node.test)
+            if value is _UNKNOWN or isinstance(value, TensorArgument):
+                break
+            if not value:
+                return True
+            if not self._block(node.body.body):
+                break
+        self._give_up(node)
+        return True
+
     def _range(self, call: cst.BaseExpression) -> range | None:
         if not isinstance(call, cst.Call) or self._code.qualified(call.func) not in LOOP_RANGES:
             return None
@@ -279,7 +308,12 @@ class _Following:
     def _name(self, name: str) -> _Value:
         if name in ("True", "False", "None"):
             return {"True": True, "False": False, "None": None}[name]
-        return self._values.get(name, self._globals.get(name, _UNKNOWN))
+        if name in self._values:
+            return self._values[name]
+        if name not in self._globals:
+            number = self._neighbours.number(name)
+            self._globals[name] = _UNKNOWN if number is None else number
+        return self._globals[name]
 
     def _unary(self, node: cst.UnaryOperation) -> _Value:
         value = self._value(node.expression)
@@ -321,10 +355,18 @@ class _Following:
             return _TILE_SIZES.get(node.attr.value, _UNKNOWN)
         if named.startswith("nki.language."):
             return _Dtype(named.removeprefix("nki.language."))
+        if isinstance(node.value, cst.Name) and self._is_enumeration(node.value.value):
+            return _Member(node.value.value, node.attr.value)
         value = self._value(node.value)
         if isinstance(value, TensorArgument) and node.attr.value in ("shape", "dtype", "ndim"):
             return {"shape": value.shape, "dtype": _Dtype(value.dtype), "ndim": len(value.shape)}[node.attr.value]
         return _UNKNOWN
+
+    def _is_enumeration(self, name: str) -> bool:
+        if name not in self._enumerations:
+            found = self._neighbours.class_of(name) if name not in self._values else None
+            self._enumerations[name] = found is not None and _is_enumeration(found.node, found.scopes.qualified)
+        return self._enumerations[name]
 
     def _call(self, node: cst.Call) -> _Value:
         name = self._code.qualified(node.func)
@@ -337,6 +379,18 @@ class _Following:
             known = self._found.least.get(node)
             self._found.least[node] = (seen if known is None else known & seen) if made is not _UNKNOWN else {None}
         return made
+
+
+def _is_enumeration(node: cst.ClassDef, qualified: Callable[[cst.CSTNode], str]) -> bool:
+    """Of members that are equal to nothing but themselves."""
+    return len(node.bases) == 1 and not node.keywords and qualified(node.bases[0].value) == "enum.Enum" and not any(
+        isinstance(each, cst.FunctionDef) and each.name.value == "__eq__" for each in node.body.body
+    )  # fmt: skip
+
+
+def _enumerations_in(code: KernelCode) -> list[str]:
+    classes = [node for node in code.module.body if isinstance(node, cst.ClassDef)]
+    return [node.name.value for node in classes if _is_enumeration(node, code.qualified)]
 
 
 def _calculated(function: Callable[..., object] | None, left: _Value, right: _Value) -> _Value:

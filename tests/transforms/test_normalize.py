@@ -189,7 +189,7 @@ for m in range(count(x.shape[0], ROWS)):
 
 NOT_WRITTEN_OUT = {
     "it calls itself": "def f(t, n=1):\n    f(t, 0) if n else None\n\n\n",
-    "it leaves early": "def f(t):\n    if True:\n        return\n    nisa.memset(dst=t, value=0.0)\n\n\n",
+    "it leaves from a loop": "def f(t):\n    for i in range(2):\n        return\n\n\n",
     "it takes any number": "def f(*t):\n    pass\n\n\n",
     "it has a scope of its own": "def f(t):\n    g = lambda: t\n    g()\n\n\n",
     "it is defined twice": "def f(t):\n    pass\n\n\ndef f(t):\n    pass\n\n\n",
