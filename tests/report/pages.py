@@ -113,7 +113,7 @@ def made_run(
         run_id, task=f"{ran.texts}matmul", kernel=f"/home/me/{ran.texts}mine.py", target=target,
         versions={f"{ran.texts}program": f"{ran.texts}0.1.0"}, updated="2026-11-20T13:00:00+00:00",
     )  # fmt: skip
-    folder = RunFolder.create(checkpoints, about, {"run": {"patience": 5}})
+    folder = RunFolder.create(checkpoints, about, {"run": {"patience": 5, "preset": "small"}})
     folder.best(Candidate("input", kernel_text(512)), _measured(500.0, ran))
     best, parent = 500.0, "input"
     for number, us in enumerate(ran.latencies, 1):

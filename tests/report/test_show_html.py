@@ -23,8 +23,6 @@ from tests.report.pages import FIELDS, Ran, Reader, made_run
 
 ROOT = Path(__file__).parents[2]
 SEED = load_seed("silu")
-OF_ANOTHER_TASK = Ran(fields=FIELDS, texts="another ")
-"""Than those shipped, so that nothing is simulated for its page."""
 
 
 def real_run(checkpoints: Path) -> RunFolder:
@@ -72,7 +70,7 @@ def test_a_run_is_drawn_with_its_timelines_and_leads_to_them(
 def test_without_a_name_it_lies_in_the_runs_folder_and_json_has_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = made_run(tmp_path, OF_ANOTHER_TASK)
+    folder = made_run(tmp_path)
     status, out, errors = shown(capsys, folder.run_id, "--html", "--json", "--checkpoints", tmp_path)
     assert status == 0 and json.loads(out)["run_id"] == folder.run_id and "report.html" in errors
     text = Reader((folder.path / "report.html").read_text(encoding="utf-8")).text
@@ -119,7 +117,7 @@ def test_what_cannot_be_meant_is_refused(words: str, said: str, tmp_path: Path) 
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made_run(tmp_path, OF_ANOTHER_TASK)
+    made_run(tmp_path)
     status, out, errors = shown(capsys, "--html", tmp_path / "no" / "p.html", "--checkpoints", tmp_path)
     assert status == 2 and out == "" and f"there is no folder {tmp_path / 'no'}" in errors
 
