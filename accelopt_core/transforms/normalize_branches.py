@@ -81,13 +81,15 @@ def _unused_texts(code: KernelCode) -> list[cst.CSTNode]:
     """What an assertion would have said that is none any more."""
     loaded = [name.value for name in name_nodes(code.function)]
     found: list[cst.CSTNode] = []
-    for each in code.statements():
-        small = each.node.body[0] if isinstance(each.node, cst.SimpleStatementLine) else None
-        if isinstance(small, cst.Assign) and isinstance(small.value, (cst.SimpleString, cst.FormattedString)):
-            names = bound_names(small.targets[0].target)
-            calls = any(isinstance(node, cst.Call) for node in descendants(small.value))
-            if len(each.node.body) == len(small.targets) == len(names) == 1 and not calls:
-                found += [each.node] if min(names) not in loaded and not names & code.captured else []
+    for statement in code.statements():
+        line = statement.node
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if not isinstance(small, cst.Assign) or not isinstance(small.value, (cst.SimpleString, cst.FormattedString)):
+            continue
+        names = bound_names(small.targets[0].target)
+        calls = any(isinstance(node, cst.Call) for node in descendants(small.value))
+        if len(small.targets) == len(names) == 1 and not calls and not names & (code.captured | set(loaded)):
+            found.append(line)
     return found
 
 
