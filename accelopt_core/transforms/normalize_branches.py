@@ -22,7 +22,15 @@ import libcst as cst
 from accelopt_core.transforms.index_algebra import Indices, Polynomial, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement
 from accelopt_core.transforms.scopes import bound_by
-from accelopt_core.transforms.syntax import descendants, loaded_names, parsed_statement, replace_nodes, text_of
+from accelopt_core.transforms.syntax import (
+    bound_names,
+    descendants,
+    loaded_names,
+    name_nodes,
+    parsed_statement,
+    replace_nodes,
+    text_of,
+)
 
 WHY = "made for shapes where this holds"
 
@@ -59,12 +67,30 @@ def with_branches_taken(code: KernelCode, taken: Mapping[int, bool]) -> cst.Modu
 
 def with_decided_branches(code: KernelCode) -> cst.Module:
     """What the text itself decides (`if None is None`), with no assertion for it; and no assertion of such."""
-    ways = {node: way for node in conditions(code.function) if (way := decided(node.test)) is not None}
+    ways: dict[cst.CSTNode, bool] = {
+        node: way for node in conditions(code.function) if (way := decided(node.test)) is not None
+    }
     made = _taken(code, ways)
     if made is not code.module:
         return made
     asserted = [each for each in code.statements() if (test := _asserted(each.node)) is not None and decided(test)]
-    return _without(code, [each.node for each in asserted])
+    return _without(code, [each.node for each in asserted] or _unused_texts(code))
+
+
+def _unused_texts(code: KernelCode) -> list[cst.CSTNode]:
+    """What an assertion would have said that is none any more."""
+    loaded = [name.value for name in name_nodes(code.function)]
+    found: list[cst.CSTNode] = []
+    for statement in code.statements():
+        line = statement.node
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if not isinstance(small, cst.Assign) or not isinstance(small.value, (cst.SimpleString, cst.FormattedString)):
+            continue
+        names = bound_names(small.targets[0].target)
+        calls = any(isinstance(node, cst.Call) for node in descendants(small.value))
+        if len(small.targets) == len(names) == 1 and not calls and not names & (code.captured | set(loaded)):
+            found.append(line)
+    return found
 
 
 def _taken(code: KernelCode, ways: Mapping[cst.CSTNode, bool]) -> cst.Module:

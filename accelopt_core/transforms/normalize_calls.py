@@ -14,7 +14,7 @@ then (normalize_returns), and methods are functions of the object that they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -313,7 +313,8 @@ class _WriteOut(cst.CSTTransformer):
         keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
         if keeps_line:
             apart = _one_by_one(target, written.value)
-            for kept in apart or [small.with_changes(value=written.value)]:
+            lines: Sequence[cst.BaseSmallStatement] = apart or [small.with_changes(value=written.value)]
+            for kept in lines:
                 written.statements.append(original_node.with_changes(body=[kept], leading_lines=()))
             if apart:  # what is said beside them once
                 left = [
@@ -360,7 +361,7 @@ class _WriteOut(cst.CSTTransformer):
         for at, statement in enumerate(updated_node.body):
             if self.done or not isinstance(statement, (cst.SimpleStatementLine, cst.For, cst.If)):
                 continue
-            parts = [statement.iter] if isinstance(statement, cst.For) else []
+            parts: list[cst.CSTNode] = [statement.iter] if isinstance(statement, cst.For) else []
             parts += [statement.test] if isinstance(statement, cst.If) else []
             if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
                 parts = [statement.body[0]]

@@ -26,6 +26,10 @@ MOST_STATEMENTS = 20_000
 """Followed at one shape; what comes after is not known."""
 
 
+class _Tile:
+    """What an allocation makes: it is not None, and no more is known of it."""
+
+
 class _NotKnown:
     """A value that depends on more than shapes."""
 
@@ -45,7 +49,7 @@ class _Member:
 
 _UNKNOWN = _NotKnown()
 _Value = object
-"""A number, a text, None, a tuple, a TensorArgument, a _Dtype, a _Member, or _UNKNOWN."""
+"""A number, a text, None, a tuple, a TensorArgument, a _Dtype, a _Member, a _Tile, or _UNKNOWN."""
 
 _TILE_SIZES = {
     "pmax": ISA.partitions,
@@ -227,7 +231,7 @@ class _Following:
 
     def _came_out(self, node: cst.CSTNode, test: cst.BaseExpression) -> bool | None:
         value = self._value(test)
-        came = None if value is _UNKNOWN or isinstance(value, TensorArgument) else bool(value)
+        came = None if value is _UNKNOWN or isinstance(value, (TensorArgument, _Tile)) else bool(value)
         self._found.conditions.setdefault(node, set()).add(came)
         return came
 
@@ -245,7 +249,7 @@ class _Following:
         """To its end: sizes are halved until they fit."""
         for _ in range(MOST_TURNS):
             value = self._value(node.test)
-            if value is _UNKNOWN or isinstance(value, TensorArgument):
+            if value is _UNKNOWN or isinstance(value, (TensorArgument, _Tile)):
                 break
             if not value:
                 return True
@@ -318,13 +322,13 @@ class _Following:
     def _unary(self, node: cst.UnaryOperation) -> _Value:
         value = self._value(node.expression)
         if isinstance(node.operator, cst.Not):
-            return _UNKNOWN if value is _UNKNOWN or isinstance(value, TensorArgument) else not value
+            return _UNKNOWN if value is _UNKNOWN or isinstance(value, (TensorArgument, _Tile)) else not value
         return _computed(operator.neg, value) if isinstance(node.operator, cst.Minus) else _UNKNOWN
 
     def _boolean(self, node: cst.BooleanOperation) -> _Value:
         left, right = self._value(node.left), self._value(node.right)
         decides = isinstance(node.operator, cst.Or)
-        if left is not _UNKNOWN and not isinstance(left, TensorArgument):
+        if left is not _UNKNOWN and not isinstance(left, (TensorArgument, _Tile)):
             return left if bool(left) is decides else right
         return right if isinstance(right, bool) and right is decides else _UNKNOWN
 
@@ -332,6 +336,9 @@ class _Following:
         left = self._value(node.left)
         for target in node.comparisons:
             right = self._value(target.comparator)
+            tiles = [side for side in (left, right) if isinstance(side, _Tile)]
+            if tiles and None not in (left, right):
+                return _UNKNOWN
             held = _computed(_COMPARED.get(type(target.operator)), left, right)
             if held is not True:
                 return held
@@ -371,6 +378,8 @@ class _Following:
     def _call(self, node: cst.Call) -> _Value:
         name = self._code.qualified(node.func)
         values = [self._value(arg.value) for arg in node.args]
+        if name == "nki.language.ndarray":
+            return _Tile()
         if any(arg.star or arg.keyword is not None for arg in node.args) and not name.startswith("nki.language."):
             return _UNKNOWN
         made = _computed(_FUNCTIONS.get(name), *values)

@@ -135,3 +135,27 @@ def test_a_wrong_guess_is_refused_and_a_right_one_is_the_same_program(data):
         assert "made for shapes where this holds" in str(error)
         return
     np.testing.assert_array_equal(came, run(KERNEL, x))
+
+
+def test_a_tile_is_not_none_and_a_loop_with_a_condition_ends():
+    body = """
+    group = W
+    while W % group or group > 40:
+        group -= 1
+    bias = None
+    if group < 40:
+        bias = nl.ndarray((128, W), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.memset(dst=bias, value=1.0)
+    for i in range(2):
+        tile = nl.ndarray((128, W), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i * 128 : (i + 1) * 128, 0:W])
+        if bias is not None:
+            nisa.tensor_tensor(dst=tile, data1=tile, data2=bias, op=nl.add)
+        nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128, 0:W], src=tile)
+    return out
+"""
+    head = "    N, W = x.shape\n    out = nl.ndarray((N, W), dtype=x.dtype, buffer=nl.shared_hbm)\n"
+    source = f"{HEADER}\n@nki.jit\ndef kernel(x):\n{head}{body.lstrip(chr(10))}"
+    made = taken(source, (TENSOR,))
+    np.testing.assert_array_equal(run(made, X), run(source, X))
+    assert "assert group < 40" in made and "if " not in made.partition("def kernel")[2]
