@@ -684,7 +684,7 @@ def _written(program: Program) -> np.ndarray:
         for position, operand in enumerate(template.operands):
             writes[number, position] = operand.access != "r"
     found = np.zeros(len(program.allocations), np.bool_)
-    for position in np.flatnonzero(writes.any(axis=0)):
+    for position in np.flatnonzero(writes.any(axis=0)).tolist():
         rows = writes[program.template_ids, position]
         found[program.operand_data[program.operand_starts[:-1][rows] + position, 0]] = True
     return found
