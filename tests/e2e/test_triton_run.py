@@ -67,7 +67,8 @@ class Model:
 
     def __init__(self) -> None:
         codes = [text if text is PROSE else f"```python\n{text}```\n" for text, _ in TRIED]
-        self._plans: Iterator[Answer] = iter([PLAN, PLAN, PLAN, PLAN, PROSE, PROSE, Says("", stop="refusal"), OTHER_PLAN])
+        plans = [*[PLAN] * 4, PROSE, PROSE, Says("", stop="refusal"), OTHER_PLAN]
+        self._plans: Iterator[Answer] = iter(plans)
         self._codes = iter([*codes, f"```python\n{FAST}```\n"])
 
     def __call__(self, body: dict[str, Any]) -> Answer:
