@@ -107,11 +107,11 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
 
 
 def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:
-    """What is called on every path comes first: of branches many are never taken, and room is limited."""
+    """What is called on every path comes first: of branches many are never taken, and a kernel has a limit."""
     for in_branches in (False, True):
-        while (room := MOST_STATEMENTS - _size(kernel)) > 0:
+        while (most := MOST_STATEMENTS - _size(kernel)) > 0:
             taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
-            edit = _WriteOut(helpers, _bound(kernel), taken, room, in_branches)
+            edit = _WriteOut(helpers, _bound(kernel), taken, most, in_branches)
             changed = kernel.visit(edit)
             assert isinstance(changed, cst.FunctionDef)
             if not edit.done:
@@ -261,10 +261,10 @@ class _WriteOut(cst.CSTTransformer):
     """Replaces the calls that it can, of those inside one another the inner ones."""
 
     def __init__(
-        self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str], room: int, in_branches: bool
+        self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str], most: int, in_branches: bool
     ) -> None:
-        """`room`: how many statements more the kernel may have."""
-        self._helpers, self._bound, self._taken, self._room = helpers, bound, taken, room
+        """`most`: how many statements more the kernel may have."""
+        self._helpers, self._bound, self._taken, self._most = helpers, bound, taken, most
         self._in_branches = in_branches
         self.done = False
         self._in_texts = self._branches = 0
@@ -306,9 +306,9 @@ class _WriteOut(cst.CSTTransformer):
         if helper.result is None and not isinstance(small, cst.Expr):
             return updated_node
         size = sum(isinstance(node, cst.BaseStatement) for each in helper.body for node in descendants(each))
-        if size > self._room:
+        if size > self._most:
             return updated_node
-        self._room -= size
+        self._most -= size
         written = self._statements(helper, given, target)
         keeps_line = written.value is not None and (not isinstance(small, cst.Expr) or _calls(written.value))
         if keeps_line:

@@ -138,6 +138,9 @@ def _end_as(work: Callable[[], int]) -> NoReturn:
         status = work()
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if left.code is not None and not isinstance(left.code, int):  # as Python ends
+            with contextlib.suppress(Exception):
+                print(left.code, file=sys.stderr, flush=True)
     except BaseException:
         traceback.print_exc()
     finally:
