@@ -68,15 +68,15 @@ def _compute_scan(arrays: Sequence[np.ndarray], attrs: TensorTensorScan) -> None
     else:
         step = np.empty(rows, np.float32)
         for left, right, line in zip(first, second, result):
-            op0(left, state, step)
-            op1(step, right, line)
+            op0(left, state, out=step)
+            op1(step, right, out=line)
             state = line
     numerics.write(dst, result.T.reshape(dst.shape))
 
 
 def _in_order(function: Any, reverse: bool) -> Any:
     """Of (left, right, out)."""
-    return (lambda left, right, out: function(right, left, out)) if reverse else function
+    return (lambda left, right, out: function(right, left, out=out)) if reverse else function
 
 
 _SCAN = define(
