@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import libcst as cst
 
@@ -93,8 +93,7 @@ class Neighbours:
         found = [node for node in file.tree.body if _is_named(node, name)] if file is not None else []
         if file is None or len(found) != 1 or not isinstance(found[0], cst.ClassDef):
             return None
-        words = lambda node, names: self._in_own_words(file, node, names)  # noqa: E731
-        return ForeignClass(found[0], file.scopes, words)
+        return ForeignClass(found[0], file.scopes, partial(self._in_own_words, file))
 
     def number(self, called: str) -> float | int | None:
         """That a neighbour's file binds to that name, once."""
