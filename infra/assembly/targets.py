@@ -49,8 +49,7 @@ def machine_of(settings: config.Settings) -> str:
     )
 
 
-def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
-    """`one_kernel`: all that it will be asked for is one evaluation."""
+def target_of(settings: config.Settings) -> Target:
     wanted = settings.target
     address = address_of(wanted.engine)
     if address is not None:
@@ -62,7 +61,7 @@ def target_of(settings: config.Settings, *, one_kernel: bool = False) -> Target:
         if wanted.cores and here == "simulator":
             raise SettingsError("cores: of which host? give --host USER@HOST; without one the machine is simulated")
         return LocalTarget(
-            here, machine, calibration, language=language, one_kernel=one_kernel, processes=wanted.processes,
+            here, machine, calibration, language=language, processes=wanted.processes,
             cores=wanted.cores, core_wait_s=wanted.core_wait_s,
         )  # fmt: skip
     return TargetPool([host_target(settings, host) for host in wanted.host])

@@ -52,7 +52,7 @@ def evaluated(
         problem.task, candidate, limits, extra_seeds=seeds, is_input=is_input, original=original,
         verify_full_below_us=0.0 if gates_only else None,
     )  # fmt: skip
-    with closing(target_of(problem.settled(settings), one_kernel=True)) as target:
+    with closing(target_of(problem.settled(settings))) as target:
         return target.describe(), target.evaluate(request, progress)
 
 

@@ -102,7 +102,7 @@ class Desk:
 
 def command_from(data: dict[str, Any]) -> Command:
     """Raises KeyError and TypeError for what is none."""
-    return Command(**{**data, "argv": tuple(data["argv"])})
+    return Command(**{**data, "argv": tuple(data["argv"]), "loads": tuple(data["loads"])})
 
 
 if __name__ == "__main__":

@@ -27,8 +27,10 @@ class Command:
     limit_s: float
     """After so long it is ended with all that it started."""
     input: str = ""
-    """A line for its standard input. With one, a process of the same `argv` and environment may be started before there
-    is a command for it: it loads, and waits for the line."""
+    """A line for its standard input."""
+    loads: tuple[str, ...] = ()
+    """Modules that it needs; `argv` is `-m` with the first of them, which has `main(arguments)`. Where processes can be
+    forked, it is forked from one that has loaded them."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Text by name, in its folder before it starts."""
     collect: str = ""
@@ -39,8 +41,8 @@ class Command:
     """Beside the few variables that every judge sees."""
 
     def __post_init__(self) -> None:
-        if self.input and self.files:
-            raise ValueError("a command has a line of input, or files: a process that waits has been started without")
+        if self.loads and self.argv[:2] != ("-m", self.loads[0]):
+            raise ValueError(f"what is forked runs {self.loads[0]}, and not {' '.join(self.argv[:2])}")
 
 
 @dataclass(frozen=True)

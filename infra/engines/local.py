@@ -17,11 +17,11 @@ from infra.scratch_folder import ScratchFolder
 class LocalEngine:
     """Processes of this machine, in a temporary folder that goes with this one."""
 
-    def __init__(self, ahead: bool = True, places: int | None = None) -> None:
-        """ahead: as of Processes. places: None for one for each CPU."""
+    def __init__(self, places: int | None = None) -> None:
+        """places: None for one for each CPU."""
         self._places = places or os.cpu_count() or 1
         self._scratch = ScratchFolder("nki-judge-")
-        self._processes = Processes(TREE, self._scratch.path, ahead=ahead)
+        self._processes = Processes(TREE, self._scratch.path)
 
     @property
     def places(self) -> int:

@@ -6,6 +6,7 @@ What the local engine does, and what a node of a cluster does: there this file r
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -14,56 +15,60 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from accelopt_core.judging.orphans import end_with_parent
 from infra.engines.engine import PARENT, SESSION, WORK, Command, Completed
+from infra.engines.fork_server import ForkServer, ForkServerGone
 from infra.isolation.sandbox import ONE_THREAD, kill_group, scrubbed_environment
+
+log = logging.getLogger(__name__)
 
 LAST_WORDS = 300
 """Characters of a process's last line."""
 
 
+class _Process(Protocol):
+    """As `subprocess.Popen` has it, with text."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 @dataclass(frozen=True)
 class _Started:
-    """A process in a folder of its own, which may wait for its line of input."""
+    """A process in a folder of its own."""
 
-    process: subprocess.Popen[str]
+    process: _Process
+    stdin: IO[str]
+    stdout: IO[str]
     work: Path
     errors: IO[bytes]
-    waited: bool = False
-    """It was started before there was a command for it."""
 
-    def given(self, line: str) -> bool:
-        """False: it is gone, before it had it."""
-        assert self.process.stdin is not None and "\n" not in line
-        try:
-            self.process.stdin.write(f"{line}\n" if line else "")
-            self.process.stdin.close()
-        except OSError:
-            return False
-        return self.process.poll() is None
+    def give(self, line: str) -> None:
+        """One that is gone already says by how it ended what became of it."""
+        assert "\n" not in line
+        with suppress(OSError):
+            self.stdin.write(f"{line}\n" if line else "")
+            self.stdin.close()
 
     def end(self) -> None:
         kill_group(self.process.pid)
         self.process.wait()
-        for each in (self.process.stdin, self.process.stdout, self.errors):
-            if each is not None:
-                with suppress(OSError):  # what was not written to one that is gone
-                    each.close()
+        for each in (self.stdin, self.stdout, self.errors):
+            with suppress(OSError):  # what was not written to one that is gone
+                each.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 class Processes:
-    """Starts processes of `tree`, in folders below `folder`. Several threads may use it; `close` ends what they do.
-
-    Of a command with a line of input the next process is started while this one is at work: loading takes a third of
-    what a short evaluation does.
-    """
+    """Starts processes of `tree`, in folders below `folder`. Several threads may use it; `close` ends what they do."""
 
     def __init__(
         self,
@@ -72,23 +77,22 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         sessions: Path | None = None,
         end_with_this_one: bool = False,
-        ahead: bool = True,
     ) -> None:
         """environment: of every process, beside the few variables that a judge keeps. sessions: where folders of
-        sessions lie, if not in `folder`. end_with_this_one: also commands that do not see to it themselves.
-        ahead: another command of a kind is likely to come, and its process may load before it does."""
+        sessions lie, if not in `folder`. end_with_this_one: also commands that do not see to it themselves."""
         self._tree = tree
         self._folder = folder
         self._sessions = sessions or folder
         self._environment = dict(environment or {})
         self._dies_with = os.getpid() if end_with_this_one else None
-        self._ahead = ahead
         self._groups: set[int] = set()
         self._starter = ThreadPoolExecutor(1, "starter")
         """Judges end with the thread that started them, and commands come from threads that do not last."""
-        self._next: tuple[str, Future[_Started]] | None = None
-        """One that loads or waits, and for which commands."""
-        self._choosing = threading.Lock()
+        self._server: tuple[str, ForkServer] | None = None
+        """What forks processes, and for which commands; the starter's."""
+        self._may_fork = sys.platform == "linux"
+        """Until it shows that it cannot be done."""
+        self._closing = threading.Lock()
         self._closed = False
 
     @property
@@ -98,18 +102,11 @@ class Processes:
     def carry_out(self, command: Command, on_line: Callable[[str], None]) -> Completed:
         """Raises OSError where it cannot be started, and ProcessesClosed after `close`."""
         began = time.monotonic()
-        started = self._waiting_for(command) if command.input else None
-        done = self._completed_of(started, command, on_line) if started is not None else None
-        if done is None:
-            started = self._starting(command).result()
-            started.given(command.input)
-            self._load_another(command)
-            done = self._completed_of(started, command, on_line)
-        assert done is not None
-        return replace(done, seconds=time.monotonic() - began)
-
-    def _completed_of(self, started: _Started, command: Command, on_line: Callable[[str], None]) -> Completed | None:
-        """None for one that had waited, and was killed before it began."""
+        try:
+            starting = self._starter.submit(self._start, command)
+        except RuntimeError:
+            raise ProcessesClosed("the run has ended, and its processes with it") from None
+        started = starting.result()
         try:
             printed: list[str] = []
 
@@ -118,47 +115,33 @@ class Processes:
                 if command.collect:
                     on_line(line)
 
+            started.give(command.input)
             status, late = self._followed(started, command.limit_s, hear)
-            if started.waited and status < 0 and not (printed or late or self._closed):
-                return None
             result = _collected(started.work / command.collect) if command.collect else "".join(printed)
             late = late and (result is None or not command.collect)
-            return Completed(status, result, _last_words(started.errors) or "no message", late, 0.0)
+            last_words = _last_words(started.errors) or "no message"
+            return Completed(status, result, last_words, late, time.monotonic() - began)
         finally:
             started.end()
 
-    def _waiting_for(self, command: Command) -> _Started | None:
-        """The process that has loaded for such a command, and now has it, if it is still there."""
-        with self._choosing:
-            waiting, self._next = self._next, None
-        if waiting is None:
-            return None
-        started = waiting[1].result()
-        if waiting[0] != _kind_of(command) or not started.given(command.input):
-            started.end()
-            return None
-        self._load_another(command)
-        return replace(started, waited=True)
-
-    def _load_another(self, command: Command) -> None:
-        with self._choosing:
-            if self._ahead and command.input and self._next is None and not self._closed:
-                self._next = (_kind_of(command), self._starting(command))
-
-    def _starting(self, command: Command) -> Future[_Started]:
-        try:
-            return self._starter.submit(self._start, command)
-        except RuntimeError:
-            raise ProcessesClosed("the run has ended, and its processes with it") from None
-
     def _start(self, command: Command) -> _Started:
+        """In the starter's thread."""
         work = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
         for name, text in command.files.items():
             (work / name).write_text(text, encoding="utf-8")
-        places = {WORK: str(work), SESSION: str(self._sessions / f"session-{command.session}"),
-                  PARENT: str(os.getpid())}  # fmt: skip
-        parent = self._dies_with
+        environment = scrubbed_environment(
+            {**ONE_THREAD, "TMPDIR": str(work), **self._environment, **command.environment}
+        )
         errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        while (server := self._server_for(command)) is not None:
+            places = self._places(command, work, server.pid)
+            try:
+                forked = server.start([_placed(word, places) for word in command.argv[2:]], environment, errors)
+            except ForkServerGone as gone:
+                self._lose_server(str(gone))
+            else:
+                return _Started(forked, forked.stdin, forked.stdout, work, errors)
+        places, parent = self._places(command, work, os.getpid()), self._dies_with
         process = subprocess.Popen(
             [sys.executable, *(_placed(word, places) for word in command.argv)],
             cwd=self._tree,
@@ -168,9 +151,39 @@ class Processes:
             start_new_session=True,
             text=True,
             preexec_fn=None if parent is None else lambda: end_with_parent(parent),
-            env=scrubbed_environment({**ONE_THREAD, "TMPDIR": str(work), **self._environment, **command.environment}),
+            env=environment,
         )
-        return _Started(process, work, errors)
+        assert process.stdin is not None and process.stdout is not None
+        return _Started(process, process.stdin, process.stdout, work, errors)
+
+    def _places(self, command: Command, work: Path, parent: int) -> dict[str, str]:
+        session = self._sessions / f"session-{command.session}"
+        return {WORK: str(work), SESSION: str(session), PARENT: str(parent)}
+
+    def _server_for(self, command: Command) -> ForkServer | None:
+        """What forks its process; None for one that is to be started."""
+        if not (self._may_fork and command.loads):
+            return None
+        kind = json.dumps([command.loads, sorted(command.environment.items())])
+        if self._server is not None and self._server[0] != kind:
+            self._end_server()
+        if self._server is None:
+            environment = {**ONE_THREAD, "TMPDIR": str(self._folder), **self._environment, **command.environment}
+            self._server = kind, ForkServer(self._tree, command.loads, scrubbed_environment(environment))
+        return self._server[1]
+
+    def _lose_server(self, why: str) -> None:
+        """One that had forked before was ended by somebody, and the next is as good; else what a process needs does
+        not load, or cannot be forked: it is started by itself, which takes longer, and says what is wrong."""
+        log.info("the process that forks others is gone: %s", why)
+        assert self._server is not None
+        self._may_fork = self._server[1].has_forked
+        self._end_server()
+
+    def _end_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server[1].close()
 
     def _followed(self, started: _Started, limit_s: float, hear: Callable[[str], object]) -> tuple[int, bool]:
         """Its exit status, and whether it was ended at its limit."""
@@ -181,8 +194,7 @@ class Processes:
         overdue = threading.Timer(limit_s, kill_group, (process.pid,))
         overdue.start()
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in started.stdout:
                 hear(line)
             status = process.wait()
         finally:
@@ -194,15 +206,13 @@ class Processes:
         return status, late
 
     def close(self) -> None:
-        with self._choosing:
-            self._closed = True
-            waiting, self._next = self._next, None
+        with self._closing:
+            first, self._closed = not self._closed, True
         for group in list(self._groups):
             kill_group(group)
-        if waiting is not None:
-            with suppress(OSError):  # where the disk is full it never began
-                waiting[1].result().end()
-        self._starter.shutdown()
+        if first:
+            self._starter.submit(self._end_server).result()
+            self._starter.shutdown()
 
 
 class ProcessesClosed(Exception):
@@ -262,10 +272,6 @@ class KeptProcess:
 
 class KeptProcessEnded(Exception):
     """It answers no more. One line."""
-
-
-def _kind_of(command: Command) -> str:
-    return json.dumps([command.argv, command.session, sorted(command.environment.items())])
 
 
 def _collected(path: Path) -> str | None:

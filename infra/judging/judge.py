@@ -1,6 +1,7 @@
 """The judge process: reads one job, evaluates one candidate, leaves one result.
 
-    python -m infra.judging.judge --job JOB.json|--wait --result RESULT.json [--cache FOLDER] [--parent PID]
+    python -m infra.judging.judge --job JOB.json --result RESULT.json [--cache FOLDER] [--parent PID]
+    python -m infra.judging.judge --wait --language KEY --toolchain NAME --result RESULT.json [--cache FOLDER] ...
     python -m infra.judging.judge --describe --language KEY --toolchain simulator|auto --machine NAME
                                   [--calibration JSON]
     python -m infra.judging.judge --arguments --job JOB.json
@@ -45,12 +46,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--result", type=Path)
     parser.add_argument("--cache", type=Path, help="folder for reference outputs, this judge's own")
     parser.add_argument("--parent", type=int, metavar="PID", help="end with this process, which started this one")
-    parser.add_argument("--wait", action="store_true", help="load, and take the job from a line on standard input")
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="take the job from a line on standard input; it is of that language and toolchain",
+    )
     parser.add_argument("--arguments", action="store_true", help="print what the job's kernel is called with")
     parser.add_argument("--compilers-own", action="store_true", help="print what the compiler makes of the reference")
     parser.add_argument("--describe", action="store_true", help="print what this machine can evaluate with")
-    parser.add_argument("--language", default="nki", help="what the kernels are written in (with --describe)")
-    parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe)")
+    parser.add_argument("--language", default="nki", help="what the kernels are written in (with --describe or --wait)")
+    parser.add_argument("--toolchain", default="simulator", help="simulator or auto (with --describe or --wait)")
     parser.add_argument("--machine", help="which the simulator simulates (with --describe)")
     parser.add_argument("--calibration", metavar="JSON", help="of that machine, by its user (with --describe)")
     options = parser.parse_args(argv)
@@ -69,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--job (or --wait) and --result go together")
     if options.parent is not None:
         end_with_parent(options.parent)
+    if options.wait:
+        supported(options.language).prepare(options.toolchain)
     text = sys.stdin.readline() if options.wait else options.job.read_text(encoding="utf-8")
     if not text:
         return 0  # whoever waits has no job for it

@@ -10,7 +10,7 @@ from accelopt_core.languages.nki.language import NKI
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.toolchain import Calibration, Toolchain, ToolchainMissing
 from infra.languages.supported import HostNeeds, Supported
-from infra.simulator.toolchain import MOST_RUNS, SimulatorToolchain, traced_on_simulator
+from infra.simulator.toolchain import MOST_RUNS, SimulatorToolchain, prepare_for_a_job, traced_on_simulator
 
 
 def _open(
@@ -44,8 +44,14 @@ def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> Compiler
     return compilers_own(toolchain, request)
 
 
+def _prepare(name: str) -> None:
+    if name == "simulator":
+        prepare_for_a_job()
+
+
 SUPPORTED = Supported(
     NKI,
+    __name__,
     _open,
     from_json,
     "simulator",
@@ -57,4 +63,5 @@ SUPPORTED = Supported(
         remedy="install the SDK, name its Python with --remote-python, or simulate there: --remote-simulator",
     ),
     _compilers_own,
+    _prepare,
 )

@@ -53,6 +53,8 @@ class HostNeeds:
 @dataclass(frozen=True)
 class Supported:
     language: Language
+    module: str
+    """That has all this; what judges its kernels loads it."""
     open_toolchain: OpenToolchain
     calibration_of: Callable[[Mapping[str, Any] | None], Calibration | None]
     """Behind its `asdict` form, checked; None for None. Raises ValueError, TypeError or KeyError."""
@@ -61,5 +63,7 @@ class Supported:
     host: HostNeeds
     compilers_own: Callable[[Toolchain, EvaluationRequest], CompilersOwn]
     """What the device's compiler makes of a task's reference by itself. Raises ToolchainMissing and BadReference."""
+    prepare: Callable[[str], None] = lambda name: None
+    """What a judge does for the toolchain of that name before it knows its job, and may do only then."""
     variables: tuple[str, ...] = ()
     """Of the user's environment, by which he chooses devices of this machine: its judges see them."""

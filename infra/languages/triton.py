@@ -46,6 +46,7 @@ def _compilers_own(toolchain: Toolchain, request: EvaluationRequest) -> Compiler
 
 SUPPORTED = Supported(
     TRITON,
+    __name__,
     _open,
     _no_calibration,
     "auto",
@@ -57,5 +58,5 @@ SUPPORTED = Supported(
         remedy="pip install triton cuda-bindings there, or name a Python that has them with --remote-python",
     ),
     _compilers_own,
-    (*RUNTIME_VARIABLES, PACKAGES_VARIABLE),
+    variables=(*RUNTIME_VARIABLES, PACKAGES_VARIABLE),
 )

@@ -50,7 +50,7 @@ from infra.isolation import sandbox
 from infra.isolation.deadline import within
 from infra.isolation.report import is_lacking as lacks_isolation
 from infra.scratch_folder import ScratchFolder
-from infra.simulator.trace_server import ServerGone, TraceServer
+from infra.simulator.trace_server import ServerGone, TraceServer, fork_one
 from infra.simulator.trace_worker import LENGTH_BYTES
 from nki_sim import canonical, profile, program_file
 from nki_sim.calibration import calibrated_machine
@@ -385,7 +385,7 @@ class SimulatorToolchain:
         stdin = json.dumps(job).encode()
         if self._may_fork and self._forking.acquire(blocking=False):
             try:
-                self._server = server = self._server or TraceServer(_start_python, TREE, self.model.name)
+                self._server = server = self._server or self._new_server()
                 finished = sandbox.watched(
                     lambda given, output: server.start(given, output, work, (program, failure, report)),
                     cwd=work,
@@ -415,6 +415,10 @@ class SimulatorToolchain:
             env=sandbox.ONE_THREAD,
             pass_fds=(program, failure, report),
         )
+
+    def _new_server(self) -> TraceServer:
+        machine = self.model.name
+        return TraceServer.forked_before(machine) or TraceServer.started(_start_python, TREE, machine)
 
     def _close_server(self) -> None:
         server, self._server = self._server, None
@@ -528,6 +532,12 @@ def simulator_fingerprint(machine: str, calibration: Calibration | None) -> str:
     for path in sorted((TREE / "nki_sim").rglob("*.py")):
         digest.update(path.read_bytes())
     return f"sim-{machine}-{digest.hexdigest()[:12]}"
+
+
+def prepare_for_a_job() -> None:
+    """What a judge that will simulate can do before it knows its job: candidates are then forked sooner."""
+    if sys.platform == "linux":
+        fork_one(sandbox.scrubbed_environment(sandbox.ONE_THREAD))
 
 
 def _start_python(fd: int, arguments: list[str]) -> subprocess.Popen[bytes]:

@@ -26,18 +26,17 @@ class LocalTarget(EngineTarget):
         calibration: Calibration | None = None,
         *,
         language: str = DEFAULT_LANGUAGE,
-        one_kernel: bool = False,
         processes: int | None = None,
         cores: Sequence[int] = (),
         core_wait_s: float = PATIENCE_S,
     ) -> None:
         """toolchain: `simulator` or `auto`, of that language (`Language.key`); machine: which is simulated, a device
         says itself what it is.
-        calibration: what the machine's model is replaced by. one_kernel: no other will come, so no judge waits for it.
+        calibration: what the machine's model is replaced by.
         processes: at work at once; None: one for each CPU. cores: of a device of this machine that may be used, a
         candidate on each; none: any one that is free. core_wait_s: how long a judge waits for one that others use.
         """
-        engine = LocalEngine(ahead=not one_kernel, places=processes)
+        engine = LocalEngine(places=processes)
         variables = (FOLDER_VARIABLE, CORES_VARIABLE, *supported(language).variables)
         chosen = {name: os.environ[name] for name in variables if name in os.environ}
         if cores:

@@ -18,9 +18,11 @@ from infra.engines.engine import NOTE, ON, PARENT, SESSION, WORK, Command, Engin
 from infra.judging import wire
 from infra.judging.limits import judge_limit_s
 from infra.judging.toolchains import account_of, open_toolchain
+from infra.languages.registry import supported
 from infra.targets.metered import WorkClock
 from ka_extensions.plain_text import one_line
 
+_JUDGE = "infra.judging.judge"
 _DESCRIBE_LIMIT_S = 300.0
 
 
@@ -110,7 +112,7 @@ class EngineTarget:
     def _described_there(self, node: str = "") -> TargetInfo:
         """As a judge says it, which is on a node with devices."""
         argv = (
-            "-m", "infra.judging.judge", "--describe", "--language", self._language, "--toolchain", self._toolchain,
+            "-m", _JUDGE, "--describe", "--language", self._language, "--toolchain", self._toolchain,
             "--machine", self._machine,
         )  # fmt: skip
         done = self.engine.carry_out(
@@ -138,10 +140,11 @@ class EngineTarget:
         on_device = self._toolchain != "simulator"
         limit_s = judge_limit_s(request) + (self._core_wait_s if on_device else 0.0)
         command = Command(
-            argv=("-m", "infra.judging.judge", "--wait", "--result", f"{WORK}/result.json",
-                  "--cache", SESSION, "--parent", PARENT),
+            argv=("-m", _JUDGE, "--wait", "--language", self._language, "--toolchain", self._toolchain,
+                  "--result", f"{WORK}/result.json", "--cache", SESSION, "--parent", PARENT),
             limit_s=limit_s,
             input=wire.encode_job(job),
+            loads=(_JUDGE, supported(self._language).module),
             collect="result.json",
             session=self._session,
             environment=self._environment,
