@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from accelopt_core.judging.verification import ReferenceCache
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import ALONE, ShapePreset, Surroundings, Task
 from accelopt_core.toolchain import ArgumentSpec, TensorArgument
+from infra.isolation import processes
 from infra.isolation.sandbox import ONE_THREAD
 from infra.simulator.toolchain import Simulated, SimulatorToolchain
 from infra.targets.local import LocalTarget
@@ -147,9 +149,14 @@ def one_command(server: Sshd) -> None:
 
 
 def processor_s() -> float:
-    """Of this process and of all that it has waited for."""
+    """Of this process, of all that it has waited for, and of its children with all that those have waited for."""
     used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    total = used.user + used.system + used.children_user + used.children_system
+    for pid in processes.children():  # judges are forked from one, which goes on
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def fastest_s(
