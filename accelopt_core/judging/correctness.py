@@ -112,21 +112,19 @@ def draws_at_full_shape(request: EvaluationRequest, settled: bool = False) -> tu
     """One published and one secret seed, and changed inputs of a secret one; every seed for the final winner.
 
     A task of one shape has no gate: each distribution is drawn here. `settled`: what is timed was proved equal to the
-    input kernel where the gates are, or is the input kernel. Then one published seed does for both kinds of inputs,
-    whose references, which take longer than the kernel, are computed once in a session; and the last check adds a
-    secret one, of which the changed inputs are then too.
+    input kernel where the gates are, or is the input kernel. Then the reference's own inputs of one published seed do,
+    whose reference, which takes longer than the kernel, is computed once in a session; and in the last check changed
+    inputs of a secret one. What the input kernel gets wrong on those, it is then held to first.
     """
     task = request.task
     seeds = task.seeds + request.extra_seeds
     if len(task.presets) == 1:
         return _own(seeds) + _others(request, seeds[-1:])
     names = [name for name in AT_FULL_SHAPE if name in task.distributions]
+    changed = (Draw(seeds[-1], names[0], tuple(names[1:])),) if names else ()
     if settled and task.seeds:
-        own = task.seeds[:1] + (request.extra_seeds[-1:] if request.final else ())
-    else:
-        own = seeds if request.final else task.seeds[:1] + request.extra_seeds[:1]
-    changed = own[-1] if settled else seeds[-1]
-    return _own(own) + ((Draw(changed, names[0], tuple(names[1:])),) if names else ())
+        return _own(task.seeds[:1]) + (changed if request.final else ())
+    return _own(seeds if request.final else task.seeds[:1] + request.extra_seeds[:1]) + changed
 
 
 def _own(seeds: tuple[int, ...]) -> tuple[Draw, ...]:

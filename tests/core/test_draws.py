@@ -1,0 +1,46 @@
+"""Which inputs a kernel is executed on at the shape that counts: as few as what is known of it leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from accelopt_core.candidate import Candidate
+from accelopt_core.judging.correctness import Draw, draws_at_full_shape
+from accelopt_core.ports import EvaluationRequest
+from accelopt_core.task import REFERENCE
+from infra.tasks.seed_index import load_seed
+
+PUBLISHED, SECRET = (3, 4), (71, 72)
+TASK = replace(load_seed("silu").task(), seeds=PUBLISHED)
+
+
+def request(final: bool) -> EvaluationRequest:
+    return EvaluationRequest(TASK, Candidate("c", "", "input"), extra_seeds=SECRET, final=final)
+
+
+def kinds(draws: tuple[Draw, ...]) -> list[tuple[int, str]]:
+    return [(draw.seed, draw.distribution) for draw in draws]
+
+
+def test_what_nothing_is_known_of_is_held_to_secret_inputs_of_both_kinds_before_it_is_the_best() -> None:
+    assert kinds(draws_at_full_shape(request(final=False))) == [(3, REFERENCE), (71, REFERENCE), (72, "mixed")]
+
+
+def test_and_to_every_seed_in_the_last_check() -> None:
+    own = [(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)]
+    assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed")]
+
+
+def test_what_was_proved_equal_is_held_to_changed_inputs_that_nobody_knew_in_the_last_check() -> None:
+    assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [(3, REFERENCE), (72, "mixed")]
+    assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [(3, REFERENCE)]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("final", [False, True])
+def test_with_one_shape_that_is_the_gate_too(final: bool, settled: bool) -> None:
+    one = replace(request(final), task=replace(TASK, presets=TASK.presets[-1:]))
+    drawn = {draw.distribution for draw in draws_at_full_shape(one, settled)}
+    assert drawn == set(TASK.distributions)
