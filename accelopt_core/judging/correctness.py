@@ -99,32 +99,39 @@ def count(draws: Sequence[Draw]) -> str:
     return f"{len({d.seed for d in draws})} seeds, {len({d.distribution for d in draws})} input distributions"
 
 
-def draws_at_a_gate(request: EvaluationRequest) -> tuple[Draw, ...]:
+def draws_at_a_gate(request: EvaluationRequest, proved_equal: bool = False) -> tuple[Draw, ...]:
     """Every seed with the reference's own inputs, every other distribution with one; all with all for the winner.
 
-    Published seeds for the distributions, whose references are then computed once in a session.
+    Published seeds for the distributions, whose references are then computed once in a session. `proved_equal`: to the
+    input kernel, on the simulator. Then the winner gets each distribution with the secret seeds.
     """
-    seeds = request.task.seeds + request.extra_seeds
-    return _own(seeds) + _others(request, seeds if request.final else request.task.seeds[:1])
+    published, secret = request.task.seeds, request.extra_seeds
+    changed = published[:1]
+    if request.final:
+        changed = secret if proved_equal and secret else published + secret
+    return _own(published + secret) + _others(request, changed)
 
 
 def draws_at_full_shape(request: EvaluationRequest, settled: bool = False) -> tuple[Draw, ...]:
     """One published and one secret seed, and changed inputs of a secret one; every seed for the final winner.
 
     A task of one shape has no gate: each distribution is drawn here. `settled`: what is timed was proved equal to the
-    input kernel where the gates are, or is the input kernel. Then the reference's own inputs of one published seed do,
-    whose reference, which takes longer than the kernel, is computed once in a session; and in the last check changed
-    inputs of a secret one. What the input kernel gets wrong on those, it is then held to first.
+    input kernel where the gates are, or is the input kernel. Then one published seed does, whose references, which take
+    longer than the kernel, are computed once in a session; in the last check changed inputs are of a secret one. The
+    input kernel is run on those only where a winner fails them.
     """
     task = request.task
     seeds = task.seeds + request.extra_seeds
     if len(task.presets) == 1:
         return _own(seeds) + _others(request, seeds[-1:])
-    names = [name for name in AT_FULL_SHAPE if name in task.distributions]
-    changed = (Draw(seeds[-1], names[0], tuple(names[1:])),) if names else ()
     if settled and task.seeds:
-        return _own(task.seeds[:1]) + (changed if request.final else ())
-    return _own(seeds if request.final else task.seeds[:1] + request.extra_seeds[:1]) + changed
+        own, changed = task.seeds[:1], seeds[-1] if request.final else task.seeds[0]
+    else:
+        own, changed = seeds if request.final else task.seeds[:1] + request.extra_seeds[:1], seeds[-1]
+    names = [name for name in AT_FULL_SHAPE if name in task.distributions]
+    if not names or (settled and request.is_input):
+        return _own(own)
+    return (*_own(own), Draw(changed, names[0], tuple(names[1:])))
 
 
 def _own(seeds: tuple[int, ...]) -> tuple[Draw, ...]:

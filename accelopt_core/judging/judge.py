@@ -97,15 +97,19 @@ def _judged(
         if known is not None:
             return Duplicate(known.candidate_id, known.came_to)
         for preset in task.presets[:-1]:
-            draws = draws_at_a_gate(request)
-            progress(Step.VERIFY, f"{preset.describe()}: compile, then {count(draws)}")
+            progress(Step.VERIFY, f"{preset.describe()}: compile")
             compiled = compilations.at(preset)
             step = Step.RUN
+            cheapest = preset is task.presets[0]
+            if cheapest and request.final:
+                proofs = proved(request, toolchain, compiled, cache, progress)
+            draws = draws_at_a_gate(request, toolchain.simulated and is_proved_equal(proofs))
+            progress(Step.VERIFY, f"{preset.describe()}: {count(draws)}")
             verified = _verified(request, toolchain, compiled, cache, draws, twice=True)
             checks.append(verified.line)
             shared_faults += verified.shared_faults
             worst = max(worst, verified.relative_l2)
-            if preset is task.presets[0]:
+            if cheapest and not request.final:  # dearer than the draws, of which most wrong kernels fail one
                 proofs = proved(request, toolchain, compiled, cache, progress)
             step = Step.COMPILE
         progress(Step.VERIFY, f"{task.full.describe()}: compile")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from accelopt_core.candidate import Candidate
-from accelopt_core.judging.correctness import Draw, draws_at_full_shape
+from accelopt_core.judging.correctness import Draw, draws_at_a_gate, draws_at_full_shape
 from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE
 from infra.tasks.seed_index import load_seed
@@ -33,9 +33,27 @@ def test_and_to_every_seed_in_the_last_check() -> None:
     assert kinds(draws_at_full_shape(request(final=True))) == [*own, (72, "mixed")]
 
 
-def test_what_was_proved_equal_is_held_to_changed_inputs_that_nobody_knew_in_the_last_check() -> None:
+def test_what_was_proved_equal_is_held_to_one_published_seed_and_in_the_last_check_to_inputs_nobody_knew() -> None:
+    assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [(3, REFERENCE), (3, "mixed")]
     assert kinds(draws_at_full_shape(request(final=True), settled=True)) == [(3, REFERENCE), (72, "mixed")]
-    assert kinds(draws_at_full_shape(request(final=False), settled=True)) == [(3, REFERENCE)]
+
+
+def test_the_input_kernel_is_held_to_the_references_own_inputs() -> None:
+    the_input = replace(request(final=False), is_input=True)
+    assert kinds(draws_at_full_shape(the_input, settled=True)) == [(3, REFERENCE)]
+
+
+def test_at_a_gate_the_winner_gets_every_seed_with_every_distribution() -> None:
+    seeds = (*PUBLISHED, *SECRET)
+    wanted = {(seed, distribution) for seed in seeds for distribution in TASK.distributions}
+    assert set(kinds(draws_at_a_gate(request(final=True)))) == wanted
+
+
+def test_or_one_that_was_proved_equal_those_that_nobody_knew() -> None:
+    draws = draws_at_a_gate(request(final=True), proved_equal=True)
+    own = {(seed, REFERENCE) for seed in (*PUBLISHED, *SECRET)}
+    changed = {(seed, distribution) for seed in SECRET for distribution in TASK.distributions[1:]}
+    assert set(kinds(draws)) == own | changed
 
 
 @pytest.mark.parametrize("settled", [False, True])
