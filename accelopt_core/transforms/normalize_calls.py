@@ -14,8 +14,11 @@ then (normalize_returns), and methods are functions of the object that they are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import libcst as cst
 
@@ -24,6 +27,7 @@ from accelopt_core.transforms.neighbours import Neighbours
 from accelopt_core.transforms.normalize_names import fresh_name
 from accelopt_core.transforms.normalize_objects import Classes, objects_in, with_fields_as_names
 from accelopt_core.transforms.normalize_returns import with_one_exit
+from accelopt_core.transforms.scopes import bound_by
 from accelopt_core.transforms.substitution import substituted
 from accelopt_core.transforms.syntax import (
     bound_names,
@@ -84,7 +88,9 @@ def with_calls_written_out(module: KernelModule, kernel: cst.FunctionDef) -> cst
     classes = Classes(module.tree, neighbours, _free_in)
     helpers = _with_methods(_helpers(module.tree, kernel, neighbours, classes), kernel, neighbours, classes)
     helpers = {name: helper for name, helper in helpers.items() if not _reaches(name, helper, helpers)}
-    written = _written_out(kernel, helpers) if helpers else kernel
+    texts = [module.tree.code, *(text for _, text in module.around.neighbours)] if helpers else []
+    changing = frozenset[str]().union(*map(_changed_attributes, texts))
+    written = _written_out(kernel, helpers, changing) if helpers else kernel
     taken = frozenset(node.value for node in descendants(module.tree) if isinstance(node, cst.Name))
     taken |= {node.value for node in descendants(written) if isinstance(node, cst.Name)}
     written = with_fields_as_names(written, classes, taken)
@@ -106,12 +112,32 @@ def _with_imports(module: cst.Module, kernel: cst.FunctionDef, lines: list[str])
     return module.with_changes(body=[*body[:place], *made, *body[place:]]) if made else module
 
 
-def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper]) -> cst.FunctionDef:
+_MAKES = frozenset({"__init__", "__post_init__"})
+
+
+@lru_cache(256)
+def _changed_attributes(text: str) -> frozenset[str]:
+    """That a file gives objects which are made already; of one that Python cannot read, none."""
+    try:
+        waiting: list[ast.AST] = [ast.parse(text)]
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    found = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            found.add(node.attr)
+        if not (isinstance(node, ast.FunctionDef) and node.name in _MAKES):
+            waiting += ast.iter_child_nodes(node)
+    return frozenset(found)
+
+
+def _written_out(kernel: cst.FunctionDef, helpers: Mapping[str, _Helper], changing: frozenset[str]) -> cst.FunctionDef:
     """What is called on every path comes first: of branches many are never taken, and a kernel has a limit."""
     for in_branches in (False, True):
         while (most := MOST_STATEMENTS - _size(kernel)) > 0:
             taken = {node.value for node in descendants(kernel) if isinstance(node, cst.Name)}
-            edit = _WriteOut(helpers, _bound(kernel), taken, most, in_branches)
+            edit = _WriteOut(helpers, changing, _bound(kernel), taken, most, in_branches)
             changed = kernel.visit(edit)
             assert isinstance(changed, cst.FunctionDef)
             if not edit.done:
@@ -143,9 +169,22 @@ def _helpers(
 ) -> dict[str, _Helper]:
     """By what the kernel's file calls them, those of neighbours as far as any of them is called."""
     functions = [node for node in module.body if isinstance(node, cst.FunctionDef) and node is not kernel]
-    names = [function.name.value for function in functions]
-    read = {f.name.value: h for f in functions if names.count(f.name.value) == 1 and (h := _read(f)) is not None}
+    bound = Counter(_bound_in(module))
+    read = {f.name.value: h for f in functions if bound[f.name.value] == 1 and (h := _read(f)) is not None}
     return _with_called(read, _called_in(kernel), neighbours, classes)
+
+
+def _bound_in(module: cst.Module) -> Iterator[str]:
+    """A name each time that the module binds it: at its top, in its branches, or in a function that says global."""
+    waiting: list[cst.CSTNode] = [*module.body]
+    while waiting:
+        node = waiting.pop()
+        yield from bound_by(node)
+        if not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            waiting += children(node)
+    for node in descendants(module):
+        if isinstance(node, cst.Global):
+            yield from (item.name.value for item in node.names)
 
 
 def _with_called(
@@ -261,11 +300,18 @@ class _WriteOut(cst.CSTTransformer):
     """Replaces the calls that it can, of those inside one another the inner ones."""
 
     def __init__(
-        self, helpers: Mapping[str, _Helper], bound: frozenset[str], taken: set[str], most: int, in_branches: bool
+        self,
+        helpers: Mapping[str, _Helper],
+        changing: frozenset[str],
+        bound: frozenset[str],
+        taken: set[str],
+        most: int,
+        in_branches: bool,
     ) -> None:
-        """`most`: how many statements more the kernel may have."""
-        self._helpers, self._bound, self._taken, self._most = helpers, bound, taken, most
-        self._in_branches = in_branches
+        """`changing`: attributes that an object may have others of later. `most`: how many statements more the kernel
+        may have."""
+        self._helpers, self._changing, self._bound, self._taken = helpers, changing, bound, taken
+        self._most, self._in_branches = most, in_branches
         self.done = False
         self._in_texts = self._branches = 0
 
@@ -349,6 +395,8 @@ class _WriteOut(cst.CSTTransformer):
                 return updated_node
             if not _is_plain(value) and (uses.count(name) != 1 or _calls(value)):
                 return updated_node
+            if _calls(helper.result) and self._may_change(value):
+                return updated_node
         self.done = True
         written = substituted(helper.result, {name: _in_parentheses(value) for name, value in given.items()})
         assert isinstance(written, cst.BaseExpression)
@@ -423,13 +471,16 @@ class _WriteOut(cst.CSTTransformer):
         for param in helper.parameters:
             name = param.name.value
             value = given[name]
-            kept = _is_plain(value) or self._is_operand(helper, name, value) or _is_asserted(helper, name, value)
-            if name in helper.rebound or not kept or not _may_stand_in_texts(helper, name, value):
+            others = [each for other, each in given.items() if other != name]
+            is_operand = _is_operand(helper, name, value) and not _holds(others, value)
+            kept = _is_plain(value) or is_operand or _is_asserted(helper, name, value)
+            kept = kept and name not in helper.rebound and not self._may_change(value)
+            if not kept or not _may_stand_in_texts(helper, name, value):
                 fresh = cst.Name(self._fresh(name))
                 before.append(cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(fresh)], _in_parentheses(value))]))
                 renamed[name] = fresh
             else:
-                renamed[name] = value if self._is_operand(helper, name, value) else _in_parentheses(value)
+                renamed[name] = value if is_operand else _in_parentheses(value)
         statements: list[cst.CSTNode] = [substituted(statement, renamed) for statement in helper.body]
         made: list[cst.SimpleStatementLine | cst.BaseCompoundStatement] = []
         for statement in (*before, *statements):
@@ -460,20 +511,33 @@ class _WriteOut(cst.CSTTransformer):
             return {}
         return {result: cst.Name(name) for result, name in zip(results, targets)}
 
-    @staticmethod
-    def _is_operand(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
-        """A view that the function only hands on to instructions, whole."""
-        if not isinstance(value, cst.Subscript) or _calls(value):
-            return False
-        handed = 0
-        uses = 0
-        for statement in helper.body:
-            uses += sum(node.value == name for node in name_nodes(statement))
-            for node in descendants(statement):
-                if isinstance(node, cst.Arg) and isinstance(node.value, cst.Name) and node.value.value == name:
-                    handed += 1
-        in_result = helper.result is not None and any(node.value == name for node in name_nodes(helper.result))
-        return handed == uses and not in_result
+    def _may_change(self, value: cst.BaseExpression) -> bool:
+        """While the function runs that it was given to."""
+        return any(isinstance(node, cst.Attribute) and node.attr.value in self._changing for node in descendants(value))
+
+
+def _is_operand(helper: _Helper, name: str, value: cst.BaseExpression) -> bool:
+    """A view that the function only hands on to instructions, whole."""
+    if not isinstance(value, cst.Subscript) or _calls(value):
+        return False
+    handed = 0
+    uses = 0
+    for statement in helper.body:
+        uses += sum(node.value == name for node in name_nodes(statement))
+        for node in descendants(statement):
+            if isinstance(node, cst.Arg) and isinstance(node.value, cst.Name) and node.value.value == name:
+                handed += 1
+    in_result = helper.result is not None and any(node.value == name for node in name_nodes(helper.result))
+    return handed == uses and not in_result
+
+
+def _holds(others: Sequence[cst.BaseExpression], value: cst.BaseExpression) -> bool:
+    """Whether what it is selected from is handed over as well: a list, of which the function may change an element."""
+    while isinstance(value, (cst.Subscript, cst.Attribute)):
+        value = value.value
+    return isinstance(value, cst.Name) and any(
+        isinstance(each, cst.Name) and each.value == value.value for each in others
+    )
 
 
 class _First:

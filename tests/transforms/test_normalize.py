@@ -187,12 +187,18 @@ for m in range(count(x.shape[0], ROWS)):
     assert not [s for s in KernelCode(parse_kernel(made)).statements() if s.kind is Kind.OPAQUE]
 
 
+THREE_TIMES = "def f(t):\n    nisa.tensor_scalar(dst=t, data=t, op0=nl.multiply, operand0=3.0)\n\n\n"
 NOT_WRITTEN_OUT = {
     "it calls itself": "def f(t, n=1):\n    f(t, 0) if n else None\n\n\n",
     "it leaves from a loop": "def f(t):\n    for i in range(2):\n        return\n\n\n",
     "it takes any number": "def f(*t):\n    pass\n\n\n",
     "it has a scope of its own": "def f(t):\n    g = lambda: t\n    g()\n\n\n",
     "it is defined twice": "def f(t):\n    pass\n\n\ndef f(t):\n    pass\n\n\n",
+    "its name is bound again": f"{THREE_TIMES}def g(t):\n    pass\n\n\nf = g\n\n\n",
+    "another is made in a branch": f"{THREE_TIMES}if nisa:\n\n    def f(t):\n        pass\n\n\n".replace(
+        "X", "nl.fp32.max"
+    ),
+    "another function binds it again": f"{THREE_TIMES}def g():\n    global f\n    f = id\n\n\ng()\n",
     "a global of its is a local here": "size = 1\n\n\ndef f(t):\n    assert size == 1\n\n\n",
 }
 
@@ -207,6 +213,50 @@ f(tile)
 nisa.dma_copy(dst=out, src=tile)
 """
     assert "    f(tile)\n" in same(kernel(body, helper))
+
+
+CHANGING = """
+class Sizes:
+    def __init__(self, rows):
+        self.rows = rows
+
+
+def grow(sizes):
+    sizes.rows *= 2
+    return sizes.rows
+
+
+def grown(sizes, rows):
+    grow(sizes)
+    nisa.memset(dst=sizes.tile, value=rows)
+    return rows
+
+
+"""
+
+
+def test_an_element_of_a_list_is_what_it_was_before_the_list_changes():
+    helper = "def moved(tiles, first):\n    tiles[0] = tiles[1]\n    nisa.memset(dst=first, value=5.0)\n\n\n"
+    body = """
+tiles = [nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf) for i in range(2)]
+kept = tiles[0]
+nisa.memset(dst=tiles[1], value=1.0)
+moved(tiles, tiles[0])
+nisa.dma_copy(dst=out, src=kept)
+"""
+    assert run(same(kernel(body, helper)), X)[0, 0] == 5
+
+
+def test_what_a_function_was_given_is_what_it_was_before_an_object_changes():
+    body = """
+sizes = Sizes(16)
+sizes.tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+n = grown(sizes, sizes.rows)
+nisa.tensor_scalar(dst=sizes.tile, data=sizes.tile, op0=nl.add, operand0=float(n + sizes.rows))
+nisa.dma_copy(dst=out, src=sizes.tile)
+"""
+    made = same(kernel(body, CHANGING))
+    assert run(made, X)[0, 0] == 16 + 16 + 32 and "grown(" not in made.partition("def kernel")[2]
 
 
 SPELLINGS = """
