@@ -168,27 +168,83 @@ def _makings(kernel: cst.FunctionDef) -> Iterator[tuple[cst.SimpleStatementLine,
             yield node, target.value, small.value
 
 
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where everything in a kernel stands."""
+
+    kernel: cst.FunctionDef
+    parents: Mapping[cst.CSTNode, cst.CSTNode]
+    order: Mapping[cst.CSTNode, int]
+    """Of its body, as it is written."""
+
+    @classmethod
+    def of(cls, kernel: cst.FunctionDef) -> _Places:
+        return cls(kernel, parents_in(kernel), {node: at for at, node in enumerate(descendants(kernel.body))})
+
+    def may_go(self, line: cst.CSTNode, value: cst.BaseExpression, uses: Sequence[cst.CSTNode]) -> bool:
+        """The value can stand wherever the field is asked for: it is not changed in between, and costs nothing."""
+        if any(self._is_target(use) for use in uses):
+            return False
+        if not uses:
+            return not any(isinstance(node, (cst.Call, cst.Subscript)) for node in descendants(value))
+        base = value
+        while isinstance(base, cst.Attribute):
+            base = base.value
+        if not isinstance(base, cst.Name):
+            in_text = any(isinstance(each, cst.FormattedString) for use in uses for each in self._ancestors(use))
+            return _is_literal(value) and not (in_text and isinstance(value, cst.SimpleString))
+        times = self.times_bound(base.value)
+        if times == 0:
+            return True
+        is_dtype = isinstance(value, cst.Attribute) and value.value is base and value.attr.value == "dtype"
+        return (base is value or is_dtype) and times == 1 and self.stays(line, uses)
+
+    def stays(self, line: cst.CSTNode, uses: Sequence[cst.CSTNode]) -> bool:
+        """Each use comes after the line, in the same iteration of the loop around that."""
+        loop = self._around(line)[0]
+        scopes = [self._around(use) for use in uses]
+        if any(isinstance(each, _FUNCTIONS) and each is not self.kernel for around in scopes for each in around):
+            return False
+        return all(self.order[use] > self.order[line] and loop in around for use, around in zip(uses, scopes))
+
+    def times_bound(self, name: str) -> int:
+        parts = (self.kernel.params, self.kernel.body)
+        return sum(name in bound_by(node) for part in parts for node in descendants(part))
+
+    def _is_target(self, use: cst.CSTNode) -> bool:
+        around = self.parents[use]
+        return isinstance(around, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign)) and around.target is use
+
+    def _ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def _around(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """Loops and functions, the kernel last."""
+        return [each for each in self._ancestors(node) if isinstance(each, (cst.For, cst.While, *_FUNCTIONS))]
+
+
 def with_fields_as_names(kernel: cst.FunctionDef, classes: Classes, taken: frozenset[str]) -> cst.FunctionDef:
     """The very one when no object is its fields alone. `taken`: names that mean something already."""
     objects = objects_in(kernel, classes)
     if not objects:
         return kernel
-    parents = parents_in(kernel)
-    order = {node: at for at, node in enumerate(descendants(kernel.body))}
-    for edit in (_second_names(kernel, objects, parents, order), _asked(kernel, objects, parents)):
+    places = _Places.of(kernel)
+    for edit in (_second_names(places, objects), _asked(places, objects)):
         if edit.changes or edit.makings:
             return edit.of(kernel)
-    used, edit = set(taken), _Edit(parents)
+    used, edit = set(taken), _Edit(places.parents)
     for line, name, call in _makings(kernel):
         plain = objects.get(name)
-        uses = _uses(kernel, name, plain, parents) if plain is not None else None
+        uses = _uses(places, name, plain) if plain is not None else None
         values = _values(plain, call) if plain is not None else None
         if plain is None or uses is None or values is None:
             continue
         names = {}
         for each, value in values:
             of_it = [node for node, what in uses.items() if what == each]
-            if _may_go(line, value, of_it, kernel, parents, order):
+            if places.may_go(line, value, of_it):
                 edit.changes.update({node: _alone(value) for node in of_it})
                 continue
             wanted = f"{name}_{each}"
@@ -199,51 +255,6 @@ def with_fields_as_names(kernel: cst.FunctionDef, classes: Classes, taken: froze
         edit.makings[line] = (plain, names)
         return edit.of(kernel)  # another one's values may have been its fields
     return kernel
-
-
-def _may_go(
-    line: cst.SimpleStatementLine,
-    value: cst.BaseExpression,
-    uses: Sequence[cst.CSTNode],
-    kernel: cst.FunctionDef,
-    parents: Mapping[cst.CSTNode, cst.CSTNode],
-    order: Mapping[cst.CSTNode, int],
-) -> bool:
-    """The value can stand wherever the field is asked for: it is not changed in between, and costs nothing."""
-    if any(isinstance(parents[use], (cst.AssignTarget, cst.AugAssign)) and _is_target(use, parents) for use in uses):
-        return False
-    if not uses:
-        return not any(isinstance(node, (cst.Call, cst.Subscript)) for node in descendants(value))
-    base = value
-    while isinstance(base, cst.Attribute):
-        base = base.value
-    if not isinstance(base, cst.Name):
-        in_text = any(isinstance(each, cst.FormattedString) for use in uses for each in _ancestors(use, parents))
-        return _is_literal(value) and not (in_text and isinstance(value, cst.SimpleString))
-    times = _times_bound(kernel, base.value)
-    if times == 0:
-        return True
-    alike = base is value or (isinstance(value, cst.Attribute) and value.value is base and value.attr.value == "dtype")
-    return alike and times == 1 and _stays(line, uses, kernel, parents, order)
-
-
-def _is_target(use: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
-    around = parents[use]
-    return isinstance(around, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign)) and around.target is use
-
-
-def _stays(
-    line: cst.CSTNode,
-    uses: Sequence[cst.CSTNode],
-    kernel: cst.FunctionDef,
-    parents: Mapping[cst.CSTNode, cst.CSTNode],
-    order: Mapping[cst.CSTNode, int],
-) -> bool:
-    """Each use comes after the line, in the same iteration of the loop around that."""
-    loop = _around(line, parents)[0]
-    scopes = [_around(use, parents) for use in uses]
-    within = [each for around in scopes for each in around if isinstance(each, _FUNCTIONS) and each is not kernel]
-    return not within and all(order[use] > order[line] and loop in around for use, around in zip(uses, scopes))
 
 
 def _alone(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -298,10 +309,10 @@ class _Edit(cst.CSTTransformer):
         return made
 
 
-def _asked(kernel: cst.FunctionDef, objects: Mapping[str, Plain], parents: Mapping[cst.CSTNode, cst.CSTNode]) -> _Edit:
+def _asked(places: _Places, objects: Mapping[str, Plain]) -> _Edit:
     """What a property says, in place of each that is asked for."""
-    edit = _Edit(parents)
-    for node in descendants(kernel.body):
+    edit = _Edit(places.parents)
+    for node in places.order:
         if not isinstance(node, cst.Attribute) or not isinstance(node.value, cst.Name):
             continue
         plain = objects.get(node.value.value)
@@ -324,15 +335,10 @@ def _only_value(function: cst.FunctionDef) -> cst.BaseExpression | None:
     return last.value if isinstance(last, cst.Return) and not scoped and len(function.params.params) == 1 else None
 
 
-def _second_names(
-    kernel: cst.FunctionDef,
-    objects: Mapping[str, Plain],
-    parents: Mapping[cst.CSTNode, cst.CSTNode],
-    order: Mapping[cst.CSTNode, int],
-) -> _Edit:
+def _second_names(places: _Places, objects: Mapping[str, Plain]) -> _Edit:
     """Wherever `b` of a statement `b = a` is asked for, `a`: while that is the same object."""
-    edit = _Edit(parents)
-    made = {name: line for line, name, _ in _makings(kernel)}
+    edit, order = _Edit(places.parents), places.order
+    made = {name: line for line, name, _ in _makings(places.kernel)}
     for line in order:
         small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
         if not isinstance(small, cst.Assign) or len(small.targets) != 1:
@@ -340,30 +346,15 @@ def _second_names(
         target, value = small.targets[0].target, small.value
         if not isinstance(target, cst.Name) or not isinstance(value, cst.Name) or value.value not in objects:
             continue
-        if target.value in objects or _times_bound(kernel, target.value) != 1:
+        if target.value in objects or places.times_bound(target.value) != 1:
             continue
         named = [node for node in order if isinstance(node, cst.Name) and node.value == target.value]
-        uses = [node for node in named if node is not target and not _is_label(node, parents[node])]
-        if order[made[value.value]] < order[line] and _stays(line, uses, kernel, parents, order):
+        uses = [node for node in named if node is not target and not _is_label(node, places.parents[node])]
+        if order[made[value.value]] < order[line] and places.stays(line, uses):
             edit.changes.update({use: cst.Name(value.value) for use in uses})
             edit.makings[line] = (Plain({}, {}, {}, {}), {})
             return edit
     return edit
-
-
-def _times_bound(kernel: cst.FunctionDef, name: str) -> int:
-    return sum(name in bound_by(node) for part in (kernel.params, kernel.body) for node in descendants(part))
-
-
-def _ancestors(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    while node in parents:
-        node = parents[node]
-        yield node
-
-
-def _around(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> list[cst.CSTNode]:
-    """Loops and functions, the kernel last."""
-    return [each for each in _ancestors(node, parents) if isinstance(each, (cst.For, cst.While, *_FUNCTIONS))]
 
 
 def _values(plain: Plain, call: cst.Call) -> list[tuple[str, cst.BaseExpression]] | None:
@@ -383,15 +374,13 @@ def _values(plain: Plain, call: cst.Call) -> list[tuple[str, cst.BaseExpression]
     return list(given.items())
 
 
-def _uses(
-    kernel: cst.FunctionDef, name: str, plain: Plain, parents: Mapping[cst.CSTNode, cst.CSTNode]
-) -> dict[cst.CSTNode, str] | None:
+def _uses(places: _Places, name: str, plain: Plain) -> dict[cst.CSTNode, str] | None:
     """What stands for a field, or for a comparison with None; None where something needs the object itself."""
     found: dict[cst.CSTNode, str] = {}
-    for node in descendants(kernel.body):
+    for node in places.order:
         if not isinstance(node, cst.Name) or node.value != name:
             continue
-        around = parents[node]
+        around = places.parents[node]
         if isinstance(around, cst.Attribute) and around.value is node:
             if around.attr.value not in plain.fields:
                 return None
