@@ -47,6 +47,7 @@ def kernel(theta, g, m, v):
             nisa.dma_copy(
                 dst=v_tile_wide, src=v[i0 : i0 + rows, (2 * j_wide) * TILE_N : (2 * j_wide) * TILE_N + 2 * TILE_N]
             )
+            out_wide = nl.ndarray((rows, 2 * TILE_N), dtype=result.dtype, buffer=nl.sbuf)
             for j2 in range(2):
                 j = 2 * j_wide + j2
                 # First moment: BETA1 * m + (1 - BETA1) * g
@@ -100,14 +101,15 @@ def kernel(theta, g, m, v):
                     op0=nl.multiply,
                     operand0=1.0 - LEARNING_RATE * WEIGHT_DECAY,
                 )
-                out = nl.ndarray((rows, TILE_N), dtype=result.dtype, buffer=nl.sbuf)
                 nisa.scalar_tensor_tensor(
-                    dst=out,
+                    dst=out_wide[0:rows, j2 * TILE_N : (j2 + 1) * TILE_N],
                     data=step,
                     op0=nl.multiply,
                     operand0=-LEARNING_RATE / (1.0 - BETA1),
                     op1=nl.add,
                     operand1=decayed,
                 )
-                nisa.dma_copy(dst=result[i0 : i0 + rows, j * TILE_N : (j + 1) * TILE_N], src=out)
+            nisa.dma_copy(
+                dst=result[i0 : i0 + rows, (2 * j_wide) * TILE_N : (2 * j_wide) * TILE_N + 2 * TILE_N], src=out_wide
+            )
     return result
