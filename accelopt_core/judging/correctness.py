@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
@@ -31,7 +32,7 @@ from accelopt_core.judging.distributions import is_floating
 from accelopt_core.judging.plausibility import first_changed, one_value, same_bits
 from accelopt_core.judging.side_by_side import side_by_side
 from accelopt_core.judging.verification import (
-    NOISE_DRAWS,
+    NOISES,
     BadReference,
     Reference,
     ReferenceCache,
@@ -51,7 +52,7 @@ AT_FULL_SHAPE = ("mixed", "scaled-rows")
 LARGE = 1 << 24
 """Elements of an output from which on changed inputs, like the reference's own, are compared without noise first.
 
-Noise takes two more runs of the reference. Without it single small elements are held to their row, which at the gates
+Noise takes up to four more runs of the reference. Without it single small elements are held to their row, which at the gates
 they are not; and in `mixed` inputs the rows that are constant show what becomes of one value.
 """
 
@@ -393,10 +394,10 @@ class Verifier:
             return compared
         if own and compared is not None and compared.distance > self.request.task.tolerance:
             return self._failed(execution, compared)
-        noise = self._noise(execution)
-        compared = self._compare(execution, noise)
-        if isinstance(compared, Passed):
-            return compared
+        for noise in self._noises(execution):
+            compared = self._compare(execution, noise)
+            if isinstance(compared, Passed):
+                return compared
         plain = self._by_float32(execution, noise)
         if own or plain.is_whole:
             compared = self._compare(execution, noise, plain)
@@ -417,14 +418,20 @@ class Verifier:
     def _arithmetic(self) -> Arithmetic:
         return arithmetic_of(self.request.task, self.toolchain.simulated)
 
-    def _noise(self, execution: _Execution) -> tuple[np.ndarray, ...]:
+    def _noises(self, execution: _Execution) -> Iterator[tuple[np.ndarray, ...]]:
+        """From below, the last one whole: each takes a run of the reference, and mostly the first one decides."""
         reference, draw, unit = self.compiled.reference, execution.draw, self._arithmetic.unit
-        return self.cache.of_draw(
-            reference,
-            draw.seed,
-            f"{draw.distribution}/even noise/{unit:g}/{NOISE_DRAWS}",
-            lambda: reference.noise(execution.inputs, execution.expected, unit, draw.seed),
-        )
+        noise: tuple[np.ndarray, ...] | None = None
+        for number in range(NOISES):
+            noise = self.cache.of_draw(
+                reference,
+                draw.seed,
+                f"{draw.distribution}/noise/{unit:g}/{number + 1} of {NOISES}",
+                functools.partial(
+                    reference.more_noise, noise, number, execution.inputs, execution.expected, unit, draw.seed
+                ),
+            )
+            yield noise
 
     def _execute(self, draw: Draw) -> _Execution | Failed:
         """Runs reference and kernel; Failed where the outputs cannot even be set beside the reference's."""

@@ -22,6 +22,8 @@ from accelopt_core.toolchain import ArgumentSpec, ConstantArgument, DtypeArgumen
 
 NOISE_DRAWS = 2
 """With one, a row that hangs on a single number (two equal logits of a softmax) seems exact by luck, one in many."""
+NOISES = 2 * NOISE_DRAWS
+"""With draws for every element and draws for every row."""
 
 MOST_DRAWN = 1 << 30
 """Bytes of drawn inputs that a reference keeps at most, for draws that change the same ones in several ways."""
@@ -126,19 +128,38 @@ class Reference:
         How far off each is is drawn evenly and not only its sign: where two products of two inputs cancel, signs alone
         cancel too, in three draws of eight. Drawn from `seed`: the same bits again.
         """
-        roots = [np.zeros(e.shape, np.float32) for e in expected]
-        draw = np.random.default_rng(seed)
-        with np.errstate(all="ignore"):
-            for alike in (False, True) * NOISE_DRAWS:
-                self._join_change(roots, expected, [_moved(a, unit, draw, alike) for a in _as(np.float64, inputs)])
-            for root, exact in zip(roots, expected):
-                _join_rounding(root, exact, unit)
-        return tuple(roots)
+        noise = None
+        for draw in range(NOISES):
+            noise = self.more_noise(noise, draw, inputs, expected, unit, seed)
+        assert noise is not None
+        return noise
 
-    def _join_change(self, roots: list[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any]) -> None:
+    def more_noise(
+        self,
+        less: tuple[np.ndarray, ...] | None,
+        draw: int,
+        inputs: list[Any],
+        expected: tuple[np.ndarray, ...],
+        unit: float,
+        seed: int,
+    ) -> tuple[np.ndarray, ...]:
+        """What `less`, of the draws before this one of `NOISES`, becomes with it; written over it, if it is not None.
+
+        The share of each is as of all of them, so that what some give is less than the noise at every element: what
+        is close enough by that is close enough.
+        """
+        if less is None:
+            less = tuple(_one_rounding(exact, unit) for exact in expected)
+        drawn = np.random.default_rng((seed, draw))
+        moved = [_moved(a, unit, drawn, alike=draw % 2 == 1) for a in _as(np.float64, inputs)]
+        with np.errstate(all="ignore"):
+            self._join_change(less, expected, moved)
+        return less
+
+    def _join_change(self, noise: Sequence[np.ndarray], expected: tuple[np.ndarray, ...], moved: list[Any]) -> None:
         """With what the outputs for other inputs are off. None of them outlives the call: they may be gigabytes."""
-        for root, one, exact in zip(roots, self._forward(moved), expected):
-            _join(root, _difference(one, exact))
+        for root, one, exact in zip(noise, self._forward(moved), expected):
+            _join(root, one, exact)
 
     def in_float32(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:
         """`forward` in float32: what plain arithmetic makes of these inputs, whether that is finite or not."""
@@ -231,34 +252,34 @@ _BLOCK = 1 << 14
 """Elements taken at a time: a temporary array of all would cost gigabytes, and these stay in the cache."""
 
 
-def _join(root: np.ndarray, change: Callable[[slice], np.ndarray]) -> None:
-    """root = sqrt(root^2 + change^2), in place; `change` gives a part of it in float64."""
-    flat = _flat(root)
-    for start in range(0, root.size, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        total = np.square(flat[part], dtype=np.float64)
-        more = change(part)
-        total += np.square(more, out=more)
-        flat[part] = np.sqrt(total, out=total)
-
-
-def _difference(one: np.ndarray, other: np.ndarray) -> Callable[[slice], np.ndarray]:
-    return lambda part: np.subtract(_flat(one)[part], _flat(other)[part], dtype=np.float64)
-
-
-def _join_rounding(root: np.ndarray, exact: np.ndarray, unit: float) -> None:
-    """The mean of all draws, joined with one rounding of the result.
+def _join(root: np.ndarray, one: np.ndarray, exact: np.ndarray) -> None:
+    """root = sqrt(root^2 + (one - exact)^2 / NOISE_DRAWS), in place.
 
     A result that is not finite is right only as it is; for one that is and nearly was not, anything is.
     """
-    root /= np.float32(np.sqrt(NOISE_DRAWS))
-    _join(root, lambda part: np.multiply(_flat(exact)[part], unit, dtype=np.float64))
-    flat, base = _flat(root), _flat(exact)
+    flat, moved, base = _flat(root), _flat(one), _flat(exact)
     largest = np.finfo(np.float32).max
     for start in range(0, root.size, _BLOCK):
         part = slice(start, start + _BLOCK)
+        total = np.square(flat[part], dtype=np.float64)
+        more = np.subtract(moved[part], base[part], dtype=np.float64)
+        np.square(more, out=more)
+        more /= NOISE_DRAWS
+        total += more
+        flat[part] = np.sqrt(total, out=total)
         if not np.isfinite(flat[part]).all():
             flat[part] = np.where(np.isfinite(base[part]), np.nan_to_num(flat[part], nan=largest, posinf=largest), 0)
+
+
+def _one_rounding(exact: np.ndarray, unit: float) -> np.ndarray:
+    """Of each element, in float32; 0 of one that is not finite."""
+    root = np.zeros(exact.shape, np.float32)
+    flat, base = _flat(root), _flat(exact)
+    for start in range(0, root.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        size = np.abs(base[part])
+        flat[part] = np.where(np.isfinite(size), size * unit, 0)
+    return root
 
 
 def has_finite(array: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from accelopt_core.evaluation import CheckFailure
 from accelopt_core.judging.closeness import FLOAT32, Arithmetic, Place, arithmetic_of, check_output, needed
-from accelopt_core.judging.verification import Reference
+from accelopt_core.judging.verification import NOISES, Reference
 from accelopt_core.task import PrecisionPolicy, ShapePreset, Task
 from nki_sim.isa.activation_functions import FUNCTIONS
 
@@ -204,6 +204,18 @@ def test_the_noise_of_a_seed_is_always_the_same() -> None:
     assert np.array_equal(one, two) and not np.array_equal(one, other)
 
 
+def test_less_than_all_draws_of_the_noise_are_less_noise_at_every_element() -> None:
+    reference = Reference(TASK, TASK.full)
+    inputs = reference.inputs(3)
+    expected = reference.expected(inputs)
+    parts: list[np.ndarray] = []
+    for draw in range(NOISES):
+        less = (parts[-1].copy(),) if parts else None
+        parts += reference.more_noise(less, draw, inputs, expected, FLOAT32.unit, 3)
+    assert all((one <= two).all() for one, two in zip(parts, parts[1:]))
+    assert np.array_equal(parts[-1], reference.noise(inputs, expected, FLOAT32.unit, 3)[0])
+
+
 def test_limits_widen_as_far_as_plain_float32_needs() -> None:
     expected, noise = normal(64, 64), np.full((64, 64), 1e-7, np.float32)
     same = needed(FLOAT32, expected, expected, noise)
@@ -307,7 +319,7 @@ def test_what_float32_drops_of_large_numbers_it_does_not_drop_of_small_ones() ->
     of_task = replace(TASK, reference_source=GELU)
     reference = Reference(of_task, of_task.full)
     (expected,), (plain,) = reference.expected([x]), reference.in_float32([x])
-    (noise,) = reference.noise([x], (expected,), FLOAT32.unit, 0)
+    (noise,) = reference.noise([x], (expected,), FLOAT32.unit, 1)
     asked = needed(FLOAT32, plain, expected, noise)
     assert asked.elements is not None and asked.elements[1::2].max() > 1e-7
     small = expected[::2]
