@@ -52,8 +52,8 @@ AT_FULL_SHAPE = ("mixed", "scaled-rows")
 LARGE = 1 << 24
 """Elements of an output from which on changed inputs, like the reference's own, are compared without noise first.
 
-Noise takes up to four more runs of the reference. Without it single small elements are held to their row, which at the gates
-they are not; and in `mixed` inputs the rows that are constant show what becomes of one value.
+Noise takes up to four more runs of the reference. Without it single small elements are held to their row, which at
+the gates they are not; and in `mixed` inputs the rows that are constant show what becomes of one value.
 """
 
 
