@@ -5,7 +5,8 @@ loop's variable reaches nothing but where a view of a tensor begins and ends, th
 numbers that it is not in, and for an end through the lesser of two (`min(128, rows - 128 * i)`); no branch, list,
 shape, name or instruction depends on it; and no pass reads what another one left. What the text cannot show, that a
 name is a number, a tensor or a function of NKI, is asked when the loop begins: `Needs`. A first or last pass may differ
-(`if k == 0:`, `accumulate=k > 0`); those are always run. All else is not plain.
+(`if k == 0:`, `accumulate=k > 0`); those are always run. Where the variable is divided (`h // 4`, `h % 4`), what is
+even goes from so many passes to the next so many. All else is not plain.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ VIEWS = frozenset(
 """Methods of a tensor that give a view of it, by arguments that do not depend on the pass; but for the offset of ap."""
 FACTS = frozenset({"buffer", "dtype", "ndim", "shape"})
 """Attributes of a tensor that no pass changes."""
+
+
+_ARITHMETIC = (
+    ast.Name, ast.Attribute, ast.Constant, ast.expr_context, ast.BinOp,
+    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
+)  # fmt: skip
+"""What a divisor is made of."""
 
 
 class NotPlain(Exception):
@@ -63,8 +71,13 @@ class Needs:
     callees: frozenset[tuple[str, ...]] = frozenset()
     """Dotted names: a function of NKI, or a view's method of a tensor."""
     builtins: frozenset[str] = frozenset()
+    turns: frozenset[str] = frozenset()
+    """Products of names of outside that are numbers; all above 0: what lies so many passes apart, the least common
+    multiple of these, is even."""
     from_zero: bool = False
-    """The range begins at zero or later and goes up; so only its first pass can be number 0."""
+    """The range begins at zero or later and goes up; so only its first pass can be number 0, which may differ."""
+    ends: bool = False
+    """Its last pass may differ."""
 
     def __or__(self, other: Needs) -> Needs:
         return Needs(
@@ -73,7 +86,9 @@ class Needs:
             self.indexed | other.indexed,
             self.callees | other.callees,
             self.builtins | other.builtins,
+            self.turns | other.turns,
             self.from_zero or other.from_zero,
+            self.ends or other.ends,
         )
 
 
@@ -84,6 +99,8 @@ class _Value:
     """From pass to pass: a number in even steps; a tensor by where it begins, or by which of even buffers it is."""
     bent: bool = False
     """A varying number in even steps up to some pass and in others from there on: the lesser of two, or the greater."""
+    turns: frozenset[str] = frozenset()
+    """A varying number is even from so many passes to the next so many, the least common multiple of these."""
     numbers: frozenset[tuple[str, ...]] = frozenset()
     """Dotted names that have to be integers for this to be one."""
     tensors: frozenset[str] = frozenset()
@@ -261,12 +278,27 @@ class _Body:
     def _even(self, node: ast.BinOp, one: _Value, other: _Value) -> _Value:
         """A number that varies in even steps."""
         both = one.is_varying_number and other.is_varying_number
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)) and not (both or one.bent or other.varies):
+            divisor = self._divisor(node.right, other)
+            turns = frozenset(f"{each} * ({divisor})" for each in one.turns or ("1",))
+            self.need(turns=turns)
+            return _Value(Kind.number, True, turns=turns)
         if not (isinstance(node.op, (ast.Add, ast.Sub)) or isinstance(node.op, ast.Mult) and not both):
             raise NotPlain(f"{type(node.op).__name__} of the pass's number on line {node.lineno}")
         for each in (one, other):
             if not each.is_varying_number:
                 self._is_number(each, node)
-        return _Value(Kind.number, True, one.bent or other.bent)
+        return _Value(Kind.number, True, one.bent or other.bent, one.turns | other.turns)
+
+    def _divisor(self, node: ast.expr, value: _Value) -> str:
+        """The text of a number of outside that the pass's own is divided by."""
+        self._is_number(value, node)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and (part.id in self.assigned or part.id == self.variable):
+                raise NotPlain(f"{part.id} on line {node.lineno}, which a pass assigns, divides the pass's number")
+            if not isinstance(part, _ARITHMETIC) or isinstance(part, ast.Constant) and type(part.value) is not int:
+                raise NotPlain(f"{ast.unparse(node)} on line {node.lineno} divides the pass's number")
+        return ast.unparse(node)
 
     def _is_number(self, value: _Value, node: ast.expr) -> None:
         if value.varies or value.kind not in (Kind.number, Kind.free) or value.depth:
@@ -293,6 +325,7 @@ class _Body:
                     return _OTHER
             if self.stop and ast.unparse(right) == f"{self.stop} - 1":
                 if isinstance(operation, (ast.Eq, ast.NotEq, ast.Lt)) and not values[1].varies:
+                    self.need(ends=True)
                     return _OTHER
         raise NotPlain(f"a comparison on line {node.lineno} depends on the pass")
 
@@ -400,6 +433,7 @@ class _Body:
                         same, varying = (other, one) if one.varies else (one, other)
                         if varying.kind is Kind.number:
                             self._is_number(same, node)
+                            self.need(ends=True)
                             return replace(varying, bent=True)
                 if self._arguments(node, names):
                     raise NotPlain(f"{function.id} on line {node.lineno} of what depends on the pass")

@@ -1,11 +1,12 @@
 """Plain loops of a traced kernel: a few passes are run, and what lies between them is written down.
 
 A pass's instructions, operands and buffers stand in the tracer as numbers. In a loop that is plain by its text
-(`plain_loops.py`) each pass but perhaps the first and the last adds the same numbers, one step on. So the first three
-are run; from what the second and the third added follows what each pass up to the last but two adds; the last two are
-run again. Where the last but one does not add what follows, or one of these counts from a tensor's end, all passes are
-run. That the first two and the last of the even passes agree is enough: where a view begins is even by the text of the
-loop; its shape, its partition and whether it lies within its tensor can only go one way between them.
+(`plain_loops.py`) each pass but perhaps the first and the last adds the same numbers, one step on. So two of those are
+run; from what they added follows what each pass between them and the last one adds, and the last is run again. Where it
+does not add what follows, as a last pass may, it is the one before it that has to; and where that does not, or one of
+these counts from a tensor's end, all passes are run. That the first two and the last of the even passes agree is
+enough: where a view begins is even by the text of the loop; its shape, its partition and whether it lies within its
+tensor can only go one way between them. Where the loop's variable is divided, all this holds of so many passes at once.
 
 The program is the same to the byte. An error may name another pass; who wants the first one traces without this.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import CodeType, FrameType, ModuleType
@@ -29,7 +31,9 @@ from nki_sim.session import Tracer, active
 from nki_sim.tensor import NkiTensor
 
 LEAST_PASSES = 7
-"""Five are run in any case, and comparing them costs something too."""
+"""Three are run in any case, and comparing them costs something too."""
+LEAST_TURNS = 5
+"""Of several passes at once, likewise."""
 _OURS = ("nki_sim.nki", "nki_sim.isa", "nki_sim.tensor")
 """Modules whose functions change nothing but the tracer."""
 
@@ -81,29 +85,53 @@ class _Loop:
 def _repeated(passes: range, needs: Needs) -> Iterator[int]:
     """Yields the passes that are run."""
     tracer = active()
-    if tracer is None or tracer.numbers or tracer.shared is not None or not _hold(needs, passes, sys._getframe(1)):
+    turns = None if tracer is None or tracer.numbers or tracer.shared is not None else _turns(passes, needs)
+    if tracer is None or turns is None:
         yield from passes
         return
-    yield passes[0]
-    first = _Mark.of(tracer)
-    yield passes[1]
-    second = _Mark.of(tracer)
-    yield passes[2]
-    third = _Mark.of(tracer)
-    step = _Step.between(tracer, first, second, third)
-    if step is None:
-        yield from passes[3:]
-        return
-    skipped = len(passes) - 5
-    step.write(tracer, skipped)
-    fourth = _Mark.of(tracer)
+    ran = 0
+    step: _Step | None = None
+    marks = [_Mark.of(tracer)]
+    while step is None and ran < 3:  # the first one may differ, by its text or by what is prepared once
+        yield from turns[ran]
+        ran += 1
+        marks.append(_Mark.of(tracer))
+        if ran == 3 or ran == 2 and not needs.from_zero:
+            step = _Step.between(tracer, *marks[-3:])
     kept = dict(tracer.cache), dict(tracer.constants)
-    yield passes[-2]
-    if step.is_next(tracer, fourth, skipped + 1):
-        yield passes[-1]
-        return
-    third.go_back(tracer, *kept)
-    yield from passes[3:]
+    rest = passes[len(turns) * len(turns[0]) :]
+    for last in (2,) if needs.ends else (1, 2):
+        if step is None:
+            break
+        skipped = len(turns) - ran - last
+        step.write(tracer, skipped)
+        before = _Mark.of(tracer)
+        yield from turns[-last]
+        if step.is_next(tracer, before, skipped + 1):
+            yield from turns[-1] if last > 1 else ()
+            yield from rest
+            return
+        marks[-1].go_back(tracer, *kept)
+    yield from passes[ran * len(turns[0]) :]
+
+
+def _turns(passes: range, needs: Needs) -> Sequence[range] | None:
+    """Passes that go on evenly, one turn to the next; what is left at the end is in none. None: the loop is not plain
+    with the values that its names have, or too short."""
+    frame = sys._getframe(2)  # of the function that the loop is in
+    if not _hold(needs, passes, frame):
+        return None
+    try:  # of names that are known to be integers by now
+        apart = [eval(text, frame.f_globals, frame.f_locals) for text in needs.turns]
+    except ArithmeticError:
+        return None
+    if min(apart, default=1) < 1:
+        return None
+    each = math.lcm(*apart)
+    turns = len(passes) // each
+    if turns < (LEAST_PASSES if each == 1 else LEAST_TURNS):
+        return None
+    return [passes[at * each : (at + 1) * each] for at in range(turns)]
 
 
 @dataclass(frozen=True)

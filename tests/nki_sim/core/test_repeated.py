@@ -141,6 +141,34 @@ PLAIN = {
     for i in range(16):
         nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tiles[15 - i])
     """,
+    "heads in groups": """
+    QH, KH = 16, 8
+    for h in range(QH):
+        kv = h // (QH // KH)
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[kv * TILE : (kv + 1) * TILE])
+        nisa.dma_copy(dst=out[h * TILE : (h + 1) * TILE], src=tile)
+    """,
+    "two buffers in turns, twelve bytes on": """
+    tiles = [nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf) for i in range(2)]
+    for i in range(1, 47, 2):
+        nisa.dma_copy(dst=tiles[(3 * i + 1) // 2 % 2][:, 3 * i : 3 * i + 3], src=x[0:TILE, 3 * i : 3 * i + 3])
+        nisa.dma_copy(dst=out[i // 4 * TILE : (i // 4 + 1) * TILE], src=tiles[-i % 2])
+    """,
+    "a division, and passes that are left": """
+    for i in range(15):
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[(i // 2) * TILE : (i // 2 + 1) * TILE])
+        if i == 15 - 1 or i == 0:
+            nisa.memset(dst=tile, value=0.0)
+        nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tile)
+    """,
+    "a division of what a division gave": """
+    for i in range(32):
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[(i + 1) // 2 % 2 * TILE : ((i + 1) // 2 % 2 + 1) * TILE])
+        nisa.dma_copy(dst=out[i // 2 * TILE : (i // 2 + 1) * TILE], src=tile)
+    """,
     "what the language makes once": """
     for i in range(16):
         tile = nl.load(x[i * TILE : (i + 1) * TILE])
@@ -154,11 +182,44 @@ RUN_PASS_BY_PASS = {
         if i == 7:
             nisa.memset(dst=tile, value=1.0)
     """,
-    "a remainder": """
+    "a remainder, and too few turns": """
     for i in range(16):
         tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile, src=x[(i % 4) * TILE : (i % 4 + 1) * TILE])
         nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tile)
+    """,
+    "a division by what a pass assigns": """
+    group = 2
+    for i in range(16):
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[i // group * TILE : (i // group + 1) * TILE])
+        nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tile)
+        group = 1 if i > 8 else 2
+    """,
+    "a division by a number below zero": """
+    group = -1
+    for i in range(16):
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[-(i // group) * TILE : (1 - i // group) * TILE])
+        nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tile)
+    """,
+    "a product of two that a division gave": """
+    tile = nl.ndarray((1, 1024), dtype=x.dtype, buffer=nl.sbuf)
+    for i in range(16):
+        nisa.dma_copy(dst=tile, src=x[(i // 2) * (i % 2) : (i // 2) * (i % 2) + 1])
+        nisa.dma_copy(dst=out[i : i + 1], src=tile)
+    """,
+    "a number that a division of a lesser one gave": """
+    for i in range(16):
+        row = min(i, 9) // 2
+        tile = nl.ndarray((TILE, 1024), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[row * TILE : (row + 1) * TILE])
+        nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE], src=tile)
+    """,
+    "a division that decides a branch": f"""
+    for i in range(16):{COPY}
+        if i // 2 == 0:
+            nisa.memset(dst=tile, value=0.0)
     """,
     "a square": """
     tile = nl.ndarray((1, 1024), dtype=x.dtype, buffer=nl.sbuf)
@@ -273,7 +334,7 @@ GOES_BACK = ("an index on the other side of zero", "rows that are fewer before t
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_loop_is_written_down(name, written):
     assert same_program(PLAIN[name])
-    assert sum(written) >= 9
+    assert sum(written) >= 2
 
 
 @pytest.mark.parametrize("name", RUN_PASS_BY_PASS)
@@ -295,7 +356,7 @@ def test_loops_in_loops_are_plain_by_themselves(written):
             nisa.dma_copy(dst=out[i * TILE : (i + 1) * TILE, j * 128 : (j + 1) * 128], src=tile)
     """
     )
-    assert written.count(11) == 1 and written.count(3) == 5
+    assert written == [5, 5, 13, 5]
 
 
 def test_what_fails_between_the_passes_that_are_run_still_fails():
