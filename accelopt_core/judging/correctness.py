@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
@@ -248,6 +249,13 @@ class _Float32:
         return _in_rows(execution, self.rows)
 
 
+def _as_float32(arrays: tuple[np.ndarray, ...], outputs: int) -> _Float32:
+    """As it was kept."""
+    numbers, *others = arrays
+    elements = (each if each.size else None for each in others[outputs:])
+    return _Float32(tuple(numbers[1:].tolist()), tuple(others[:outputs]), tuple(elements), bool(numbers[0]))
+
+
 def _in_rows(execution: _Execution, rows: Sequence[np.ndarray]) -> _Execution:
     """With zeros in all other rows, of the reference's outputs and of the kernel's."""
     outputs = [
@@ -394,11 +402,15 @@ class Verifier:
             return compared
         if own and compared is not None and compared.distance > self.request.task.tolerance:
             return self._failed(execution, compared)
-        for noise in self._noises(execution):
-            compared = self._compare(execution, noise)
-            if isinstance(compared, Passed):
-                return compared
-        plain = self._by_float32(execution, noise)
+        plain = self._known_float32(execution)
+        with closing(self._noises(execution)) as noises:
+            for noise in noises:
+                if plain is not None:
+                    continue  # the widest limits are known, and decide
+                compared = self._compare(execution, noise)
+                if isinstance(compared, Passed):
+                    return compared
+        plain = plain or self._by_float32(execution, noise)
         if own or plain.is_whole:
             compared = self._compare(execution, noise, plain)
             return compared if isinstance(compared, Passed) else self._failed(execution, compared, plain)
@@ -418,20 +430,30 @@ class Verifier:
     def _arithmetic(self) -> Arithmetic:
         return arithmetic_of(self.request.task, self.toolchain.simulated)
 
-    def _noises(self, execution: _Execution) -> Iterator[tuple[np.ndarray, ...]]:
-        """From below, the last one whole: each takes a run of the reference, and mostly the first one decides."""
+    def _noises(self, execution: _Execution) -> Generator[tuple[np.ndarray, ...], None, None]:
+        """From below, the last one whole: each takes a run of the reference, and mostly the first one decides.
+
+        Begins with the one that another candidate's check came to.
+        """
         reference, draw, unit = self.compiled.reference, execution.draw, self._arithmetic.unit
+        name = f"{draw.distribution}/noise/{unit:g}"
+        known = self.cache.known(reference, draw.seed, name)
         noise: tuple[np.ndarray, ...] | None = None
-        for number in range(NOISES):
-            noise = self.cache.of_draw(
-                reference,
-                draw.seed,
-                f"{draw.distribution}/noise/{unit:g}/{number + 1} of {NOISES}",
-                functools.partial(
-                    reference.more_noise, noise, number, execution.inputs, execution.expected, unit, draw.seed
-                ),
-            )
+        drawn, seconds = 0, 0.0
+        if known is not None:
+            drawn, noise = int(known[0]), known[1:]
             yield noise
+        kept = drawn
+        try:
+            while drawn < NOISES:
+                began = time.thread_time()
+                noise = reference.more_noise(noise, drawn, execution.inputs, execution.expected, unit, draw.seed)
+                seconds += time.thread_time() - began
+                drawn += 1
+                yield noise
+        finally:
+            if noise is not None and drawn > kept:
+                self.cache.keep(reference, draw.seed, name, (np.array(drawn), *noise), seconds)
 
     def _execute(self, draw: Draw) -> _Execution | Failed:
         """Runs reference and kernel; Failed where the outputs cannot even be set beside the reference's."""
@@ -463,11 +485,20 @@ class Verifier:
             )
         return expected
 
+    def _known_float32(self, execution: _Execution) -> _Float32 | None:
+        """Where an earlier check of this draw came to it and all rows count: it decides, whatever noise alone says."""
+        arrays = self.cache.known(self.compiled.reference, execution.draw.seed, self._plain(execution.draw))
+        if arrays is None:
+            return None
+        plain = _as_float32(arrays, len(execution.expected))
+        return plain if execution.draw.distribution == REFERENCE or plain.is_whole else None
+
+    def _plain(self, draw: Draw) -> str:
+        return f"{draw.distribution}/plain, by elements/{self._arithmetic}"
+
     def _by_float32(self, execution: _Execution, noise: Sequence[np.ndarray]) -> _Float32:
         """What the reference in float32 asks for."""
         reference, draw = self.compiled.reference, execution.draw
-
-        outputs = len(execution.expected)
 
         def compute() -> tuple[np.ndarray, ...]:
             plain = reference.in_float32(execution.inputs)
@@ -480,10 +511,8 @@ class Verifier:
             unknown = any(is_floating(each) and each.dtype.itemsize > 4 for each in plain)
             return np.array([unknown, *(each.times for each in asked)], np.float64), *rows, *elements
 
-        known = f"{draw.distribution}/plain, by elements/{self._arithmetic}"
-        numbers, *arrays = self.cache.of_draw(reference, draw.seed, known, compute)
-        rows, elements = arrays[:outputs], (each if each.size else None for each in arrays[outputs:])
-        return _Float32(tuple(numbers[1:].tolist()), tuple(rows), tuple(elements), bool(numbers[0]))
+        arrays = self.cache.of_draw(reference, draw.seed, self._plain(draw), compute)
+        return _as_float32(arrays, len(execution.expected))
 
     def _compare(
         self, execution: _Execution, noise: Sequence[np.ndarray] | None, plain: _Float32 | None = None

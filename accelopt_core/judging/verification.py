@@ -343,6 +343,11 @@ KEEPING_S = 4e-9
 most, on a virtual machine (bmm's product of 2 GiB takes 0.8 s)."""
 
 
+def _key_of(reference: Reference, what: str) -> str:
+    name = f"{reference.task.content_hash}/{reference.preset.name}/{what}"
+    return hashlib.sha256(name.encode()).hexdigest()[:24]
+
+
 class ReferenceCache:
     """What was computed of a reference at one preset, by name, on disk within a budget; for a judge that starts afresh.
 
@@ -369,6 +374,17 @@ class ReferenceCache:
         """Of inputs of that seed. What is of a secret one nobody would read again: it is of one evaluation."""
         return self.kept(reference, f"{seed}/{what}", compute) if seed in reference.task.seeds else compute()
 
+    def known(self, reference: Reference, seed: int, what: str) -> tuple[np.ndarray, ...] | None:
+        """What `keep` was given of it."""
+        if self._folder is None or seed not in reference.task.seeds:
+            return None
+        return self._read(_key_of(reference, f"{seed}/{what}"))
+
+    def keep(self, reference: Reference, seed: int, what: str, result: tuple[np.ndarray, ...], seconds: float) -> None:
+        """In place of what was kept of it. `seconds`: of processor time that it took. As `of_draw` in all else."""
+        if seed in reference.task.seeds:
+            self._keep(_key_of(reference, f"{seed}/{what}"), result, seconds)
+
     def arguments(self, reference: Reference, seed: int) -> tuple[tuple[ArgumentSpec, ...], int]:
         """What the kernel is called with, and the bytes of its arrays: inputs are drawn for that once in a session."""
 
@@ -392,20 +408,22 @@ class ReferenceCache:
     ) -> tuple[np.ndarray, ...]:
         if self._folder is None:
             return compute()
-        name = f"{reference.task.content_hash}/{reference.preset.name}/{what}"
-        key = hashlib.sha256(name.encode()).hexdigest()[:24]
+        key = _key_of(reference, what)
         known = self._read(key)
         if known is not None:
             return known
         began = time.thread_time()
         result = compute()
+        self._keep(key, result, time.thread_time() - began)
+        return result
+
+    def _keep(self, key: str, result: tuple[np.ndarray, ...], seconds: float) -> None:
         nbytes = _nbytes(result)
-        if nbytes >= WEIGHED_FROM and time.thread_time() - began < KEEPING_S * nbytes:
-            return result
+        if self._folder is None or (nbytes >= WEIGHED_FROM and seconds < KEEPING_S * nbytes):
+            return
         used = sum(path.stat().st_size for path in self._folder.glob("*.npy"))
         if used + nbytes <= self._most(used):
             self._write(key, result)
-        return result
 
     def _write(self, key: str, result: Sequence[np.ndarray]) -> None:
         """A disk that is full after all costs time and nothing else."""

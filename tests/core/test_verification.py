@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import resource
 import tracemalloc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from accelopt_core.candidate import Candidate
 from accelopt_core.judging.closeness import FLOAT32, Place, check_output, relative_l2
+from accelopt_core.judging.correctness import Compiled, Draw, Failed, Passed, Verifier
 from accelopt_core.judging.verification import BadReference, Reference, ReferenceCache, argument_specs, has_finite
+from accelopt_core.ports import EvaluationRequest
 from accelopt_core.task import REFERENCE, ShapePreset, Task
 from accelopt_core.toolchain import ConstantArgument, DtypeArgument, TensorArgument
 from infra.prediction.predictor import decode_arguments
@@ -230,3 +233,60 @@ def test_one_finite_value_is_found_wherever_it_is() -> None:
     assert not has_finite(values) and not has_finite(values.T) and not has_finite(np.zeros(0))
     values[-1, -1] = 0
     assert has_finite(values) and has_finite(values.T) and has_finite(np.array(1.0))
+
+
+BEYOND_ITS_NOISE = """
+import numpy as np
+
+def get_inputs():
+    return [np.random.normal(size=(16, 64)).astype(np.float32)]
+
+calls = []
+
+def forward(x):
+    calls.append(x.dtype.itemsize)
+    large = np.asarray(x.dtype.type(OFFSET))
+    return (x + large) - large
+"""
+"""Rounded between inputs and outputs, by an OFFSET that is in neither."""
+
+
+class _Float32s:
+    """A toolchain whose kernel is forward() in float32, a little further off with each kernel."""
+
+    parallel_runs = 1
+    simulated = True
+
+    def counts(self, artifact: float) -> bool:
+        return False
+
+    def memory_bytes(self, artifact: float) -> int:
+        return 0
+
+    def run(self, artifact: float, tensors: list[np.ndarray], timeout_s: float) -> list[np.ndarray]:
+        (x,) = tensors
+        exact = x.astype(np.float64)
+        return [(exact + artifact * np.resize([1, -1], x.shape)).astype(np.float32)]
+
+
+@pytest.mark.parametrize(("offset", "draws"), [(1e3, 4), (1.0, 1)])
+def test_what_decided_for_one_kernel_decides_for_the_next_without_the_reference(
+    tmp_path: Path, offset: float, draws: int
+) -> None:
+    of_task = task(BEYOND_ITS_NOISE.replace("OFFSET", str(offset)))
+    reference = Reference(of_task, of_task.full)
+    (x,) = reference.inputs(1)
+    specs = argument_specs([x])
+    # three rounded sums of `offset` off: far beyond the noise of an x about 1, within float32's own
+    kernel = 1e-4 if draws == 4 else 0.0
+    compiled = Compiled(of_task.full, reference, specs, kernel, x.nbytes)
+    request = EvaluationRequest(of_task, Candidate("h", "", "input"))
+    cache = ReferenceCache(tmp_path)
+    seed = of_task.seeds[0]
+    assert isinstance(Verifier(request, _Float32s(), compiled, cache)._check(Draw(seed, "positive")), Passed)
+    assert reference._module.calls.count(8) == 1 + draws
+    asked = len(reference._module.calls)
+    assert isinstance(Verifier(request, _Float32s(), compiled, cache)._check(Draw(seed, "positive")), Passed)
+    assert len(reference._module.calls) == asked
+    wrong = replace(compiled, artifact=0.5)
+    assert isinstance(Verifier(request, _Float32s(), wrong, cache)._check(Draw(seed, "positive")), Failed)

@@ -92,12 +92,18 @@ class _OneDraw(ReferenceCache):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.known: dict[str, tuple[np.ndarray, ...]] = {}
+        self.computed: dict[str, tuple[np.ndarray, ...]] = {}
 
     def kept(self, reference: Reference, what: str, compute: Any) -> tuple[np.ndarray, ...]:
-        if what not in self.known:
-            self.known[what] = compute()
-        return self.known[what]
+        if what not in self.computed:
+            self.computed[what] = compute()
+        return self.computed[what]
+
+    def known(self, reference: Reference, seed: int, what: str) -> tuple[np.ndarray, ...] | None:
+        return self.computed.get(f"{seed}/{what}")
+
+    def keep(self, reference: Reference, seed: int, what: str, result: tuple[np.ndarray, ...], seconds: float) -> None:
+        self.computed[f"{seed}/{what}"] = result
 
 
 def refusals(name: str, seeds: Iterable[int]) -> list[str]:
@@ -115,7 +121,7 @@ def refusals(name: str, seeds: Iterable[int]) -> list[str]:
     with np.errstate(all="ignore"):
         for seed in seeds:
             for distribution in task.distributions:
-                cache.known.clear()
+                cache.computed.clear()
                 for number, verifier in enumerate(verifiers):
                     result = verifier._check(Draw(seed, distribution))
                     if isinstance(result, Failed):
