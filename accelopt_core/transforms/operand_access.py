@@ -117,6 +117,8 @@ class AccessReader:
         self.full = Indices(code)
         self.assumed: dict[str, str] = {}
         """Conditions under which no bound cuts the last iteration short, each with what to say where it does."""
+        self.cuts: list[tuple[Polynomial, Polynomial]] = []
+        """Each of these ends, with the bound that may cut it short."""
 
     def number(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
         """Linear in the variable. Raises IllegalSite where it changes with the loop in another way."""
@@ -152,6 +154,7 @@ class AccessReader:
                 continue
             whole = f"the last iteration over {self._variable} must be a whole one"
             self.assumed[f"{ends[0]} <= {ends[1]}"] = whole
+            self.cuts.append((kept, bound))
             found = _instead_of(found, factor, kept)
         return found
 

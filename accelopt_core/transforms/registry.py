@@ -18,6 +18,7 @@ from accelopt_core.transforms.group_transposes import GroupTransposes
 from accelopt_core.transforms.hoist_invariant_loads import HoistInvariantLoads, HoistInvariantPreparation
 from accelopt_core.transforms.interchange_loops import InterchangeLoops
 from accelopt_core.transforms.keep_on_chip import KeepOnChip
+from accelopt_core.transforms.load_rows_once import LoadRowsOnce
 from accelopt_core.transforms.merge_iterations import MergeIterations
 from accelopt_core.transforms.move_engine import MoveEngine
 from accelopt_core.transforms.normalize import NORMALIZE
@@ -54,6 +55,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     BroadcastByDma(),
     ContiguousTransfers(),
     KeepOnChip(),
+    LoadRowsOnce(),
     ReciprocalOnScalar(),
     FillPartitions(),
     RowsOnPartitions(),
@@ -119,6 +121,7 @@ LESS_WORK = frozenset(
         HoistInvariantLoads.name,
         HoistInvariantPreparation.name,
         KeepOnChip.name,
+        LoadRowsOnce.name,
         RotateBuffers.name,
         ScaleAfterProduct.name,
         StagedStores.name,

@@ -72,7 +72,7 @@ EACH_BY_ITSELF = frozenset(
     }
 )
 """What these write on a partition depends on the same partition alone, whichever it is."""
-_ONE_BY_ONE = ("priority", "oob_mode")
+ONE_BY_ONE = ("priority", "oob_mode")
 """With these a transfer is more than its elements."""
 REST = "rest"
 
@@ -270,7 +270,7 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
     if statement.operation == "nc_matmul":
         return  # read as one of the products
     transfers = statement.operation == "dma_copy"
-    if transfers and any(keyword in given for keyword in _ONE_BY_ONE):
+    if transfers and any(keyword in given for keyword in ONE_BY_ONE):
         raise IllegalSite(f"{where}: the transfer does more than its elements")
     if not transfers and statement.operation not in EACH_BY_ITSELF:
         raise IllegalSite(f"{where}: {statement.operation} does not treat every partition by itself")
@@ -292,7 +292,7 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
     if not tiles:
         raise IllegalSite(f"{where} works on no tile of the loop")
     if statement.operation == "tensor_reduce":
-        _check_axes(given["axis"], statement)
+        check_axes(given["axis"], statement)
 
 
 def _tile(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
@@ -338,7 +338,7 @@ def _part(code: KernelCode, plan: _Plan, value: cst.BaseExpression, at: Statemen
     return _Operand(value, at, access)
 
 
-def _check_axes(axis: cst.BaseExpression, at: Statement) -> None:
+def check_axes(axis: cst.BaseExpression, at: Statement) -> None:
     each = [element.value for element in axis.elements] if isinstance(axis, (cst.Tuple, cst.List)) else [axis]
     if not all(isinstance(one, cst.Integer) and one.evaluated_value > 0 for one in each):
         raise IllegalSite(f"line {at.line}: that no rows are reduced does not show")

@@ -47,6 +47,7 @@ from tests.transforms import test_group_transposes as group
 from tests.transforms import test_hoist_invariant_loads as hoist
 from tests.transforms import test_interchange_loops as interchange
 from tests.transforms import test_keep_on_chip as keep
+from tests.transforms import test_load_rows_once as once
 from tests.transforms import test_merge_iterations as merge
 from tests.transforms import test_retile as retile
 from tests.transforms import test_rotate_buffers as rotate
@@ -163,6 +164,33 @@ def set_before_it_is_loaded(silu: str) -> str:
     load = "            nisa.dma_copy(dst=tile, "
     assert silu.count(load) == 1
     return silu.replace(load, "            nisa.memset(dst=tile, value=0.0)\n" + load)
+
+
+def in_windows(silu: str) -> str:
+    """Sixteen rows at a time, with the next sixteen at hand, of which nothing is added."""
+    before, _, after = silu.partition("    for m in ")
+    windows = """
+        {tile} = nl.ndarray((16, N), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst={tile}, src=x[m * 16 + {further} : m * 16 + {further} + 16, 0:N])
+"""
+    assert after
+    return (
+        before.replace("TILE_M = 128\n", "TILE_M = 16\n")
+        + "    for m in range(M // TILE_M - 1):"
+        + windows.format(tile="tile", further=0)
+        + windows.format(tile="near", further=16)[1:]
+        + "        out = nl.ndarray((16, N), dtype=result.dtype, buffer=nl.sbuf)\n"
+        "        nisa.activation(dst=out, op=nl.silu, data=tile)\n"
+        "        nisa.scalar_tensor_tensor(\n"
+        "            dst=out, data=near, op0=nl.multiply, operand0=0.0, op1=nl.add, operand1=out\n"
+        "        )\n"
+        "        nisa.dma_copy(dst=result[m * 16 : m * 16 + 16, 0:N], src=out)\n"
+        "    last = nl.ndarray((16, N), dtype=x.dtype, buffer=nl.sbuf)\n"
+        "    nisa.dma_copy(dst=last, src=x[M - 16 : M, 0:N])\n"
+        "    nisa.activation(dst=last, op=nl.silu, data=last)\n"
+        "    nisa.dma_copy(dst=result[M - 16 : M, 0:N], src=last)\n"
+        "    return result\n"
+    )
 
 
 def by_way_of_hbm(silu: str) -> str:
@@ -343,6 +371,11 @@ CONTRACTS = {
         fill.test_half_as_many_instructions_do_the_same_work,
         fill.REFUSALS, fill.test_refuses,
         fill.test_every_site_of_a_random_kernel_keeps_the_result, "rope_single_freq_apply",
+    ),
+    "load-rows-once": Contract(
+        once.test_what_windows_share_comes_from_hbm_once_and_sooner,
+        once.REFUSALS, once.test_refuses,
+        once.test_every_site_of_a_random_kernel_keeps_the_result, "silu", in_windows,
     ),
     "rows-on-partitions": Contract(
         partitions.test_the_same_numbers_from_as_many_rows_as_there_are_partitions,
