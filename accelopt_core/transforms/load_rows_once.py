@@ -11,7 +11,8 @@
 
 Windows of a stencil overlap, and a partition cannot see its neighbour's row. So rows are dealt out: iteration h has the
 rows h, h + n, h + 2 n, ... in place of P rows in sequence. What it needs one row further on is then, on the same
-partitions, what the next iteration begins with. The last rows may be fewer than P.
+partitions, what the next iteration begins with. The last rows may be fewer than P. Loads may stand in loops inside,
+over columns or over the rows of a window.
 What makes it right: no iteration touches what another one writes, every instruction treats each partition by itself,
 and all that is loaded or stored moves on with the rows, in step.
 """
@@ -32,6 +33,7 @@ from accelopt_core.transforms.loop_independence import changing_names, check_ind
 from accelopt_core.transforms.loop_sites import lines_of, loop_at
 from accelopt_core.transforms.operand_access import ONE, Access, AccessReader, Dim, arguments_of
 from accelopt_core.transforms.rows_on_partitions import EACH_BY_ITSELF, ONE_BY_ONE, check_axes
+from accelopt_core.transforms.substitution import substituted
 from accelopt_core.transforms.syntax import (
     content_names,
     loaded_names,
@@ -95,7 +97,11 @@ class _Load:
     dst: _Operand
     src: _Operand
     first: Polynomial
-    """Of the rows that iteration 0 loads."""
+    """Of the rows that iteration 0 loads, and the first iterations of loops inside."""
+    down: Mapping[str, int]
+    """Loops inside that go on to further rows: rows an iteration."""
+    inside: tuple[Statement, ...]
+    """The others, with columns of their own, outermost first."""
 
 
 @dataclass(frozen=True)
@@ -105,18 +111,28 @@ class _Shared:
     loads: tuple[_Load, ...]
     further: Mapping[str, int]
     """By tile: rows from the first of all of them."""
+    reach: int
+    """Rows from the first of an iteration's first load to the first of its last."""
+    defined: tuple[Statement, ...]
+    """Numbers that these loads are made of, and that the loop, or one inside it, defines."""
 
     @property
     def tiles(self) -> list[str]:
         return [load.tile for load in self.loads]
 
     @property
-    def reach(self) -> int:
-        return max(self.further.values())
-
-    @property
     def least(self) -> _Load:
         return next(load for load in self.loads if self.further[load.tile] == 0)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where the rows of all iterations together end."""
+
+    at: Statement
+    what: str
+    rows: Polynomial | None
+    """None: no bound cuts the last iteration short."""
 
 
 @dataclass
@@ -125,7 +141,6 @@ class _Plan:
     reader: AccessReader
     height: Polynomial
     """Rows of each tile."""
-    iterations: Polynomial
     changing: frozenset[str]
     operands: list[_Operand] = field(default_factory=list)
     gone: list[Statement] = field(default_factory=list)
@@ -133,8 +148,9 @@ class _Plan:
     rows: Polynomial | None = None
     """In all, where the last iteration may have fewer than the others."""
     shared: list[_Shared] = field(default_factory=list)
-    ragged: set[bool] = field(default_factory=set)
-    """Whether a bound cuts what a transfer moves in the last iteration."""
+    stored: list[_End] = field(default_factory=list)
+    others: list[_End] = field(default_factory=list)
+    """Of what is loaded or worked on."""
 
 
 def _plan(code: KernelCode, loop: Statement) -> _Plan:
@@ -145,12 +161,12 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
         raise NotOfItsKind(f"the loop over {loop.variable} makes no tiles, or does not count up from 0")
     changing = changing_names(loop, inside)
     reader = AccessReader(code, loop, changing)
-    shared = _loaded_again(code, reader, loop)
+    shared = _loaded_again(code, reader, loop, changing)
     check_independent(code, loop)
     if not (code.is_pythons_own("max") and code.is_pythons_own("range")):
         raise IllegalSite("the kernel gives max or range another meaning")
     height = _height(code, reader, allocations, changing)
-    plan = _Plan(loop, reader, height, reader.indices.polynomial(loop.count, loop), changing, shared=shared)
+    plan = _Plan(loop, reader, height, changing, shared=shared)
     own = made_in(code, inside)
     check_no_shapes(own, loop)
     for statement in inside:
@@ -161,49 +177,88 @@ def _plan(code: KernelCode, loop: Statement) -> _Plan:
     return plan
 
 
-def _loaded_again(code: KernelCode, reader: AccessReader, loop: Statement) -> list[_Shared]:
+def _loaded_again(code: KernelCode, reader: AccessReader, loop: Statement, changing: frozenset[str]) -> list[_Shared]:
     """Raises NotOfItsKind where no tile holds rows that another one has too."""
-    assert loop.body is not None
     found: dict[tuple[object, ...], list[_Load]] = defaultdict(list)
-    for statement in loop.body.statements:
+    for statement in loop.walk():
         load = _load(code, reader, loop, statement)
         if load is not None:
-            others = (load.src.access.dims[1:], load.dst.access.dims[1:], load.src.access.dims[0].start - load.first)
-            others = tuple(map(str, others))  # type: ignore[assignment]
+            assert load.made.call is not None
             given = {name: code.module.code_for_node(value) for name, value in arguments_of(statement).items()}
             more = tuple(sorted((name, text) for name, text in given.items() if name not in ("dst", "src")))
-            assert load.made.call is not None
-            kind = (load.src.access.name, others, more, code.module.code_for_node(load.made.call))
-            found[kind].append(load)
+            columns = tuple(map(str, (*load.src.access.dims[1:], None, *load.dst.access.dims[1:])))
+            unknown = str(load.first - number(load.first.terms.get((), 0)))
+            made = code.module.code_for_node(load.made.call)
+            found[load.src.access.name, unknown, columns, more, made, load.inside].append(load)
     shared = []
     for loads in found.values():
-        away = {load.tile: (load.first - loads[0].first).value for load in loads}
-        known = {tile: rows for tile, rows in away.items() if rows is not None}
-        if len(known) == len(away) and len(set(known.values())) > 1:
-            lowest = min(known.values())
-            shared.append(_Shared(tuple(loads), {tile: rows - lowest for tile, rows in known.items()}))
+        rows = {load.tile: load.first.terms.get((), 0) for load in loads}
+        lowest = min(rows.values())
+        further = {tile: row - lowest for tile, row in rows.items()}
+        reach = max(further[load.tile] + _last_down(reader, load) for load in loads)
+        if reach:
+            shared.append(_Shared(tuple(loads), further, reach, _defined(loop, loads, changing)))
     if not shared:
         raise NotOfItsKind(f"the loop over {loop.variable} loads no tile again, some rows further on")
     return shared
 
 
 def _load(code: KernelCode, reader: AccessReader, loop: Statement, at: Statement) -> _Load | None:
-    if at.operation != "dma_copy":
-        return None
+    """None for anything else than rows of a tensor that go to a tile of the iteration's own, and nothing else does."""
+    around = at.block.loops()
     dst, src = code.argument(at, "dst", 0), code.argument(at, "src", 1)
-    if dst is None or src is None:
+    if at.operation != "dma_copy" or loop not in around or dst is None or src is None:
         return None
     try:
         into, source = reader.access(dst, at), reader.access(src, at)
     except IllegalSite:
         return None  # told of with all others, where there is a reason to look at them
     made = code.bindings(into.name)
-    if not into.on_chip or source.on_chip or len(made) != 1 or made[0].block is not loop.body:
+    if not into.on_chip or source.on_chip or len(made) != 1 or made[0].block is not at.block:
         return None
     if code.writers(into.name) != [at] or source.moving(loop.variable) != (0,):
         return None
     first = source.dims[0].start.split(loop.variable)[1]
-    return _Load(into.name, made[0], at, _Operand(dst, into), _Operand(src, source), first)
+    down, inside = {}, []
+    for inner in around[around.index(loop) + 1 :]:
+        step, rest = first.split(inner.variable)
+        if inner.kind is not Kind.LOOP or inner.count is None or step.value is None or step.value < 0:
+            return None
+        if step.value:
+            if reader.full.polynomial(inner.count, inner).value is None:
+                return None
+            down[inner.variable], first = step.value, rest
+        else:
+            inside.append(inner)
+    operands = _Operand(dst, into), _Operand(src, source)
+    return _Load(into.name, made[0], at, *operands, first, down, tuple(inside))
+
+
+def _last_down(reader: AccessReader, load: _Load) -> int:
+    """Rows from its first one to where the last iterations of the loops inside begin."""
+    rows = 0
+    for inner in load.at.block.loops():
+        if inner.variable in load.down and inner.count is not None:
+            count = reader.full.polynomial(inner.count, inner).value
+            assert count is not None
+            rows += load.down[inner.variable] * max(0, count - 1)
+    return rows
+
+
+def _defined(loop: Statement, loads: list[_Load], changing: frozenset[str]) -> tuple[Statement, ...]:
+    """In their order."""
+    statements = [statement for statement in loop.walk() if statement is not loop]
+    needed: set[str] = set()
+    for load in loads:
+        needed |= load.made.uses | load.at.uses
+        for inner in load.inside:
+            needed |= inner.header_uses
+    found: list[Statement] = []
+    for statement in reversed(statements):
+        if statement.kind is Kind.DEFINE and statement.binds & needed - changing:
+            found.append(statement)
+            needed |= statement.uses
+    return tuple(reversed(found))
 
 
 def _height(
@@ -264,7 +319,7 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
             plan.operands.append(_tile(plan, value, statement))
             tiles += 1
         elif transfers and keyword in ("dst", "src"):
-            plan.operands.append(_part(plan, value, statement))
+            plan.operands.append(_part(plan, value, statement, plan.stored if keyword == "dst" else plan.others))
         else:
             raise IllegalSite(f"{where} needs {', '.join(sorted(roots - own))} from outside of the loop")
     if not tiles:
@@ -275,20 +330,20 @@ def _check_instruction(code: KernelCode, plan: _Plan, own: frozenset[str], state
 
 def _tile(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
     """All rows of a tile of the loop's own that the iteration has, and columns that are the same in every one."""
-    access = plan.reader.access(value, at)
-    first, *others = access.dims
+    access, end = _access(plan, value, at)
+    first, *_ = access.dims
     if first.start != number(0) or first.step != ONE or not plan.reader.same(first.length, plan.height, at):
         raise IllegalSite(f"line {at.line} takes some rows of {access.name}")
     if any(names & plan.changing for names in _names_of_indices(value)[1:]):
         raise IllegalSite(f"line {at.line}: which columns of {access.name} it takes changes with {plan.loop.variable}")
+    plan.others.append(end)
     return _Operand(value, access)
 
 
-def _part(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
+def _part(plan: _Plan, value: cst.BaseExpression, at: Statement, ends: list[_End]) -> _Operand:
     """As many rows, which follow those of the iteration before."""
-    cuts = len(plan.reader.cuts)
-    access = plan.reader.access(value, at)
-    plan.ragged.add(len(plan.reader.cuts) > cuts)
+    access, end = _access(plan, value, at)
+    ends.append(end)
     if access.on_chip:
         raise IllegalSite(f"line {at.line} needs {access.name} from outside of the loop")
     moving = access.moving(plan.loop.variable)
@@ -302,34 +357,59 @@ def _part(plan: _Plan, value: cst.BaseExpression, at: Statement) -> _Operand:
     return _Operand(value, access)
 
 
+def _access(plan: _Plan, value: cst.BaseExpression, at: Statement) -> tuple[Access, _End]:
+    """Raises IllegalSite where nobody can tell where its rows end."""
+    before = len(plan.reader.cuts)
+    access = plan.reader.access(value, at)
+    moved = plan.height * Polynomial({(plan.loop.variable,): 1}) + plan.height
+    totals = {str(total): total for total in (bound - kept + moved for kept, bound in plan.reader.cuts[before:])}
+    if len(totals) > 1:
+        raise IllegalSite(f"line {at.line}: the rows of {access.name} end at {' and at '.join(sorted(totals))}")
+    return access, _End(at, access.name, next(iter(totals.values()), None))
+
+
 def _names_of_indices(value: cst.BaseExpression) -> list[frozenset[str]]:
     return [loaded_names(each.slice) for each in value.slice] if isinstance(value, cst.Subscript) else []
 
 
 def _rows(plan: _Plan) -> Polynomial | None:
-    """Rows of all iterations together; None where no bound cuts the last one short. Raises IllegalSite."""
-    moved = plan.height * Polynomial({(plan.loop.variable,): 1}) + plan.height
-    totals = {str(bound - kept + moved): bound - kept + moved for kept, bound in plan.reader.cuts}
-    if len(totals) > 1 or len(plan.ragged) > 1:
-        ends = " and at ".join([*sorted(totals), *(["the end of an iteration"] if False in plan.ragged else [])])
-        raise IllegalSite(f"the rows that iterations over {plan.loop.variable} load and store end at {ends}")
-    for total in totals.values():
-        if plan.reader.indices.names(total) & plan.changing:
-            raise IllegalSite(f"how many rows there are, {total}, changes with {plan.loop.variable}")
-        return total
-    return None
+    """Rows of all iterations together; None where no bound cuts the last one short. Raises IllegalSite where a store
+    ends elsewhere than another one, or something before it."""
+    known = {str(end.rows): end.rows for end in plan.stored}
+    if len(known) != 1:
+        raise IllegalSite(f"the rows that the loop over {plan.loop.variable} stores end at {_said(*known)}")
+    (rows,) = known.values()
+    for end in plan.others:
+        if end.rows is None or end.rows == rows:
+            continue
+        over = None if rows is None else plan.reader.full.expanded(end.rows - rows, end.at).value
+        if over is None or over < 0:
+            stored = _said(str(rows))
+            raise IllegalSite(
+                f"line {end.at.line}: the rows of {end.what} end at {end.rows}, what is stored at {stored}"
+            )
+    if rows is not None and plan.reader.indices.names(rows) & (plan.loop.binds | plan.changing):
+        raise IllegalSite(f"how many rows there are, {rows}, is not known before the loop over {plan.loop.variable}")
+    return rows
+
+
+def _said(*ends: str) -> str:
+    return " and at ".join("the end of an iteration" if end == "None" else end for end in ends)
 
 
 def _check_shared(code: KernelCode, plan: _Plan, shared: _Shared) -> None:
     """What the loads are made of has its value before the loop too."""
-    inside = plan.loop.binds - {load.tile for load in shared.loads} - plan.changing
-    source = code.roots_of(frozenset({shared.least.src.access.name}))
+    name = shared.least.src.access.name
+    source = code.roots_of(frozenset({name}))
     if any(code.roots_of(statement.written) & source for statement in plan.loop.walk() if statement.body is None):
-        raise IllegalSite(f"the loop over {plan.loop.variable} writes {shared.least.src.access.name}, which it loads")
+        raise IllegalSite(f"the loop over {plan.loop.variable} writes {name}, which it loads")
+    blocks = [plan.loop.body, *(inner.body for inner in shared.least.inside)]
+    known = plan.changing.union(shared.tiles, *(each.binds for each in shared.defined if each.block in blocks))
     for load in shared.loads:
-        for at in (load.made, load.at):
-            for name in sorted(at.uses & inside):
-                raise NotPlain(f"line {at.line} needs {name}, which the loop over {plan.loop.variable} sets")
+        known |= frozenset({*load.down, *(inner.variable for inner in load.inside)})
+    for statement in (*shared.defined, *(at for load in shared.loads for at in (load.made, load.at))):
+        for each in sorted(statement.uses & plan.loop.binds - known):
+            raise NotPlain(f"line {statement.line} needs {each}, which the loop over {plan.loop.variable} sets")
 
 
 # --- rewriting --------------------------------------------------------------------------------------
@@ -342,6 +422,7 @@ class _Rewriting:
         self._taken = self._fresh(f"{plan.loop.variable}_taken")
         self._lists: dict[str, str] = {}
         self._further: dict[str, int] = {}
+        self._loads = {load.tile: load for shared in plan.shared for load in shared.loads}
         for shared in plan.shared:
             self._lists |= dict.fromkeys(shared.tiles, self._fresh(f"{shared.least.tile}_rows"))
             self._further |= shared.further
@@ -358,9 +439,8 @@ class _Rewriting:
         plan, loop = self._plan, self._plan.loop
         assert isinstance(loop.node, cst.For) and isinstance(loop.node.body, cst.IndentedBlock)
         rows = plan.height if plan.rows is None else Polynomial({(self._taken,): 1})
-        turn = Polynomial({(loop.variable,): 1})
         changes: dict[cst.CSTNode, cst.CSTNode] = {
-            operand.node: parsed_expression(self._text(operand.access, rows, turn)) for operand in plan.operands
+            operand.node: parsed_expression(self._text(operand.access, rows)) for operand in plan.operands
         }
         left_out = {each.node for each in plan.gone}
         for shared in plan.shared:
@@ -368,7 +448,8 @@ class _Rewriting:
         body = replace_nodes(_without(loop.node.body, left_out), changes)
         assert isinstance(body, cst.IndentedBlock)
         if plan.rows is not None:
-            body = body.with_changes(body=[self._taken_by(loop.variable), *body.body])
+            taken = parsed_statement(f"{self._taken} = {self._taken_by(loop.variable)}")
+            body = body.with_changes(body=[taken, *body.body])
         made: list[cst.BaseStatement] = [*self._named, *map(parsed_statement, self._asserted())]
         for shared in plan.shared:
             made += self._loaded(shared)
@@ -399,48 +480,71 @@ class _Rewriting:
             for name, rank in sorted(ranks.items())
         ]
 
-    def _taken_by(self, turn: str) -> cst.BaseStatement:
+    def _taken_by(self, turn: str) -> str:
         """Rows of an iteration, where rows are left over."""
         assert self._plan.rows is not None
         total = self._plan.rows + Polynomial({(self._count,): 1}) - ONE
-        return parsed_statement(f"{self._taken} = ({total} - {turn}) // {self._count}")
+        return f"({total} - {turn}) // {self._count}"
 
     def _loaded(self, shared: _Shared) -> list[cst.BaseStatement]:
         """Before the loop: the rows that its iterations take in turn."""
         plan, code, load = self._plan, self._code, shared.least
-        rows_list = self._lists[load.tile]
+        listed = self._lists[load.tile]
         turn, row = self._fresh(f"{plan.loop.variable}_row"), self._fresh(load.tile)
-        lines = []
-        rows = plan.height
-        if plan.rows is not None:  # the first iteration that takes this row has the most rows
-            lines.append(code.module.code_for_node(self._taken_by(f"max(0, {turn} - {shared.reach})")).strip())
-            rows = Polynomial({(self._taken,): 1})
+        taken = self._fresh(f"{turn}_taken")
+        rows = plan.height if plan.rows is None else Polynomial({(taken,): 1})
         assert load.made.call is not None and load.at.call is not None
-        lines.append(f"{row} = {code.module.code_for_node(load.made.call)}")
         texts = {name: code.module.code_for_node(value) for name, value in arguments_of(load.at).items()}
         texts["dst"] = self._in_rows(replace(load.dst.access, name=row), rows)
-        texts["src"] = self._dealt_out(load.src.access, rows, Polynomial({(turn,): 1}))
+        texts["src"] = self._dealt_out(load.src.access, rows, load.first + Polynomial({(turn,): 1}))
         given = ", ".join(f"{name}={text}" for name, text in texts.items())
-        lines += [f"{code.module.code_for_node(load.at.call.func)}({given})", f"{rows_list}.append({row})"]
-        indented = "\n".join(f"    {line}" for line in lines)
-        count = f"{self._count} + {shared.reach}"
-        loop = parsed_statement(f"for {turn} in range({count}):\n{indented}\n")
-        return [parsed_statement(f"{rows_list} = []"), loop]
+        block = [
+            f"{row} = {code.module.code_for_node(load.made.call)}",
+            f"{code.module.code_for_node(load.at.call.func)}({given})",
+            f"{listed}.append({row})",
+        ]
+        names: dict[str, cst.BaseExpression] = {}
+        for owner in (*reversed(load.inside), plan.loop):
+            assert owner.body is not None and owner.count is not None
+            defined = [each for each in shared.defined if each.block is owner.body]
+            block = [*(code.module.code_for_node(each.node).strip() for each in defined), *block]
+            for name in sorted(frozenset().union(*(each.binds for each in defined))):
+                names[name] = cst.Name(self._fresh(name))
+            if owner is plan.loop:
+                if plan.rows is not None:  # the first iteration that takes this row has the most rows
+                    block.insert(0, f"{taken} = {self._taken_by(f'max(0, {turn} - {shared.reach})')}")
+                head = f"for {turn} in range({self._count} + {shared.reach}):"
+            else:
+                names[owner.variable] = cst.Name(self._fresh(owner.variable))
+                head = f"for {owner.variable} in range({code.module.code_for_node(owner.count)}):"
+            block = [head, *(f"    {line}" for line in block)]
+        loop = substituted(parsed_statement("\n".join(block) + "\n"), names)
+        assert isinstance(loop, cst.For)
+        return [parsed_statement(f"{listed} = []"), loop]
 
-    def _text(self, access: Access, rows: Polynomial, turn: Polynomial) -> str:
+    def _text(self, access: Access, rows: Polynomial) -> str:
+        """Of an operand in the loop."""
+        turn = Polynomial({(self._plan.loop.variable,): 1})
         if not access.on_chip:
-            return self._dealt_out(access, rows, turn)
-        if access.name in self._lists:
-            place = turn + number(self._further[access.name])
-            access = replace(access, name=f"{self._lists[access.name]}[{place}]")
+            (place,) = access.moving(self._plan.loop.variable)
+            return self._dealt_out(access, rows, access.dims[place].start.split(self._plan.loop.variable)[1] + turn)
+        load = self._loads.get(access.name)
+        if load is not None:
+            row = turn + number(self._further[load.tile])
+            for variable, step in load.down.items():
+                row += Polynomial({(variable,): step})
+            for inner in load.inside:
+                assert inner.count is not None
+                count = self._plan.reader.indices.polynomial(inner.count, inner)
+                row = row * count + Polynomial({(inner.variable,): 1})
+            access = replace(access, name=f"{self._lists[load.tile]}[{row}]")
         return self._in_rows(access, rows)
 
     def _in_rows(self, access: Access, rows: Polynomial) -> str:
         return replace(access, dims=(Dim(number(0), rows), *access.dims[1:])).text
 
-    def _dealt_out(self, access: Access, rows: Polynomial, turn: Polynomial) -> str:
+    def _dealt_out(self, access: Access, rows: Polynomial, first: Polynomial) -> str:
         (place,) = access.moving(self._plan.loop.variable)
-        first = access.dims[place].start.split(self._plan.loop.variable)[1] + turn
         dim = Dim(first, rows, Polynomial({(self._count,): 1}))
         return replace(access, dims=(*access.dims[:place], dim, *access.dims[place + 1 :])).text
 

@@ -162,13 +162,13 @@ def _strides(code: KernelCode, indices: Indices, statement: Statement, root: str
     found = []
     for dimension, element in enumerate(target.slice):
         part = element.slice
-        if isinstance(part, cst.Slice):
-            if part.lower is None or part.upper is None or part.step is not None:
-                continue
-            lower = indices.polynomial(part.lower, statement)
-            length = indices.polynomial(part.upper, statement) - lower
+        interval = _interval(code, indices, part, statement)
+        if interval is not None:
+            lower, length = interval
             step, start = lower.split(loop.variable)
             covered = indices.at_most(length, step)
+        elif isinstance(part, cst.Slice):
+            continue
         else:
             if not isinstance(part, cst.Index) or isinstance(part.value, cst.Ellipsis):
                 break
@@ -177,6 +177,27 @@ def _strides(code: KernelCode, indices: Indices, statement: Statement, root: str
         if step.terms and covered and not (indices.names(step) | indices.names(start)) & changing:
             found.append(_Stride(dimension, step, start))
     return found
+
+
+def _interval(
+    code: KernelCode, indices: Indices, part: cst.BaseSlice, at: Statement
+) -> tuple[Polynomial, Polynomial] | None:
+    """First and length of `a : b`, or of `nl.ds(a, length)`; None for anything else."""
+    if isinstance(part, cst.Slice):
+        if part.lower is None or part.upper is None or part.step is not None:
+            return None
+        lower = indices.polynomial(part.lower, at)
+        return lower, indices.polynomial(part.upper, at) - lower
+    if not isinstance(part, cst.Index) or not isinstance(part.value, cst.Call):
+        return None
+    given = part.value.args
+    if (
+        code.qualified(part.value.func) != "nki.language.ds"
+        or len(given) != 2
+        or any(a.keyword or a.star for a in given)
+    ):
+        return None
+    return indices.polynomial(given[0].value, at), indices.polynomial(given[1].value, at)
 
 
 def _others(statement: Statement, target: cst.BaseExpression) -> list[cst.Arg]:

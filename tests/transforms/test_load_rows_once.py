@@ -69,8 +69,30 @@ TWO_TENSORS = kernel(
         + STORE,
     )
 ).replace("def kernel(x)", "def kernel(x, y)")
+COLUMN_BY_COLUMN = kernel(
+    BOUND
+    + "for j in range(3):\n    c = j * 8\n"
+    + "".join(
+        f"    {line}\n"
+        for line in TWO[len(BOUND) :].replace("(P, N)", "(P, 8)").replace("0:N", "c : c + 8").splitlines()
+    )
+)
+ROW_OF_A_LOOP = load("a", 0).replace("+ 0", "+ k") + LARGER.replace("b[", "best[")
+IN_A_LOOP = kernel(
+    BOUND
+    + BEST
+    + "nisa.memset(dst=best, value=-9.0)\nfor k in range(3):\n"
+    + "".join(f"    {line}\n" for line in ROW_OF_A_LOOP.splitlines())
+    + STORE
+)
+BY_LENGTH = PAIR.replace("out[r : r + n", "out[nl.ds(r, n)").replace("x[r + 2 : r + 2 + n", "x[nl.ds(r + 2, n)")
+AS_FAR_AS_THERE_ARE_ROWS = PAIR.replace(
+    "dst=a[0:n, :], src=x[r + 0 : r + 0 + n", "dst=a[0 : min(P, R - r), :], src=x[r : min(r + P, R)"
+)
 RIGHT = {
     "pooled": POOLED, "two rows apart": PAIR, "some columns": SOME, "columns in turn": IN_PARTS,
+    "columns of a loop inside": COLUMN_BY_COLUMN, "rows of a loop inside": IN_A_LOOP, "lengths": BY_LENGTH,
+    "more rows than are needed": AS_FAR_AS_THERE_ARE_ROWS,
 }  # fmt: skip
 
 
@@ -163,11 +185,19 @@ REFUSALS = {
     "it writes what it loads": (other("dst=out[r", "dst=x[r"), "reads x, which the loop over i writes"),
     "what is stored does not end where the loads do": (
         other("(R - 2, N)", "(R + 128, N)", "out[r : r + n, 0:N], src=best[0:n, :]", "out[r : r + P, 0:N], src=best"),
-        "end at R - 2 and at the end of an iteration",
+        "the rows of a end at R - 2, what is stored at the end of an iteration",
     ),
-    "loads end at two places": (
-        other("r + 2 + n, 0:N]", "r + 2 + min(P, R - 1 - r), 0:N]", "dst=b[0:n", "dst=b[0 : min(P, R - 1 - r)"),
-        "end at R - 1 and at R - 2",
+    "fewer rows are loaded": (
+        other("r + 2 + n, 0:N]", "r + 2 + min(P, R - 3 - r), 0:N]", "dst=b[0:n", "dst=b[0 : min(P, R - 3 - r)"),
+        "the rows of b end at R - 3, what is stored at R - 2",
+    ),
+    "two stores end at two places": (
+        other(LAST, f"        nisa.dma_copy(dst=more[r : r + P, 0:N], src=best)\n{LAST}",
+              "    # window", "    more = nl.ndarray((R + 128, N), dtype=x.dtype, buffer=nl.shared_hbm)\n    # window"),
+        "stores end at R - 2 and at the end of an iteration",
+    ),
+    "rows of a loop inside are not counted": (
+        IN_A_LOOP.replace("range(3)", "range(N // 8)"), "loads no tile again",
     ),
     "a triangle": (
         other("0:N]", "0:n]", "[0:n, :]", "[0:n, 0:n]", "range((R - 2 + P - 1) // P)", "range(1)"),
@@ -209,45 +239,57 @@ def test_refuses(why):
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_every_site_of_a_random_kernel_keeps_the_result(data):
-    """Any number of windows of one tensor or two, any distance apart, tiles of any height, rows to spare or none."""
+    """Any number of windows of one tensor or two, any distance apart, tiles of any height, rows to spare or none, in
+    one piece or in columns, single or in loops of their own."""
     height = data.draw(st.sampled_from((1, 2, 5, 32)), label="height")
     trips = data.draw(st.integers(1, 6), label="trips")
     spare = data.draw(st.integers(0, height - 1), label="rows that the last one lacks")
-    rows = height * trips - spare
-    windows = data.draw(
-        st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 9), st.sampled_from((0, 4))), min_size=2, max_size=5),
-        label="windows",
+    parts = data.draw(st.sampled_from((1, 1, 2, 4)), label="parts of the columns")
+    rows, width = height * trips - spare, 8 // parts
+    single = st.tuples(st.sampled_from("xy"), st.integers(0, 9), st.sampled_from((0, 4)), st.just(1), st.just(0))
+    several = st.tuples(
+        st.sampled_from("xy"), st.integers(0, 3), st.sampled_from((0, 4)), st.integers(2, 4), st.integers(1, 2)
     )
+    windows = data.draw(st.lists(single | single | several, min_size=2, max_size=5), label="windows")
+    whole = data.draw(st.booleans(), label="whole")
+    body = [
+        f"best = nl.ndarray(({height}, {width}), dtype=x.dtype, buffer=nl.sbuf)",
+        f"nisa.memset(dst={'best' if whole else 'best[0:n, :]'}, value=-9.0)",
+    ]
+    for at, (tensor, further, column, times, step) in enumerate(windows):
+        row = f"i * {height} + {further}" + (f" + k * {step}" if times > 1 else "")
+        lines = [
+            f"t{at} = nl.ndarray(({height}, {width}), dtype=x.dtype, buffer=nl.sbuf)",
+            f"nisa.dma_copy(dst=t{at}[0:n, 0:{width}], src={tensor}[{row} : {row} + n, c + {column} : "
+            f"c + {column} + {width}])",
+            f"nisa.tensor_tensor(dst=best[0:n, :], data1=best[0:n, :], data2=t{at}[0:n, :], op=nl.maximum)",
+        ]
+        if data.draw(st.booleans(), label="in part"):
+            lines.append(f"nisa.tensor_copy(dst=best[0:n, 0:1], src=t{at}[0:n, 1:2])")
+        body += lines if times == 1 else [f"for k in range({times}):", *(f"    {line}" for line in lines)]
+    body.append(f"nisa.dma_copy(dst=out[i * {height} : i * {height} + n, c : c + {width}], src=best[0:n, :])")
+    if parts == 1:
+        body = ["c = 0", *body]
+    else:
+        body = [f"for j in range({parts}):", f"    c = j * {width}", *(f"    {line}" for line in body)]
     lines = [
         "@nki.jit",
         "def kernel(x, y):",
         f"    out = nl.ndarray(({rows}, 8), dtype=x.dtype, buffer=nl.shared_hbm)",
         f"    for i in nl.affine_range({trips}):",
         f"        n = min({height}, {rows} - i * {height})",
-        f"        best = nl.ndarray(({height}, 8), dtype=x.dtype, buffer=nl.sbuf)",
-        "        nisa.memset(dst=best, value=-9.0)" if data.draw(st.booleans(), label="whole")
-        else "        nisa.memset(dst=best[0:n, :], value=-9.0)",
-    ]  # fmt: skip
-    for at, (tensor, further, column) in enumerate(windows):
-        lines += [
-            f"        t{at} = nl.ndarray(({height}, 8), dtype=x.dtype, buffer=nl.sbuf)",
-            f"        nisa.dma_copy(dst=t{at}[0:n, 0:8], src={tensor}[i * {height} + {further} : "
-            f"i * {height} + {further} + n, {column} : {column} + 8])",
-        ]
-    for at in data.draw(st.permutations(range(len(windows))), label="order"):
-        lines.append(
-            f"        nisa.tensor_tensor(dst=best[0:n, :], data1=best[0:n, :], data2=t{at}[0:n, :], op=nl.maximum)"
-        )
-        if data.draw(st.booleans(), label="in part"):
-            lines.append(f"        nisa.tensor_copy(dst=best[0:n, 0:2], src=t{at}[0:n, 3:5])")
-    lines.append(f"        nisa.dma_copy(dst=out[i * {height} : i * {height} + n, 0:8], src=best[0:n, :])")
-    source = HEADER + "\n".join([*lines, "    return out"]) + "\n"
+        *(f"        {line}" for line in body),
+        "    return out",
+    ]
+    source = HEADER + "\n".join(lines) + "\n"
     x, y = random(rows + 9, 12), random(rows + 9, 12, seed=1)
-    of_a_kind = [(tensor, column) for tensor, _, column in set(windows)]
+    ends = {(tensor, column): set[int]() for tensor, _, column, _, _ in windows}
+    for tensor, further, column, times, step in windows:
+        ends[tensor, column] |= {further, further + (times - 1) * step}
 
     found = sites(ONCE, source)
 
-    assert bool(found) == (len(set(of_a_kind)) < len(of_a_kind))
+    assert ("i#0" in found) == any(len(rows) > 1 for rows in ends.values())
     for key in found:
         made = applied(ONCE, source, key)
         np.testing.assert_array_equal(run(made, x, y), run(source, x, y))
