@@ -194,6 +194,9 @@ def _columns(
     for element in memory.slice:
         part = element.slice
         if isinstance(part, cst.Slice):
+            if part.lower is None and part.upper is None and part.step is None and not slices:
+                slices.append((cst.Integer("0"), partitions))  # all rows there are: as many as the tile has
+                continue
             if part.lower is None or part.upper is None or part.step is not None:
                 raise IllegalSite(f"{where} has a slice without both ends, or with a step")
             slices.append((part.lower, part.upper))
@@ -204,7 +207,9 @@ def _columns(
     if len(slices) != 2:
         raise IllegalSite(f"{where} does not move rows and columns")
     for (start, stop), wanted in zip(slices, (partitions, columns)):
-        length = indices.polynomial(stop, statement) - indices.polynomial(start, statement)
+        length = indices.polynomial(stop, allocation if stop is partitions else statement) - indices.polynomial(
+            start, statement
+        )
         if length != indices.polynomial(wanted, allocation):
             raise IllegalSite(f"{where} does not show that it fills the tile row by row")
     (first_row, last_row), (lower, upper) = slices

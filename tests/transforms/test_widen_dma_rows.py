@@ -60,6 +60,12 @@ def test_transfers_are_fewer_and_their_rows_longer_while_the_work_stays(factor):
     assert (row_bytes(KERNEL), row_bytes(widened)) == ({64}, {64 * factor})
 
 
+def test_all_rows_there_are_need_no_ends():
+    source = KERNEL.replace("[0:M, ", "[:, ")
+
+    np.testing.assert_array_equal(run(applied(WIDEN, source, "n#0x2"), X), run(KERNEL, X))
+
+
 def test_short_rows_cost_time():
     predict = predictor(X)
     assert predict(applied(WIDEN, KERNEL, "n#0x4")) < 0.9 * predict(KERNEL)
