@@ -339,8 +339,8 @@ def page(rows: Sequence[Row], limit_s: float, inputs_only: bool) -> str:
         f"Public kernels that nobody here wrote, {how}, on the simulated Trn2. Made by",
         "`python benchmarks/strangers.py`; `strangers_cases.py` beside it lists repositories, files and references.",
         "",
-        "The bound is what a reference's `WORK` takes at documented peaks. That counts operations one by one: instructions",
-        "that do two at once may come to more than 100 % of it.",
+        "The bound is what a reference's `WORK` takes at documented peaks. That counts operations one by one:",
+        "instructions that do two at once may come to more than 100 % of it.",
     ]
     return "\n".join([*head, *table(rows, limit_s)]) + "\n"
 
