@@ -90,6 +90,8 @@ class Attempt:
     reflexion: Reflexion | None = None
     last_check: Evaluation | None = None
     """Of a winner that failed it: what the check came to, filed with the attempt once more."""
+    dropped_after: int = 0
+    """Of a winner that failed its last check: the last complete round by then; later ones know it as wrong."""
     predicted: Predicted | None = None
     """Of a kernel for a device what the simulated machine said first; None where it could not, or was not asked."""
     proposer: str = ""

@@ -127,13 +127,17 @@ class OptimizationMemory:
         self._by_key[key] = new
         return new
 
-    def credit(self, keys: Iterable[str], improved: bool) -> None:
-        """A plan followed the experiences of these keys, and came to a new best or did not."""
+    def credit(self, keys: Iterable[str], improved: bool, instead: bool = False) -> None:
+        """A plan followed the experiences of these keys, and came to a new best or did not. `instead`: the opposite was
+        said of it before."""
         for key in keys:
             known = self._by_key.get(key)
             if known is not None:
                 agreed = improved == known.is_win
-                self._by_key[key] = replace(known, used=known.used + 1, helped=known.helped + agreed)
+                taken_back = instead and not agreed
+                self._by_key[key] = replace(
+                    known, used=known.used + (not instead), helped=max(0, known.helped + agreed - taken_back)
+                )
 
     def expire(
         self, today: datetime.date, *, most: int = MOST_EXPERIENCES, days: int = OLDEST_DAYS, keep: str = ""

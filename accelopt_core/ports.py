@@ -283,8 +283,10 @@ class Journal(Protocol):
         """
         ...
 
-    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
-        """A plan followed the experiences of these keys and came to a new best, or did not; once per `occasion`."""
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str, instead: bool = False) -> None:
+        """A plan followed the experiences of these keys and came to a new best, or did not; once per `occasion`.
+
+        `instead`: the opposite was said of the plan before, on an occasion of its own."""
         ...
 
     def recall(self) -> OptimizationMemory:

@@ -31,7 +31,8 @@ def uses_of(attempts: Iterable[Attempt], shown: Iterable[Experience]) -> tuple[l
         for key in attempt.plan.follows:
             if key in known:
                 used, helped = counts.get(key, (0, 0))
-                agreed = attempt.decision.improved == known[key].is_win
+                won = attempt.decision.improved and attempt.last_check is None
+                agreed = won == known[key].is_win
                 counts[key] = used + 1, helped + agreed
     uses = [Use(known[key], used, helped) for key, (used, helped) in counts.items()]
     return sorted(uses, key=lambda use: (-use.used, -use.helped)), len(known) - len(uses)

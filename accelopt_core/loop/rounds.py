@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -189,6 +190,10 @@ class Loop:
         self._input = Candidate(INPUT, source)
         self._measured: dict[str, Attempt] = {}
         """By candidate: a winner that fails its last check is written once more."""
+        self._complete = 0
+        """The last round of which every lane has its decision."""
+        self._confirmed: tuple[Candidate, Measured] | None = None
+        """The best that passed its last check, and what that measured."""
         self._past = past
         self._today = today
         self._guide = guide
@@ -204,9 +209,8 @@ class Loop:
         first = 1 if past is None else self._restore(past.attempts)
         # A resumed run writes it too: it may have been killed between two of its files.
         self._journal.best(state.best, state.best_result)
-        ending, reason = self._rounds(first)
+        ending, reason = self._search(first)
         if ending is not Ending.FAILED:
-            self._confirm_winner()
             self._remember_ways()
         return RunResult(
             ending, reason, state.baseline, state.best, state.best_result, self._history.attempts
@@ -223,13 +227,16 @@ class Loop:
         rounds: dict[int, list[Attempt]] = {}
         for attempt in attempts:
             rounds.setdefault(attempt.round, []).append(attempt)
-        done = 0
-        dropped = []
+        # Runs of earlier versions do not say after which round: there it was the last.
+        dropped = [attempt for attempt in attempts if attempt.last_check is not None]
+        dropped.sort(key=lambda attempt: attempt.dropped_after or sys.maxsize)
         for number, of_round in sorted(rounds.items()):
             decided = [attempt for attempt in of_round if attempt.decision is not None]
             if not decided or len(decided) < decided[0].lanes:
                 continue
-            done = number
+            while dropped and 0 < dropped[0].dropped_after < number:
+                self._restore_drop(dropped.pop(0))
+            self._complete = number
             ended: list[Ended] = []
             for attempt in of_round:
                 self._history.add(attempt)
@@ -243,13 +250,30 @@ class Loop:
                     self._window.add(attempt.reflexion)
                 ended.append(Ended(attempt.parent_id, candidate, measured, attempt.decision))
                 self._tell(RoundEnded(attempt, attempt.decision))
-                if attempt.last_check is not None:
-                    dropped.append((attempt.id, attempt.last_check, attempt.summary))
             self._state.end_round(ended)
-        for candidate_id, evaluation, reason in dropped:
-            self._state.drop(candidate_id)
-            self._tell(LastCheck(candidate_id, evaluation, False, reason))
-        return done + 1
+        for attempt in dropped:
+            self._restore_drop(attempt)
+        return self._complete + 1
+
+    def _restore_drop(self, attempt: Attempt) -> None:
+        assert attempt.last_check is not None, "what was dropped failed its last check"
+        if any(candidate.id == attempt.id for candidate, _ in self._state.measured):  # not of a round that was cut
+            self._state.drop(attempt.id)
+            self._tell(LastCheck(attempt.id, attempt.last_check, False, attempt.summary))
+
+    def _search(self, first: int) -> tuple[Ending, str]:
+        """The rounds, and the last check of what they led to. Where it takes the best away, what ended them, such as
+        how near the bound that was, need not hold any more: they go on, if any are left."""
+        while True:
+            ending, reason = self._rounds(first)
+            if ending is Ending.FAILED:
+                return ending, reason
+            lost = self._confirm_winner()
+            first = self._complete + 1
+            out_of_patience = self._history.rounds_without_improvement() >= self._settings.patience
+            if not lost or ending is not Ending.FINISHED or first > self._settings.rounds or out_of_patience:
+                return ending, reason
+            self._tell(Notice(f"{reason}, but {lost} is not right: going on with round {first}", "warning"))
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
@@ -276,6 +300,7 @@ class Loop:
                 return stop.ending, stop.reason
             except BudgetExhausted as exhausted:
                 return Ending.BUDGET, str(exhausted)
+            self._complete = number
             took_s = time.monotonic() - began
             shortest_s = min(shortest_s or took_s, took_s)
             failures = self._history.model_failures_in_a_row()
@@ -532,30 +557,38 @@ class Loop:
             known, by_tool,
         )  # fmt: skip
 
-    def _confirm_winner(self) -> None:
+    def _confirm_winner(self) -> str:
         """Every seed, and fresh ones, timed beside the input; a winner that fails gives way to the next.
+
+        Returns the id of the first that failed, or nothing.
 
         It stays out for good: the journal says so, and a resumed run does not start from it again. What the input
         kernel fails as well does not count against a winner: the judge leaves it out, and it is said here.
         """
-        state = self._state
+        state, lost = self._state, ""
         while (candidate := state.best) is not self._input:
+            if self._confirmed is not None and candidate is self._confirmed[0]:
+                state.best_result = self._confirmed[1]
+                break
             self._tell(Notice(f"checking the winner {candidate.id} on every seed"))
             request = self._request(candidate, incumbent=self._input, final=True)
             result = self._evaluate(request, Place(self._settings.rounds + 1))
             if not isinstance(result, Measured):
                 self._drop(candidate, result, Outcome(result.kind), explain(result))
+                lost = lost or candidate.id
                 continue
             for line in result.shared_faults:
                 self._tell(Notice(f"left out, since the input kernel fails it too: {line}", "warning"))
             decision = state.against_input(result)
             if decision.improved:
                 self._tell(LastCheck(candidate.id, result, True))
-                state.best_result = result
+                state.best_result, self._confirmed = result, (candidate, result)
                 break
             reason = f"beside the input kernel, {decision.reason}"
             self._drop(candidate, result, Outcome(decision.verdict.value), reason)
+            lost = lost or candidate.id
         self._journal.best(state.best, state.best_result)
+        return lost
 
     def _remember_ways(self) -> None:
         """What an archive shows and no single change does: which changes, one after the other, led to its fastest."""
@@ -583,8 +616,10 @@ class Loop:
                 self._today(),
             )  # fmt: skip
             self._journal.remember(refuted, f"{candidate.id}-dropped", (taken_for,))
+            if attempt.plan.follows and attempt.decision is not None and attempt.decision.improved:
+                self._journal.credit(attempt.plan.follows, False, f"{candidate.id}-followed-dropped", instead=True)
         self._state.drop(candidate.id)
-        corrected = replace(attempt, outcome=outcome, summary=summary, last_check=result)
+        corrected = replace(attempt, outcome=outcome, summary=summary, last_check=result, dropped_after=self._complete)
         self._history.correct(corrected)
         self._journal.attempt(corrected)
 

@@ -76,16 +76,16 @@ class MemoryFile:
             self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
             return contents.memory
 
-    def credit(self, keys: tuple[str, ...], improved: bool, token: str) -> None:
+    def credit(self, keys: tuple[str, ...], improved: bool, token: str, instead: bool = False) -> None:
         """A plan followed these; see OptimizationMemory.credit. Once for each `token`. Raises JournalError."""
         if self._shared is not None:
-            self._shared.credit(keys, improved, token)
+            self._shared.credit(keys, improved, token, instead)
         make_folder(self.path.parent)
         with self._locked():
             contents = self._read()
             if token in contents.recorded:
                 return
-            contents.memory.credit(keys, improved)
+            contents.memory.credit(keys, improved, instead)
             self._write(contents.memory, (*contents.recorded, token)[-_REMEMBERED_TOKENS:])
 
     def copy_to(self, path: Path) -> None:

@@ -473,8 +473,8 @@ class RunJournal:
     def remember(self, experience: Experience, occasion: str, shown: tuple[Experience, ...]) -> None:
         self._memory.record(experience, f"{self._folder.run_id}/{occasion}", shown)
 
-    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
-        self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}")
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str, instead: bool = False) -> None:
+        self._memory.credit(keys, improved, f"{self._folder.run_id}/{occasion}", instead)
 
     def recall(self) -> OptimizationMemory:
         return self._memory.load()

@@ -126,6 +126,14 @@ def test_what_misled_loses_its_weight_and_what_helped_gains() -> None:
     assert (right.used, right.helped, right.usefulness) == (3, 3, 1.6), "a warning that was right"
 
 
+def test_what_was_said_of_a_plan_is_said_anew_when_its_win_turns_out_to_be_none() -> None:
+    memory = OptimizationMemory([known("a"), known("b", 0.5)])
+    keys = [each.key for each in memory.experiences]
+    memory.credit(keys, improved=True)
+    memory.credit(keys, improved=False, instead=True)
+    assert [(each.used, each.helped) for each in memory.experiences] == [(1, 0), (1, 1)]
+
+
 def test_measured_again_it_keeps_its_record() -> None:
     memory = OptimizationMemory([known("a", used=3, helped=2)])
     again = memory.add(known("a", 1.7))

@@ -665,6 +665,67 @@ def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
     assert [request.candidate.id for request in second.finals] == ["r003t1"]
 
 
+def test_a_run_that_ended_at_the_bound_goes_on_when_what_was_there_turns_out_wrong() -> None:
+    """BOUNDS are 10 us: 10.05 is at 99.5 % of it."""
+    script = Script([measured(us) for us in (100, 80, 10.05, 60, 90)], final={"r002t1": WRONG})
+    outcome = script.run(rounds=4, bound_percent=99.0)
+    assert outcome.best.id == "r003t1" and outcome.reason == "all 4 rounds are done"
+    third = script.contexts[2]
+    assert third.round == 3 and third.parent.id == third.best.id == "r001t1" and third.best_result.latency_us == 80
+    assert [attempt.outcome for attempt in third.history] == ["improved", "incorrect"]
+    assert [request.candidate.id for request in script.finals] == ["r002t1", "r001t1", "r003t1"]
+    said = [event.message for event in script.events if isinstance(event, Notice) and "going on" in event.message]
+    assert said == ["the best kernel is at 99.5 % of the bound, but r002t1 is not right: going on with round 3"]
+
+
+def test_what_passed_its_last_check_is_not_checked_again_where_nothing_better_follows() -> None:
+    results = [measured(us) for us in (100, 80, 10.05, 10.01, 90)]
+    script = Script(results, final={"r002t1": WRONG, "r003t1": WRONG, "r001t1": measured(81)})
+    outcome = script.run(rounds=4, bound_percent=99.0)
+    assert [request.candidate.id for request in script.finals] == ["r002t1", "r001t1", "r003t1"]
+    assert outcome.best.id == "r001t1" and outcome.best_result.latency_us == 81, "as the last check measured it"
+    assert [context.round for context in script.contexts] == [1, 2, 3, 4]
+
+
+def test_a_run_that_ended_for_want_of_ideas_asks_again_when_the_best_turns_out_wrong() -> None:
+    class Planner(Script):
+        def plan(self, context: RoundContext) -> Plan:
+            plan = super().plan(context)
+            if context.best.id == "r001t1":
+                raise NothingToPlan("no idea left")
+            return plan
+
+    script = Planner([measured(100), measured(60), measured(70)], final={"r001t1": WRONG})
+    outcome = script.run(rounds=5)
+    assert outcome.best.id == "r002t1" and [context.round for context in script.contexts][:3] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("why", ["patience", "budget", "rounds"])
+def test_nothing_goes_on_that_ended_for_another_reason(why: str) -> None:
+    results = [measured(100), measured(60), measured(100)]
+    script = Script(results, final={"r001t1": WRONG}, exhausted_after=2 if why == "budget" else None)
+    outcome = script.run(rounds=2 if why == "rounds" else 9, patience=1 if why == "patience" else 9)
+    assert outcome.best.id == "input" and len(script.finals) == 1
+    assert not any("going on" in event.message for event in script.events if isinstance(event, Notice))
+
+
+def test_a_run_that_went_on_after_a_drop_is_restored_as_it_was() -> None:
+    """Killed in round 4; round 3 started an exploration from the kernel before the one that was dropped."""
+    exploring = DivergenceGuard(max_exploration=2)
+    results = [measured(us) for us in (100, 80, 10.05, 81)]
+    first = Script(results, final={"r002t1": WRONG})
+    first.run(rounds=3, bound_percent=99.0, guard=exploring)
+    kept = {(t.round, t.number): t for t in first.filed}
+    assert kept[2, 1].dropped_after == 2
+    went_on, resumed = Script(results + [measured(79)], final={"r002t1": WRONG}), Script([measured(79)])
+    went_on.run(rounds=4, bound_percent=99.0, guard=exploring)
+    resumed.run(Past(measured(100), tuple(kept.values())), rounds=4, bound_percent=99.0, guard=exploring)
+    (again,), expected = resumed.contexts, went_on.contexts[-1]
+    assert (again.parent.id, again.best.id, again.round) == (expected.parent.id, expected.best.id, 4)
+    assert again.parent.id == "r003t1", "the exploration goes on"
+    assert [attempt.id for attempt in again.history] == [attempt.id for attempt in expected.history]
+
+
 def test_memory_takes_back_what_it_learned_from_a_winner_that_failed() -> None:
     script = Script([measured(100), measured(80)], final={"r001t1": WRONG})
     script.summarize = None  # type: ignore[method-assign,assignment]  # the loop's own numbers will do
@@ -787,8 +848,8 @@ class FollowingScript(Script):
     def plan(self, context: RoundContext) -> Plan:
         return replace(super().plan(context), follows=("key",))
 
-    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str) -> None:
-        self.credited.append((keys, improved, occasion))
+    def credit(self, keys: tuple[str, ...], improved: bool, occasion: str, instead: bool = False) -> None:
+        self.credited.append((keys, improved, f"{occasion}{' instead' if instead else ''}"))
 
 
 def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
@@ -797,6 +858,11 @@ def test_what_a_plan_went_by_is_told_whether_it_helped() -> None:
     assert script.credited == [
         (("key",), True, "r001t1-followed"), (("key",), False, "r002t2-followed"), (("key",), False, "r003t1-followed"),
     ]  # fmt: skip
+    wrong = FollowingScript(measured(100), measured(80), final={"r001t1": WRONG})
+    wrong.run()
+    assert [(improved, occasion) for _, improved, occasion in wrong.credited] == [
+        (True, "r001t1-followed"), (False, "r001t1-followed-dropped instead"),
+    ], "a winner that was none takes it back"  # fmt: skip
     silent = FollowingScript(measured(100), replies=[ModelUnreachable("no answer")])
     silent.run()
     assert silent.credited == [], "a model that cannot answer says nothing of an idea"

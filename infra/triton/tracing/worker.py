@@ -83,7 +83,8 @@ def _traced(job: dict[str, Any], source: Path) -> bytes:
     kernels.files = {str(source): 0}
     kernels.files.update({str(Path(job["work"], path)): n + 1 for n, (path, _) in enumerate(job["neighbours"])})
     function = _load(source, job)
-    programs = [_call(function, job, source) for _ in range(CALLS)]
+    kept: list[Any] = []  # what one call was given is alive in the next, so that id() is another
+    programs = [_call(function, job, source, kept) for _ in range(CALLS)]
     for number, other in enumerate(programs[1:], 2):
         if other != programs[0]:
             raise Refused(
@@ -106,7 +107,7 @@ def _install(gpu: Any) -> None:
 # --- one call ---------------------------------------------------------------------------------------
 
 
-def _call(function: Any, job: dict[str, Any], source: Path) -> LaunchProgram:
+def _call(function: Any, job: dict[str, Any], source: Path, kept: list[Any]) -> LaunchProgram:
     from infra.triton.program.launch_program import LaunchProgram
     from infra.triton.tracing import kernels, recorder, tensors
 
@@ -121,6 +122,7 @@ def _call(function: Any, job: dict[str, Any], source: Path) -> LaunchProgram:
             arguments.append(tensors.dtype(argument["element_type"]))
         else:
             arguments.append(_constant(argument["value"]))
+    kept.append(arguments)
     given = {id(a._storage): n for n, a in enumerate(a for a in arguments if isinstance(a, tensors.Tensor))}
     returned = function(*arguments)
     outputs = tuple(_output(each, recording, given, shapes) for each in _listed(returned))
