@@ -9,7 +9,7 @@ without, each kernel begins with an empty one. FLAGS go to the orchestrator as t
 Said again, it goes on where it was.
 
 `table` counts the rounds that each run took to come to 95 % of the speed of the best that any run found for its kernel;
-a run that never did counts as one round more than it had. What a sequence saves or loses by memory is in the kernels
+a run that never did counts as one round more than it might have had. What a sequence saves or loses by memory is in the kernels
 after its first. The interval of the difference is from 10,000 bootstrap samples of sequences.
 """
 
@@ -70,10 +70,12 @@ class Curve:
     """The best after each round, in µs, the input kernel's first."""
 
     us: tuple[float, ...]
+    allowed: int
+    """Rounds that the run might have had: it may have ended before."""
 
     def rounds_to(self, us: float) -> int:
-        """One more than there were where it was never reached."""
-        return next((number for number, best in enumerate(self.us) if best <= us), len(self.us))
+        """One more than it might have had where it was never reached."""
+        return next((number for number, best in enumerate(self.us) if best <= us), self.allowed + 1)
 
     def reaches(self, us: float) -> bool:
         return self.us[-1] <= us
@@ -88,9 +90,11 @@ def curves_of(folder: Path) -> Curves:
     found: dict[str, dict[str, dict[int, Curve]]] = defaultdict(lambda: defaultdict(dict))
     for manifest in sorted(folder.glob("*/runs/*/manifest.json")):
         arm, _, number = manifest.parents[2].name.rpartition("-")
-        run = recorded_run(RunFolder(manifest.parent))
+        folder = RunFolder(manifest.parent)
+        run = recorded_run(folder)
         if arm in ARMS and run is not None:
-            found[manifest.parent.name][arm][int(number)] = Curve(tuple(point.us for point in run.curve))
+            curve = Curve(tuple(point.us for point in run.curve), folder.manifest().rounds)
+            found[manifest.parent.name][arm][int(number)] = curve
     if not found:
         raise SystemExit(f"memory_ablation: no sequence in {folder}: begin one with `run`")
     return found
