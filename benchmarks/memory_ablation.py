@@ -9,8 +9,8 @@ without, each kernel begins with an empty one. FLAGS go to the orchestrator as t
 Said again, it goes on where it was.
 
 `table` counts the rounds that each run took to come to 95 % of the speed of the best that any run found for its kernel;
-a run that never did counts as one round more than it might have had. What a sequence saves or loses by memory is in the kernels
-after its first. The interval of the difference is from 10,000 bootstrap samples of sequences.
+a run that never did counts as one round more than it might have had. What a sequence saves or loses by memory is in
+the kernels after its first. The interval of the difference is from 10,000 bootstrap samples of sequences.
 """
 
 from __future__ import annotations
