@@ -289,7 +289,8 @@ class Loop:
             bounds = best.profile.bounds
             percent = 100 * bounds.floor_us / best.latency_us
             if bounds.source == "declared" and percent >= settings.bound_percent:
-                return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound"
+                counted = ", which counts the reference's operations as they stand" if percent > 100 else ""
+                return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound{counted}"
             began = time.monotonic()
             try:
                 self._round(number)

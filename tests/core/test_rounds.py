@@ -390,7 +390,9 @@ def test_it_stops_after_rounds_without_improvement() -> None:
 
 def test_it_stops_at_the_bound_and_only_there() -> None:
     at_bound = Script([measured(100), measured(10.05)])
-    assert "bound" in at_bound.run(rounds=50, bound_percent=99.0).reason
+    assert at_bound.run(rounds=50, bound_percent=99.0).reason == "the best kernel is at 99.5 % of the bound"
+    beyond = Script([measured(100), measured(9.0)]).run(rounds=50, bound_percent=99.0)
+    assert beyond.reason.endswith("111.1 % of the bound, which counts the reference's operations as they stand")
     near = Script([measured(100), measured(10.5)])
     assert "bound" not in near.run(rounds=50, bound_percent=99.0).reason
 
