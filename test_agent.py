@@ -28,7 +28,8 @@ SECRETS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_
 
 
 MOST_WORKERS = 4
-"""A worker and what it starts may need 2 GiB."""
+WORKER_BYTES = 2 << 30
+"""That a worker and what it starts may need."""
 
 
 @dataclass
@@ -92,9 +93,14 @@ def run_suite(root: Path, arguments: Sequence[str]) -> int:
     for name in SECRETS:
         os.environ.pop(name, None)
     os.chdir(root)
-    workers = str(min(MOST_WORKERS, 1 + (os.cpu_count() or 1)))  # one more: many tests wait for a link or a time limit
-    how = arguments or ("-n", workers, "--dist", "loadfile", "--no-loadscope-reorder", "--hypothesis-profile=ci")
+    how = arguments or ("-n", str(_workers()), "--dist", "loadfile", "--no-loadscope-reorder", "--hypothesis-profile=ci")
     return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
+
+
+def _workers() -> int:
+    """Two more than there are CPUs, since many tests wait for a link or a time limit."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(MOST_WORKERS, 2 + (os.cpu_count() or 1), memory // WORKER_BYTES))
 
 
 def print_summary(console: Console, areas: dict[str, Area], seconds: float) -> None:
