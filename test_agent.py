@@ -93,7 +93,8 @@ def run_suite(root: Path, arguments: Sequence[str]) -> int:
     for name in SECRETS:
         os.environ.pop(name, None)
     os.chdir(root)
-    how = arguments or ("-n", str(_workers()), "--dist", "loadfile", "--no-loadscope-reorder", "--hypothesis-profile=ci")
+    workers = str(_workers())
+    how = arguments or ("-n", workers, "--dist", "loadfile", "--no-loadscope-reorder", "--hypothesis-profile=ci")
     return int(pytest.main(["-p", "no:cacheprovider", *how], plugins=[Tally()]))
 
 
