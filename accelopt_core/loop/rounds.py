@@ -55,7 +55,7 @@ from accelopt_core.ports import (
     ModelError,
     Target,
 )
-from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
+from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.bandit import Spent
@@ -128,6 +128,10 @@ class RunResult:
     best: Candidate
     best_result: Measured
     attempts: tuple[Attempt, ...]
+
+
+MENDED = " (mended)"
+"""How the title of a plan ends that is carried out once more because its kernel failed its last check."""
 
 
 @dataclass(frozen=True)
@@ -269,11 +273,12 @@ class Loop:
             if ending is Ending.FAILED:
                 return ending, reason
             lost = self._confirm_winner()
+            if not lost or ending is not Ending.FINISHED:
+                return ending, reason
             first = self._complete + 1
             out_of_patience = self._history.rounds_without_improvement() >= self._settings.patience
-            if not lost or ending is not Ending.FINISHED or first > self._settings.rounds or out_of_patience:
-                return ending, reason
-            self._tell(Notice(f"{reason}, but {lost} is not right: going on with round {first}", "warning"))
+            if first <= self._settings.rounds and not out_of_patience:
+                self._tell(Notice(f"{reason}, but {lost} is not right: going on with round {first}", "warning"))
 
     def _rounds(self, first: int) -> tuple[Ending, str]:
         settings = self._settings
@@ -343,11 +348,13 @@ class Loop:
         """The lanes of a round: one for each sample of each plan; one whose planner gave none has no plan."""
         settings = self._settings
         names = lane_names(settings.candidates)
-        lanes: list[Lane] = []
-        plans: tuple[Plan, ...] = ()
+        lanes = self._mending(context, Place(number, names[0]))
+        plans = tuple(lane.plan for lane in lanes if lane.plan is not None)
         nothing: NothingToPlan | None = None
         for start, count, only_if_none in self._starts(context):
             for _ in range(0 if only_if_none and lanes else count):
+                if len(lanes) == len(names):
+                    break
                 place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
                 self._steps.begin(place, Step.PLAN)
                 known = replace(start, planned=plans) if plans else start
@@ -391,6 +398,31 @@ class Loop:
         if not lanes and nothing is not None:
             raise nothing
         return _counted(lanes)
+
+    def _mending(self, context: RoundContext, place: Place) -> list[Lane]:
+        """A lane for the winner that a last check took away just before this round: its plan once more, for somebody
+        who is told what was wrong. Of what a tool wrote there is no second version."""
+        lost = [
+            (attempt.latency_us, attempt.candidate, attempt, plan)
+            for attempt in self._history.attempts
+            if attempt.last_check is not None
+            and attempt.dropped_after == place.round - 1
+            and attempt.outcome is Outcome.INCORRECT
+            and (plan := attempt.plan) is not None
+            and not plan.by_tool
+        ]
+        if not lost:
+            return []
+        _, candidate, attempt, plan = min(lost, key=lambda each: each[0] or 0.0)
+        assert candidate is not None, "what was measured was written"
+        known = {each.id for each, _ in context.measured}
+        start = context.started_from(attempt.parent_id if attempt.parent_id in known else None)
+        title = f"{plan.title.removesuffix(MENDED)}{MENDED}"
+        plan = replace(plan, id=f"plan-{place.round:03d}{place.lane}", title=title, parent_id=start.parent.id)
+        self._steps.begin(place, Step.PLAN)
+        self._tell(PlanMade(place.round, plan, place.lane))
+        self._steps.note(place, Step.PLAN, f"{plan.title}: {candidate.id} {attempt.summary}")
+        return [Lane(place, start, plan, attempt.proposer, feedback=(Feedback(candidate.source, attempt.summary),))]
 
     def _starts(self, context: RoundContext) -> list[tuple[RoundContext, int, bool]]:
         """What plans of the round start from, how many of each, and whether only where nothing before gave any."""

@@ -163,8 +163,27 @@ def test_a_run_that_was_cut_anywhere_goes_on_as_it_would_have(cut: int) -> None:
     assert again.started_from(4) == whole.started_from(4)
 
 
+def test_a_winner_that_fails_its_last_check_is_mended_beside_other_plans() -> None:
+    script = BeamScript({"k": 100, "k + a": 80, "k + b": 90, "k + a!": 75, "k + b + c": 85, "k + d": 95})
+    script.ideas |= {"k": ["a", "b", "d"], "k + b": ["c"]}
+    plain = script.evaluate
+    script.evaluate = lambda request, progress: (  # type: ignore[method-assign]  # of this one object
+        WRONG if request.final and request.candidate.source == "k + a" else plain(request, progress)
+    )
+    script.go(replace(BEAM, plans=2))
+    kept = {attempt.id: attempt for attempt in script.filed}
+    later = BeamScript(script.worth)
+    later.ideas |= script.ideas
+    result = later.go(replace(BEAM, plans=2, rounds=2), Past(measured(100), tuple(kept.values())))
+    assert told(result.attempts)[-3:] == [
+        ("r002at1", "input", "improved"),
+        ("r002bt1", "r001bt1", "no_improvement"), ("r002ct1", "input", "no_improvement"),
+    ]  # fmt: skip
+    assert result.best.source == "k + a!" and [len(context.planned) for context in later.contexts[:2]] == [1, 2]
+
+
 def test_a_winner_that_fails_its_last_check_leaves_its_place_to_the_next_of_its_kind() -> None:
-    script = BeamScript({"k": 100, "k + a": 80, "k + b": 90})
+    script = BeamScript({"k": 100, "k + a": 80, "k + b": 90}, by_tool=True)
     script.ideas["k"] = ["a", "b"]
     plain = script.evaluate
     script.evaluate = lambda request, progress: (  # type: ignore[method-assign]  # of this one object

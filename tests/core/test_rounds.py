@@ -85,6 +85,8 @@ class Script:
     parents: dict[int, str] = field(default_factory=dict)
     """By round: the measured candidate that the plan starts from."""
     final: dict[str, Evaluation] = field(default_factory=dict)
+    by_tool: bool = False
+    """Plans are carried out without a model."""
     exhausted_after: int | None = None
     interrupt_at: Step | None = None
     events: list[Event] = field(default_factory=list)
@@ -134,7 +136,9 @@ class Script:
         if self.plans:
             raise self.plans.pop(0)
         parent = self.parents.get(context.round)
-        return Plan(f"p{context.round}", "hoist x", "hoist", Bottleneck.MEMORY_BOUND, 5.0, "because", "", parent)
+        return Plan(
+            f"p{context.round}", "hoist x", "hoist", Bottleneck.MEMORY_BOUND, 5.0, "because", "", parent, self.by_tool
+        )
 
     def execute(self, context: RoundContext, plan: Plan, feedback: tuple[Feedback, ...]) -> str:
         self.written_for.append(context)
@@ -655,7 +659,7 @@ def test_each_next_best_is_checked_likewise_improvement_or_not() -> None:
 
 
 def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
-    first = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG})
+    first = Script([measured(100), measured(80), measured(60)], final={"r002t1": WRONG}, by_tool=True)
     first.run(rounds=2)
     assert first.filed[-1].last_check == WRONG and first.filed[-1].outcome == "incorrect"
     kept = {(t.round, t.number): t for t in first.filed}  # of a try that is written again the last line counts
@@ -669,7 +673,7 @@ def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
 
 def test_a_run_that_ended_at_the_bound_goes_on_when_what_was_there_turns_out_wrong() -> None:
     """BOUNDS are 10 us: 10.05 is at 99.5 % of it."""
-    script = Script([measured(us) for us in (100, 80, 10.05, 60, 90)], final={"r002t1": WRONG})
+    script = Script([measured(us) for us in (100, 80, 10.05, 60, 90)], final={"r002t1": WRONG}, by_tool=True)
     outcome = script.run(rounds=4, bound_percent=99.0)
     assert outcome.best.id == "r003t1" and outcome.reason == "all 4 rounds are done"
     third = script.contexts[2]
@@ -682,7 +686,7 @@ def test_a_run_that_ended_at_the_bound_goes_on_when_what_was_there_turns_out_wro
 
 def test_what_passed_its_last_check_is_not_checked_again_where_nothing_better_follows() -> None:
     results = [measured(us) for us in (100, 80, 10.05, 10.01, 90)]
-    script = Script(results, final={"r002t1": WRONG, "r003t1": WRONG, "r001t1": measured(81)})
+    script = Script(results, final={"r002t1": WRONG, "r003t1": WRONG, "r001t1": measured(81)}, by_tool=True)
     outcome = script.run(rounds=4, bound_percent=99.0)
     assert [request.candidate.id for request in script.finals] == ["r002t1", "r001t1", "r003t1"]
     assert outcome.best.id == "r001t1" and outcome.best_result.latency_us == 81, "as the last check measured it"
@@ -697,9 +701,36 @@ def test_a_run_that_ended_for_want_of_ideas_asks_again_when_the_best_turns_out_w
                 raise NothingToPlan("no idea left")
             return plan
 
-    script = Planner([measured(100), measured(60), measured(70)], final={"r001t1": WRONG})
+    script = Planner([measured(100), measured(60), measured(70)], final={"r001t1": WRONG}, by_tool=True)
     outcome = script.run(rounds=5)
     assert outcome.best.id == "r002t1" and [context.round for context in script.contexts][:3] == [1, 2, 2]
+
+
+def test_what_the_last_check_took_away_is_written_once_more_by_who_is_told_why() -> None:
+    script = Script([measured(us) for us in (100, 80, 10.05, 10.04, 90)], final={"r002t1": WRONG})
+    outcome = script.run(rounds=4, bound_percent=99.0)
+    assert outcome.best.id == "r003t1" and outcome.reason == "the best kernel is at 99.6 % of the bound"
+    assert [context.round for context in script.contexts] == [1, 2], "nobody is asked for a plan in round 3"
+    (told,) = script.feedbacks[2]
+    assert told.source == "kernel = 2" and told.message.startswith("failed its last check: ")
+    third = outcome.attempts[2]
+    assert third.plan is not None and third.plan.title == "hoist x (mended)" and third.parent_id == "r001t1"
+    assert [event.plan.title for event in script.events if isinstance(event, PlanMade)][-1] == "hoist x (mended)"
+
+
+def test_what_cannot_be_mended_is_tried_so_each_time_and_patience_ends_it() -> None:
+    finals = {f"r{number:03d}t1": WRONG for number in range(1, 9)}
+    script = Script([measured(us) for us in (100, 10.05)], final=finals)
+    outcome = script.run(rounds=50, bound_percent=99.0, patience=3)
+    assert outcome.best.id == "input" and outcome.reason == "3 rounds without improvement"
+    assert [a.plan.title for a in outcome.attempts if a.plan] == ["hoist x", "hoist x (mended)", "hoist x (mended)"]
+
+
+def test_where_the_kernel_it_came_from_is_gone_too_it_is_mended_from_the_best() -> None:
+    results = [measured(us) for us in (100, 80, 10.05, 60)]
+    script = Script(results, final={"r002t1": WRONG, "r001t1": WRONG})
+    outcome = script.run(rounds=3, bound_percent=99.0)
+    assert outcome.attempts[2].parent_id == "input" and script.feedbacks[2][0].source == "kernel = 2"
 
 
 @pytest.mark.parametrize("why", ["patience", "budget", "rounds"])
