@@ -261,6 +261,8 @@ class Loop:
 
     def _restore_drop(self, attempt: Attempt) -> None:
         assert attempt.last_check is not None, "what was dropped failed its last check"
+        if not attempt.dropped_after:
+            self._history.correct(replace(attempt, dropped_after=self._complete))
         if any(candidate.id == attempt.id for candidate, _ in self._state.measured):  # not of a round that was cut
             self._state.drop(attempt.id)
             self._tell(LastCheck(attempt.id, attempt.last_check, False, attempt.summary))

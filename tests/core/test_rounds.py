@@ -726,6 +726,16 @@ def test_what_cannot_be_mended_is_tried_so_each_time_and_patience_ends_it() -> N
     assert [a.plan.title for a in outcome.attempts if a.plan] == ["hoist x", "hoist x (mended)", "hoist x (mended)"]
 
 
+def test_of_a_run_that_ended_before_it_is_mended_when_the_run_is_resumed() -> None:
+    first = Script([measured(100), measured(60)], final={"r001t1": WRONG})
+    first.run(rounds=1)
+    kept = {(t.round, t.number): replace(t, dropped_after=0) for t in first.filed}  # as earlier versions filed it
+    second = Script([measured(61)])
+    outcome = second.run(Past(measured(100), tuple(kept.values())), rounds=2)
+    assert outcome.best.id == "r002t1" and not second.contexts
+    assert [told.source for told in second.feedbacks[0]] == ["kernel = 1"]
+
+
 def test_where_the_kernel_it_came_from_is_gone_too_it_is_mended_from_the_best() -> None:
     results = [measured(us) for us in (100, 80, 10.05, 60)]
     script = Script(results, final={"r002t1": WRONG, "r001t1": WRONG})
