@@ -27,7 +27,7 @@ import libcst as cst
 
 from accelopt_core.languages.nki.gaps import Cause
 from accelopt_core.transforms.base import AnalysisContext, IllegalSite, KernelModule, NotOfItsKind, NotPlain, Site
-from accelopt_core.transforms.index_algebra import Polynomial, number
+from accelopt_core.transforms.index_algebra import Polynomial, expression_of, number
 from accelopt_core.transforms.kernel_code import KernelCode, Kind, Statement, read_kernel
 from accelopt_core.transforms.loop_independence import changing_names, check_independent, check_no_shapes, made_in
 from accelopt_core.transforms.loop_sites import lines_of, loop_at
@@ -195,7 +195,7 @@ def _loaded_again(code: KernelCode, reader: AccessReader, loop: Statement, chang
         rows = {load.tile: load.first.terms.get((), 0) for load in loads}
         lowest = min(rows.values())
         further = {tile: row - lowest for tile, row in rows.items()}
-        reach = max(further[load.tile] + _last_down(reader, load) for load in loads)
+        reach = max(further[load.tile] + _last_down(reader, loop, load) for load in loads)
         if reach:
             shared.append(_Shared(tuple(loads), further, reach, _defined(loop, loads, changing)))
     if not shared:
@@ -220,7 +220,11 @@ def _load(code: KernelCode, reader: AccessReader, loop: Statement, at: Statement
         return None
     first = source.dims[0].start.split(loop.variable)[1]
     down, inside = {}, []
-    for inner in around[around.index(loop) + 1 :]:
+    within = around[around.index(loop) + 1 :]
+    variables = frozenset(inner.variable for inner in within)
+    if len(variables) < len(within):
+        return None  # one hides another
+    for inner in within:
         step, rest = first.split(inner.variable)
         if inner.kind is not Kind.LOOP or inner.count is None or step.value is None or step.value < 0:
             return None
@@ -229,15 +233,19 @@ def _load(code: KernelCode, reader: AccessReader, loop: Statement, at: Statement
                 return None
             down[inner.variable], first = step.value, rest
         else:
+            count = reader.full.polynomial(inner.count, inner)
+            if (reader.full.names(count) | loaded_names(inner.count)) & variables:
+                return None
             inside.append(inner)
     operands = _Operand(dst, into), _Operand(src, source)
     return _Load(into.name, made[0], at, *operands, first, down, tuple(inside))
 
 
-def _last_down(reader: AccessReader, load: _Load) -> int:
+def _last_down(reader: AccessReader, loop: Statement, load: _Load) -> int:
     """Rows from its first one to where the last iterations of the loops inside begin."""
     rows = 0
-    for inner in load.at.block.loops():
+    around = load.at.block.loops()
+    for inner in around[around.index(loop) + 1 :]:
         if inner.variable in load.down and inner.count is not None:
             count = reader.full.polynomial(inner.count, inner).value
             assert count is not None
@@ -250,7 +258,8 @@ def _defined(loop: Statement, loads: list[_Load], changing: frozenset[str]) -> t
     statements = [statement for statement in loop.walk() if statement is not loop]
     needed: set[str] = set()
     for load in loads:
-        needed |= load.made.uses | load.at.uses
+        needed |= _names_beside_rows(load)
+        needed |= frozenset().union(*(loaded_names(expression_of(factor)) for factor in load.first.factors))
         for inner in load.inside:
             needed |= inner.header_uses
     found: list[Statement] = []
@@ -259,6 +268,13 @@ def _defined(loop: Statement, loads: list[_Load], changing: frozenset[str]) -> t
             found.append(statement)
             needed |= statement.uses
     return tuple(reversed(found))
+
+
+def _names_beside_rows(load: _Load) -> frozenset[str]:
+    """That its tile and the transfer are made of, but for where its rows begin and end."""
+    given = [value for name, value in arguments_of(load.at).items() if name not in ("dst", "src")]
+    columns = [names for end in (load.dst.node, load.src.node) for names in _names_of_indices(end)[1:]]
+    return load.made.uses.union(*columns, *map(loaded_names, given))
 
 
 def _height(
@@ -293,6 +309,8 @@ def _check(code: KernelCode, plan: _Plan, own: frozenset[str], statement: Statem
         if statement.binds & plan.changing:
             plan.gone.append(statement)
     elif statement.kind is Kind.LOOP:
+        if any(outer.variable == statement.variable for outer in statement.block.loops()):
+            raise NotPlain(f"{where}: a loop over {statement.variable} stands in another one")
         if statement.header_uses & plan.changing:
             raise IllegalSite(f"{where}: how long this loop is changes with {variable}")
     elif statement.kind is Kind.CHECK:
@@ -346,6 +364,8 @@ def _part(plan: _Plan, value: cst.BaseExpression, at: Statement, ends: list[_End
     ends.append(end)
     if access.on_chip:
         raise IllegalSite(f"line {at.line} needs {access.name} from outside of the loop")
+    if not access.rank_is_known and len(access.dims) < 2:
+        raise IllegalSite(f"line {at.line}: how many dimensions {access.name} has does not show")
     moving = access.moving(plan.loop.variable)
     changing = [names for names in _names_of_indices(value) if names & plan.changing]
     if len(changing) != 1 or len(moving) != 1 or moving[0] != access.kept[0] or access.dims[moving[0]].step != ONE:
@@ -359,8 +379,10 @@ def _part(plan: _Plan, value: cst.BaseExpression, at: Statement, ends: list[_End
 
 def _access(plan: _Plan, value: cst.BaseExpression, at: Statement) -> tuple[Access, _End]:
     """Raises IllegalSite where nobody can tell where its rows end."""
-    before = len(plan.reader.cuts)
+    before, starts = len(plan.reader.cuts), plan.reader.cut_starts
     access = plan.reader.access(value, at)
+    if plan.reader.cut_starts > starts:
+        raise IllegalSite(f"line {at.line}: a bound may move where the rows of {access.name} begin")
     moved = plan.height * Polynomial({(plan.loop.variable,): 1}) + plan.height
     totals = {str(total): total for total in (bound - kept + moved for kept, bound in plan.reader.cuts[before:])}
     if len(totals) > 1:
@@ -388,8 +410,10 @@ def _rows(plan: _Plan) -> Polynomial | None:
             raise IllegalSite(
                 f"line {end.at.line}: the rows of {end.what} end at {end.rows}, what is stored at {stored}"
             )
-    if rows is not None and plan.reader.indices.names(rows) & (plan.loop.binds | plan.changing):
-        raise IllegalSite(f"how many rows there are, {rows}, is not known before the loop over {plan.loop.variable}")
+    for known_before in () if rows is None else (rows, plan.height):
+        if plan.reader.indices.names(known_before) & (plan.loop.binds | plan.changing):
+            where = f"is not known before the loop over {plan.loop.variable}"
+            raise IllegalSite(f"how many rows there are, {known_before}, {where}")
     return rows
 
 
@@ -410,6 +434,11 @@ def _check_shared(code: KernelCode, plan: _Plan, shared: _Shared) -> None:
     for statement in (*shared.defined, *(at for load in shared.loads for at in (load.made, load.at))):
         for each in sorted(statement.uses & plan.loop.binds - known):
             raise NotPlain(f"line {statement.line} needs {each}, which the loop over {plan.loop.variable} sets")
+    beside = frozenset().union(
+        *(_names_beside_rows(load) for load in shared.loads), *(statement.uses for statement in shared.defined)
+    )
+    for each in sorted(beside & frozenset().union(*(load.down for load in shared.loads))):
+        raise IllegalSite(f"{each} counts rows of {name} and says more than which rows they are")
 
 
 # --- rewriting --------------------------------------------------------------------------------------
@@ -430,7 +459,7 @@ class _Rewriting:
         assert count is not None
         self._count = code.module.code_for_node(count)
         self._named: list[cst.BaseStatement] = []
-        if not isinstance(count, (cst.Name, cst.Integer)):
+        if not isinstance(count, (cst.Name, cst.Integer)) or self._count in plan.loop.binds:
             name = self._fresh(f"{plan.loop.variable}_turns")
             self._named = [parsed_statement(f"{name} = {self._count}")]
             self._count = name
@@ -507,7 +536,7 @@ class _Rewriting:
         for owner in (*reversed(load.inside), plan.loop):
             assert owner.body is not None and owner.count is not None
             defined = [each for each in shared.defined if each.block is owner.body]
-            block = [*(code.module.code_for_node(each.node).strip() for each in defined), *block]
+            block = [*(_without_comments(code, each) for each in defined), *block]
             for name in sorted(frozenset().union(*(each.binds for each in defined))):
                 names[name] = cst.Name(self._fresh(name))
             if owner is plan.loop:
@@ -555,6 +584,11 @@ class _Rewriting:
             name, again = f"{wanted}{again}", again + 1
         self._used.add(name)
         return name
+
+
+def _without_comments(code: KernelCode, statement: Statement) -> str:
+    """Those above it; they stay where they are."""
+    return code.module.code_for_node(statement.node.with_changes(leading_lines=())).strip()
 
 
 def _without(block: cst.IndentedBlock, left_out: set[cst.BaseStatement]) -> cst.IndentedBlock:

@@ -119,6 +119,8 @@ class AccessReader:
         """Conditions under which no bound cuts the last iteration short, each with what to say where it does."""
         self.cuts: list[tuple[Polynomial, Polynomial]] = []
         """Each of these ends, with the bound that may cut it short."""
+        self.cut_starts = 0
+        """How many of them are where something begins, and not where it ends."""
 
     def number(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
         """Linear in the variable. Raises IllegalSite where it changes with the loop in another way."""
@@ -223,10 +225,10 @@ class AccessReader:
                 start, length = _positional(value, "start", "size")
                 if start is None or length is None:
                     raise IllegalSite(f"line {at.line}: {self._code.module.code_for_node(value)} has another form")
-                return self._checked(Dim(self.number(start, at), self.number(length, at)), at)
-            return self._checked(Dim(self.number(value, at), ONE, dropped=True), at)
+                return self._checked(Dim(self._start(start, at), self.number(length, at)), at)
+            return self._checked(Dim(self._start(value, at), ONE, dropped=True), at)
         assert isinstance(part, cst.Slice)
-        start_ = self.number(part.lower, at) if part.lower is not None else number(0)
+        start_ = self._start(part.lower, at) if part.lower is not None else number(0)
         stop = self.number(part.upper, at) if part.upper is not None else size
         step = self.number(part.step, at) if part.step is not None else ONE
         if stop.value is not None and stop.value < 0:
@@ -234,6 +236,12 @@ class AccessReader:
         if step == ONE:
             return self._checked(Dim(start_, stop - start_), at)
         return self._checked(Dim(start_, self._elements(stop - start_, step, part, at), step), at)
+
+    def _start(self, expression: cst.BaseExpression, at: Statement) -> Polynomial:
+        before = len(self.cuts)
+        found = self.number(expression, at)
+        self.cut_starts += len(self.cuts) - before
+        return found
 
     def _elements(self, length: Polynomial, step: Polynomial, part: cst.Slice, at: Statement) -> Polynomial:
         """Every `step`-th of so many."""
