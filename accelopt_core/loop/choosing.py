@@ -183,7 +183,9 @@ class TakingTurns:
     # --- who is asked ---------------------------------------------------------------------------------
 
     def _of(self, plan: Plan) -> Proposer:
-        return self._contenders[plan.proposer].proposer
+        """The first for a plan of somebody who is no longer among them: a run may be resumed with others."""
+        known = self._contenders.get(plan.proposer)
+        return (known or next(iter(self._contenders.values()))).proposer
 
     def _open(self, context: RoundContext, said: Mapping[str, Exception]) -> list[str]:
         """Those that may be asked for this plan."""

@@ -196,6 +196,8 @@ class Loop:
         """By candidate: a winner that fails its last check is written once more."""
         self._complete = 0
         """The last round of which every lane has its decision."""
+        self._shortest_s = 0.0
+        """That a round took; 0 before there was one."""
         self._confirmed: tuple[Candidate, Measured] | None = None
         """The best that passed its last check, and what that measured."""
         self._past = past
@@ -239,7 +241,9 @@ class Loop:
             if not decided or len(decided) < decided[0].lanes:
                 continue
             while dropped and 0 < dropped[0].dropped_after < number:
-                self._restore_drop(dropped.pop(0))
+                at_once = [attempt for attempt in dropped if attempt.dropped_after == dropped[0].dropped_after]
+                del dropped[: len(at_once)]
+                self._restore_drops(at_once)
             self._complete = number
             ended: list[Ended] = []
             for attempt in of_round:
@@ -255,40 +259,46 @@ class Loop:
                 ended.append(Ended(attempt.parent_id, candidate, measured, attempt.decision))
                 self._tell(RoundEnded(attempt, attempt.decision))
             self._state.end_round(ended)
-        for attempt in dropped:
-            self._restore_drop(attempt)
+        self._restore_drops(dropped)
         return self._complete + 1
 
-    def _restore_drop(self, attempt: Attempt) -> None:
-        assert attempt.last_check is not None, "what was dropped failed its last check"
-        if not attempt.dropped_after:
-            self._history.correct(replace(attempt, dropped_after=self._complete))
-        if any(candidate.id == attempt.id for candidate, _ in self._state.measured):  # not of a round that was cut
+    def _restore_drops(self, attempts: Sequence[Attempt]) -> None:
+        """And what the last check that dropped them came to further on: it may have been cut, and what it measured of
+        the next best, which is stored, counts from then on."""
+        measured = {candidate.id for candidate, _ in self._state.measured}
+        attempts = [attempt for attempt in attempts if attempt.id in measured]  # not those of a round that was cut
+        for attempt in attempts:
+            assert attempt.last_check is not None, "what was dropped failed its last check"
+            if not attempt.dropped_after:
+                corrected = replace(attempt, dropped_after=self._complete)
+                self._history.correct(corrected)
+                self._journal.attempt(corrected)
             self._state.drop(attempt.id)
             self._tell(LastCheck(attempt.id, attempt.last_check, False, attempt.summary))
+        if attempts:
+            self._confirm_winner()
 
     def _search(self, first: int) -> tuple[Ending, str]:
         """The rounds, and the last check of what they led to. Where it takes the best away, what ended them, such as
         how near the bound that was, need not hold any more: they go on, if any are left."""
+        going_on = ""
         while True:
-            ending, reason = self._rounds(first)
+            ending, reason = self._rounds(first, going_on)
             if ending is Ending.FAILED:
                 return ending, reason
             lost = self._confirm_winner()
             if not lost or ending is not Ending.FINISHED:
                 return ending, reason
             first = self._complete + 1
-            out_of_patience = self._history.rounds_without_improvement() >= self._settings.patience
-            if first <= self._settings.rounds and not out_of_patience:
-                self._tell(Notice(f"{reason}, but {lost} is not right: going on with round {first}", "warning"))
+            going_on = f"{reason}, but {lost} is not right: going on with round {first}"
 
-    def _rounds(self, first: int) -> tuple[Ending, str]:
+    def _rounds(self, first: int, going_on: str) -> tuple[Ending, str]:
+        """`going_on`: what is said before the first of them."""
         settings = self._settings
-        shortest_s = 0.0
         for number in range(first, settings.rounds + 1):
             left_s = self._budget.seconds_left()
-            if 0 < left_s < shortest_s:
-                return Ending.BUDGET, f"{left_s:.0f} s are left, and no round took less than {shortest_s:.0f} s"
+            if 0 < left_s < self._shortest_s:
+                return Ending.BUDGET, f"{left_s:.0f} s are left, and no round took less than {self._shortest_s:.0f} s"
             idle = self._history.rounds_without_improvement()
             if idle >= settings.patience:
                 return Ending.FINISHED, f"{idle} rounds without improvement"
@@ -298,6 +308,9 @@ class Loop:
             if bounds.source == "declared" and percent >= settings.bound_percent:
                 counted = ", which counts the reference's operations as they stand" if percent > 100 else ""
                 return Ending.FINISHED, f"the best kernel is at {percent:.1f} % of the bound{counted}"
+            if going_on and self._budget.exhausted() is None:
+                self._tell(Notice(going_on, "warning"))
+                going_on = ""
             began = time.monotonic()
             try:
                 self._round(number)
@@ -310,7 +323,7 @@ class Loop:
                 return Ending.BUDGET, str(exhausted)
             self._complete = number
             took_s = time.monotonic() - began
-            shortest_s = min(shortest_s or took_s, took_s)
+            self._shortest_s = min(self._shortest_s or took_s, took_s)
             failures = self._history.model_failures_in_a_row()
             if failures >= settings.model_failures:
                 return Ending.FAILED, f"the model failed in {failures} rounds in a row; see the log"
@@ -351,10 +364,11 @@ class Loop:
         settings = self._settings
         names = lane_names(settings.candidates)
         lanes = self._mending(context, Place(number, names[0]))
+        mended = len(lanes)
         plans = tuple(lane.plan for lane in lanes if lane.plan is not None)
         nothing: NothingToPlan | None = None
         for start, count, only_if_none in self._starts(context):
-            for _ in range(0 if only_if_none and lanes else count):
+            for _ in range(0 if only_if_none and len(lanes) > mended else count):
                 if len(lanes) == len(names):
                     break
                 place, *beside = (Place(number, name) for name in names[len(lanes) :][: settings.samples])
@@ -390,7 +404,7 @@ class Loop:
                     break
                 plans += (plan,)
                 plan = replace(plan, id=f"{plan.id}{place.lane}")
-                of = 1 if plan.by_tool else settings.samples
+                of = 1 if plan.by_tool else 1 + len(beside)
                 each_s = (time.monotonic() - began) / of
                 for sample, each in enumerate((place, *beside[: of - 1]), 1):
                     self._tell(PlanMade(number, plan, each.lane))
@@ -536,7 +550,7 @@ class Loop:
         if lane.plan is not None:
             self._steps.begin(lane.place, Step.DECIDE, f"{decision.verdict.value}: {decision.reason}", spends=False)
         if measured is not None and lane.candidate is not None and lane.last is not None:
-            lane.last = replace(lane.last, outcome=Outcome(decision.verdict.value))
+            lane.last = self._measured[lane.candidate.id] = replace(lane.last, outcome=Outcome(decision.verdict.value))
             technique = lane.plan.technique if lane.plan is not None else ""
             self._state.adopt(lane.candidate, measured, decision, technique)
             if decision.improved:

@@ -663,12 +663,12 @@ def test_a_winner_that_failed_stays_out_when_the_run_goes_on() -> None:
     first.run(rounds=2)
     assert first.filed[-1].last_check == WRONG and first.filed[-1].outcome == "incorrect"
     kept = {(t.round, t.number): t for t in first.filed}  # of a try that is written again the last line counts
-    second = Script([measured(75)])
+    second = Script([measured(75)], final={"r001t1": measured(80)})  # of a real target the evaluation is stored
     outcome = second.run(Past(measured(100), tuple(kept.values())), rounds=3)
     (context,) = second.contexts
     assert context.parent.id == context.best.id == "r001t1" and "r002t1" not in [c.id for c, _ in context.measured]
     assert [a.outcome for a in context.history] == ["improved", "incorrect"] and outcome.best.id == "r003t1"
-    assert [request.candidate.id for request in second.finals] == ["r003t1"]
+    assert [request.candidate.id for request in second.finals] == ["r001t1", "r003t1"]
 
 
 def test_a_run_that_ended_at_the_bound_goes_on_when_what_was_there_turns_out_wrong() -> None:
@@ -718,6 +718,43 @@ def test_what_the_last_check_took_away_is_written_once_more_by_who_is_told_why()
     assert [event.plan.title for event in script.events if isinstance(event, PlanMade)][-1] == "hoist x (mended)"
 
 
+def test_killed_in_the_middle_of_a_last_check_it_is_gone_on_with() -> None:
+    """Of two that fail it the second was not checked yet."""
+    results = [measured(us) for us in (100, 80, 10.05)]
+    first = Script(results, final={"r002t1": WRONG, "r001t1": WRONG})
+    first.run(rounds=2, bound_percent=99.0)
+    cut = first.filed[: [t.id for t in first.filed].index("r002t1") + 2]  # the second line of r002t1 is the last
+    kept = {(t.round, t.number): t for t in cut}
+    assert [t.outcome for t in kept.values()] == ["improved", "incorrect"]
+    second = Script([measured(60)], final={"r001t1": WRONG})
+    second.run(Past(measured(100), tuple(kept.values())), rounds=3, bound_percent=99.0)
+    assert [request.candidate.id for request in second.finals] == ["r001t1", "r003t1"]
+    assert [attempt.outcome for attempt in second.filed[:1]] == ["incorrect"]
+    assert second.feedbacks[0][0].source == "kernel = 2" and second.written_for[0].parent.id == "input"
+
+
+@pytest.mark.parametrize("step", [Step.SUMMARIZE, Step.REFLECT])
+def test_a_winner_of_a_round_that_was_stopped_before_it_was_reviewed_may_fail_its_last_check(step: Step) -> None:
+    script = Script([measured(100), measured(60)], final={"r001t1": WRONG}, interrupt_at=step)
+    outcome = script.run(rounds=3)
+    assert outcome.best.id == "input" and outcome.ending is Ending.INTERRUPTED
+
+
+def test_it_is_not_said_to_go_on_where_the_next_best_is_at_the_bound_too() -> None:
+    class AtTheBound(WideScript):
+        def evaluate(self, request: EvaluationRequest, progress: Progress) -> Evaluation:
+            if request.final:
+                self.finals.append(request)
+                return WRONG if request.candidate.id == "r001bt1" else measured(10.2)
+            return super().evaluate(request, progress)
+
+    script = AtTheBound({"a": measured(10.2), "b": measured(10.05)})
+    outcome = script.run(rounds=9, width=2, bound_percent=97.5)
+    assert outcome.best.id == "r001at1" and outcome.reason == "the best kernel is at 98.0 % of the bound"
+    assert [request.candidate.id for request in script.finals] == ["r001bt1", "r001at1"]
+    assert not any("going on" in event.message for event in script.events if isinstance(event, Notice))
+
+
 def test_what_cannot_be_mended_is_tried_so_each_time_and_patience_ends_it() -> None:
     finals = {f"r{number:03d}t1": WRONG for number in range(1, 9)}
     script = Script([measured(us) for us in (100, 10.05)], final=finals)
@@ -760,12 +797,14 @@ def test_a_run_that_went_on_after_a_drop_is_restored_as_it_was() -> None:
     first.run(rounds=3, bound_percent=99.0, guard=exploring)
     kept = {(t.round, t.number): t for t in first.filed}
     assert kept[2, 1].dropped_after == 2
-    went_on, resumed = Script(results + [measured(79)], final={"r002t1": WRONG}), Script([measured(79)])
+    went_on = Script(results + [measured(79)], final={"r002t1": WRONG, "r001t1": measured(80.5)})
+    resumed = Script([measured(79)], final={"r001t1": measured(80.5)})
     went_on.run(rounds=4, bound_percent=99.0, guard=exploring)
     resumed.run(Past(measured(100), tuple(kept.values())), rounds=4, bound_percent=99.0, guard=exploring)
     (again,), expected = resumed.contexts, went_on.contexts[-1]
     assert (again.parent.id, again.best.id, again.round) == (expected.parent.id, expected.best.id, 4)
     assert again.parent.id == "r003t1", "the exploration goes on"
+    assert again.best_result.latency_us == expected.best_result.latency_us == 80.5, "as the last check measured it"
     assert [attempt.id for attempt in again.history] == [attempt.id for attempt in expected.history]
 
 
