@@ -9,7 +9,8 @@ is compiled for real here; what is found is only planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from accelopt_core.candidate import Candidate
 from accelopt_core.catalogue.nodes import (
@@ -33,6 +34,27 @@ from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKer
 from accelopt_core.transforms.normalize import NORMALIZE
 
 
+class Gainless(Protocol):
+    """Sites of a measured kernel at which there was nothing to gain, by its content; kept where a run is."""
+
+    def of(self, kernel: str) -> frozenset[SiteName]: ...
+
+    def add(self, kernel: str, sites: Iterable[SiteName]) -> None: ...
+
+
+class GainlessHere:
+    """For as long as this process works."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[SiteName]] = {}
+
+    def of(self, kernel: str) -> frozenset[SiteName]:
+        return self._known.get(kernel, frozenset())
+
+    def add(self, kernel: str, sites: Iterable[SiteName]) -> None:
+        self._known[kernel] = self.of(kernel) | frozenset(sites)
+
+
 class Search:
     def __init__(
         self,
@@ -41,6 +63,7 @@ class Search:
         look_ahead: LookAhead,
         tie: float = LEAST_GAIN,
         arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
+        gainless: Gainless | None = None,
     ) -> None:
         """`tie`: from which difference on, of the latency, predictions are in the right order. `arguments`: of the
         kernel, as `AnalysisContext` has them."""
@@ -52,8 +75,7 @@ class Search:
         self._worth = worth_a_round(tie)
         self._steps: dict[str, tuple[Rewrite, ...]] = {}
         """Of kernels that no profile is known of, by source: the same in every round."""
-        self._gainless: dict[str, frozenset[SiteName]] = {}
-        """Sites of a measured kernel at which there was nothing to gain, by its content."""
+        self._gainless = gainless if gainless is not None else GainlessHere()
         self._normal: dict[str, tuple[Rewrite, ...]] = {}
         """Normal forms by source; none for a kernel that is in it."""
 
@@ -80,12 +102,12 @@ class Search:
             return 0, []
         starts = self._starts(context, parent, before_us)
         made_from = next((other.content_hash for other, _ in context.measured if other.id == parent.parent_id), "")
-        waiting = self._gainless.get(made_from, frozenset())
+        waiting = self._gainless.of(made_from)
         count, ideas = self._steps_from(context, starts, before_us, lambda name: name not in waiting)
         if not waiting:
             return count, ideas
         if not all(self.is_tie(idea) for idea in ideas):
-            self._gainless[parent.content_hash] |= waiting
+            self._gainless.add(parent.content_hash, waiting)
             return count, ideas
         more, others = self._steps_from(context, starts, before_us, lambda name: name in waiting)
         known = {idea.source for idea in ideas}
@@ -107,9 +129,7 @@ class Search:
             nodes = [node_after(start, step, us) for step in steps if (us := prices.get(step.source)) is not None]
             gaining = {name_of_site(node.path[-1]) for node in nodes if node.us <= (1 - LEAST_SUMMAND) * start.us}
             gainless = {name_of_step(step) for step in steps if step.source in prices} - gaining
-            self._gainless[context.parent.content_hash] = (
-                self._gainless.get(context.parent.content_hash, frozenset()) | gainless
-            )
+            self._gainless.add(context.parent.content_hash, gainless)
             nodes += [start] if start.path else []
             ideas += _ideas(nodes, (1 - LEAST_SUMMAND) * before_us)
         return count, ideas

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from accelopt_core.candidate import Plan, source_hash
 from accelopt_core.catalogue.descent import Descent
-from accelopt_core.catalogue.look_ahead import Search, tried
+from accelopt_core.catalogue.look_ahead import Gainless, Search, tried
 from accelopt_core.catalogue.nodes import Idea, LookAhead
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
 from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
@@ -42,12 +42,13 @@ def catalogue_proposer(
     look_ahead: LookAhead | None = None,
     tie: float = LEAST_GAIN,
     arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]] = tuple,
+    gainless: Gainless | None = None,
 ) -> Proposer:
     """`tie`: from which difference on, of the latency, predictions are in the right order (`nki_sim.ties`).
-    `arguments`: of the kernel, as `AnalysisContext` has them."""
+    `arguments`: of the kernel, as `AnalysisContext` has them. `gainless`: None keeps it for this process alone."""
     return Proposer(
         "catalogue",
-        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments),
+        CataloguePlanner(predict, transforms, look_ahead or LookAhead(), tie, arguments, gainless),
         CatalogueExecutor(),
         NumbersSummarizer(today),
         NumbersReflector(),
@@ -85,10 +86,11 @@ class CataloguePlanner:
         look_ahead: LookAhead,
         tie: float,
         arguments: Callable[[], tuple[tuple[ArgumentSpec, ...], ...]],
+        gainless: Gainless | None = None,
     ) -> None:
         self._look_ahead = look_ahead
         self._tie = tie
-        self._search = Search(predict, transforms, look_ahead, tie, arguments)
+        self._search = Search(predict, transforms, look_ahead, tie, arguments, gainless)
         self._descent = Descent(self._search, look_ahead)
 
     def plan(self, context: RoundContext) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import config
@@ -34,8 +35,8 @@ class LanguageParts(Protocol):
         """What prices kernels on a simulated machine; None where there is none."""
         ...
 
-    def catalogue(self, predictor: Predictor | None) -> Proposer:
-        """The four roles without a model."""
+    def catalogue(self, predictor: Predictor | None, folder: Path) -> Proposer:
+        """The four roles without a model. `folder`: the run's. Raises JournalError for what cannot be read there."""
         ...
 
     def teaching(self, info: TargetInfo, source: str, sweeps: bool) -> Teaching:

@@ -133,7 +133,7 @@ class Proposing:
         return turns.together()
 
     def _catalogue(self) -> Proposer:
-        return self.parts.catalogue(self.predictor)
+        return self.parts.catalogue(self.predictor, self.folder.path)
 
     def _of_models(self, models: Mapping[Role, LanguageModel], menu: CatalogueMenu | None) -> Proposer:
         taught = self.parts.teaching(self.info, self.source, self._most_swept() >= 2)

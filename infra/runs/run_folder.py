@@ -20,6 +20,7 @@
     run.log              every event, one JSON object per line
     time_used            seconds at work so far, all sessions together
     menu_prices.json     what the planner's menu was priced at
+    gainless_sites.json  where the catalogue found nothing to gain
     explanation.json     why the gaps of the best kernel are still there, as it was known at the end
     report.html          the page, and timelines/ its trace files, once `show --html` was asked for them
     remote/              evaluations under way on hosts, to be collected after a restart; links that were mended
