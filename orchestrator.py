@@ -381,7 +381,10 @@ def apply(invocation: config.Invocation, answer: Answer) -> int:
         overwrite=invocation.overwrite,
     )
     answer.give(document)
-    print(f"wrote {report.shown_path(output)}; nothing of it was run yet: `evaluate` it", file=sys.stderr)
+    shown = report.shown_path(output)
+    print(
+        f"wrote {shown}; nothing of it was run yet: `evaluate {shown}`, with the --problem of {named}", file=sys.stderr
+    )
     print(document.diff, end="")
     return FINISHED
 

@@ -57,6 +57,10 @@ class UnusableOutputs(Exception):
     """The reference cannot take what this kernel returned: their shapes and why."""
 
 
+NO_DEVICE_HAS = {"nki": ("float64", "complex64", "complex128")}
+"""By language: dtypes that NumPy gives unasked and no kernel can be given."""
+
+
 class Reference:
     """A task's NumPy reference at one shape. The reference is the user's own code and is trusted."""
 
@@ -110,8 +114,17 @@ class Reference:
         return list(self._call("get_inputs"))
 
     def kernel_arguments(self, inputs: list[Any]) -> list[Any]:
-        """Arrays (C order) and Python constants, in the order of the kernel's parameters."""
+        """Arrays (C order) and Python constants, in the order of the kernel's parameters.
+
+        Raises BadReference for a dtype that no kernel of the task's language can be given.
+        """
         arguments = self._call(TO_KERNEL, inputs)
+        for number, argument in enumerate(arguments):
+            if isinstance(argument, np.ndarray) and argument.dtype.name in NO_DEVICE_HAS.get(self.task.language, ()):
+                raise BadReference(
+                    f"the kernel of {self.task.name} would be given {argument.dtype.name} as its argument {number}, "
+                    "which no device has: cast it in get_inputs(), e.g. .astype(np.float32) (docs/tasks.md)"
+                )
         return [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
 
     def expected(self, inputs: list[Any]) -> tuple[np.ndarray, ...]:

@@ -31,8 +31,9 @@ def print_menu(console: Console, heading: str, changes: Sequence[Offer], blocked
         console.print(Text(one_line(note), style="yellow"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 2), pad_edge=False)
     table.add_column("gain", justify="right", no_wrap=True)
-    for name in ("tool", "site", "change"):
-        table.add_column(name)
+    for name in ("tool", "site"):
+        table.add_column(name, no_wrap=True)  # whole: `apply` is told them
+    table.add_column("change")
     for offer in changes:
         gain = microseconds(offer.gain_us)
         table.add_row(f"{gain} (tie)" if offer.tie else gain, Text(offer.tool), Text(offer.site), Text(offer.change))

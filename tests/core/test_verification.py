@@ -54,6 +54,19 @@ def check(got: np.ndarray, expected: np.ndarray, bound: float | None = None):
     return check_output(got, expected, place=Place(7, "full", 0, REFERENCE), arithmetic=FLOAT32, bound=bound)
 
 
+def test_a_dtype_that_no_device_has_is_the_references_fault() -> None:
+    text = (
+        "import numpy as np\nN = 4\ndef get_inputs(): return [np.float32([1]), np.random.normal(size=(4, N))]\n"
+        "def forward(x, y): return x + y\n"
+    )
+    preset = ShapePreset("full", (("N", 4),))
+    reference = Reference(Task("add", text, (preset,)), preset)
+    with pytest.raises(BadReference, match=r"float64 as its argument 1, which no device has: .*astype"):
+        reference.kernel_arguments(reference.inputs(0))
+    on_a_gpu = Reference(Task("add", text, (preset,), language="triton"), preset)
+    assert len(on_a_gpu.kernel_arguments(on_a_gpu.inputs(0))) == 2
+
+
 def test_relative_l2_is_the_distance_over_the_norm() -> None:
     expected = np.array([3.0, 4.0])
     assert relative_l2(np.array([3.0, 4.5]), expected) == pytest.approx(0.1)

@@ -19,6 +19,7 @@ import pytest
 
 import config
 import orchestrator
+from accelopt_core.candidate import Attempt
 from accelopt_core.evaluation import Evaluation, Measured
 from accelopt_core.languages.nki.language import NKI
 from accelopt_core.loop.events import Event, RoundEnded
@@ -78,6 +79,7 @@ class Quiet:
     def __init__(self) -> None:
         self.told: list[RoundEnded] = []
         self.kept: list[str] = []
+        self.filed: list[Attempt] = []
 
     def tell(self, event: Event) -> None:
         if isinstance(event, RoundEnded):
@@ -105,6 +107,9 @@ class Quiet:
 
     def best(self, candidate: Any, result: Measured) -> None:
         self.kept.append(candidate.id)
+
+    def attempt(self, attempt: Attempt) -> None:
+        self.filed.append(attempt)
 
 
 @pytest.mark.parametrize("run_id", RUNS)
@@ -137,6 +142,9 @@ def test_a_resumed_run_comes_to_where_it_stood(earlier: Path, run_id: str) -> No
     result = loop.run()
     assert quiet.kept[0] == result.best.id == expected["best"]
     assert [[attempt.id, attempt.outcome.value] for attempt in result.attempts] == expected["history"]
+    assert all(attempt.last_check is not None and attempt.dropped_after for attempt in quiet.filed), (
+        "which round it was"
+    )
     decided = [entry for entry in expected["tries"] if entry["decision"] and entry["round"] < expected["next_round"]]
     assert [event.decision.verdict.value for event in quiet.told] == [entry["decision"] for entry in decided]
 
