@@ -211,7 +211,8 @@ def check_output(
     if sums.strange is not None:
         value = float(got.reshape(-1)[sums.strange])
         reason = (
-            "NaN: memory that was never written was read, 0/0, or the root of a negative number"
+            "NaN: memory that was never written was read, an overflow (inf - inf, inf / inf), 0/0, or the root of a "
+            "negative number"
             if np.isnan(value)
             else "infinite"
         )

@@ -100,7 +100,8 @@ def _parsed(source: str, where: str) -> ast.Module:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
-        raise TaskInvalid(f"{where}{f':{line}' if line else ''}: not Python: {error}") from error
+        said = getattr(error, "msg", None) or error
+        raise TaskInvalid(f"{where}{f':{line}' if line else ''}: not Python: {said}") from error
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     missing = [name for name in REQUIRED_FUNCTIONS if name not in functions]
     if missing:
@@ -202,6 +203,8 @@ def _literal(said: Mapping[str, ast.stmt], name: str, default: Any) -> Any:
         raise _Unreadable(node, f"{name} must be written out: plain values, no names and no calls") from None
     if isinstance(default, dict) and not isinstance(found, dict):
         raise _Unreadable(node, f"{name} must be a plain dictionary")
+    if isinstance(default, float) and (isinstance(found, bool) or not isinstance(found, (int, float))):
+        raise _Unreadable(node, f"{name} must be a number, not {found!r}")
     return found
 
 
