@@ -121,7 +121,8 @@ class RunState:
         self.rounds.append(event)
         if event.attempt.evaluation is not None:
             self.current, self.current_round = attempt.evaluation, number
-        if event.decision.improved and attempt.measured is not None:
+        # What a resumed run tells of a winner that was dropped since is not the best any more.
+        if event.decision.improved and attempt.measured is not None and attempt.last_check is None:
             self.best, self.best_round, self.best_id = attempt.measured, number, attempt.id
         self.step, self.detail = None, ""
         self.lanes.pop(attempt.lane, None)

@@ -25,6 +25,7 @@ from accelopt_core.loop.events import (
     LastCheck,
     Notice,
     PlanMade,
+    RoundEnded,
     RoundStarted,
     RunEnded,
     StepBegan,
@@ -145,6 +146,19 @@ def test_a_winner_that_fails_its_last_check_is_shown_as_dropped_and_no_longer_as
     state = state_after([*run_events(3), LastCheck("r001t1", measured(250.0), False, "wrong")])
     assert state.best_id == "r003t1" and state.best is not None and state.best.latency_us == 251.0
     assert "dropped r001t1" in drawn(state, 0.0)
+
+
+def test_a_winner_that_was_dropped_before_a_run_was_resumed_never_looks_like_the_best() -> None:
+    told: list[Event] = []
+    for event in run_events(3):
+        if isinstance(event, RoundEnded) and event.attempt.id == "r001t1":
+            attempt = replace(event.attempt, outcome=Outcome.INCORRECT, last_check=measured(250.0))
+            event = replace(event, attempt=attempt)
+        told.append(event)
+    assert state_after(told).best_id == "input"
+    told.append(LastCheck("r001t1", measured(250.0), False, "wrong"))
+    state = state_after(told)
+    assert state.best_id == "r003t1" and "dropped r001t1" in drawn(state, 0.0)
 
 
 def test_rounds_of_before_an_interruption_do_not_count_for_the_time_left() -> None:
