@@ -102,8 +102,8 @@ class Adopted:
 
 
 def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
-    """What a kernel file is held against: a reference next to it, else that of the seed it is or is named after, among
-    those of its language.
+    """What a kernel file is held against: a reference next to it, else that of the run in whose folder it lies, else
+    that of the seed it is or is named after, among those of its language.
 
     Raises TaskNotFound naming every place looked at, TaskInvalid when a reference is found but unusable.
     """
@@ -119,6 +119,9 @@ def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
         looked.append(str(candidate))
         if candidate.is_file() and not _same_file(candidate, kernel_path):
             return Adopted(task_from_files(candidate, _task_name(kernel_path)), candidate, "found beside the kernel")
+    of_run = _of_run(kernel_path.parent)
+    if of_run is not None:
+        return of_run
     code = source_hash(source)
     for seed in seeds:
         if source_hash(seed.kernel_source) == code:
@@ -131,6 +134,24 @@ def find_reference(kernel_path: Path, folder: Path | None = None) -> Adopted:
         f"name that {kernel_path.stem!r} begins with ({', '.join(seed.name for seed in seeds)}); "
         f"give one with --problem ref.py, or begin one with `orchestrator.py init {shlex.quote(str(kernel_path))}`"
     )
+
+
+def _of_run(folder: Path) -> Adopted | None:
+    """What the run was held against whose folder it is; None for another folder, and where that is gone."""
+    if not (folder / "manifest.json").is_file():
+        return None
+    try:
+        asked = json.loads((folder / "config.json").read_text(encoding="utf-8"))["run"]
+        problem, kernel, task = (asked.get(name) for name in ("problem", "kernel", "task"))
+        if problem is not None:
+            reference = Path(problem)
+            return Adopted(task_from_files(reference, _task_name(Path(kernel or problem))), reference, "of its run")
+        if kernel is not None:
+            found = find_reference(Path(kernel)) if Path(kernel).parent != folder else None
+            return None if found is None else replace(found, why=f"of its run: {found.why}")
+        return _of_seed(load_seed(task), "of its run")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, TaskNotFound, TaskInvalid):
+        return None
 
 
 def _of_seed(seed: Seed, why: str) -> Adopted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from pathlib import Path
 
@@ -185,6 +186,35 @@ def test_a_reference_is_read_and_never_executed(tmp_path):
     task_from_files(tmp_path / "ref.py")
 
     assert not trap.exists()
+
+
+@pytest.mark.parametrize("asked", ["problem", "kernel", "task"])
+def test_a_kernel_in_a_runs_folder_is_held_against_what_the_run_was(tmp_path, asked):
+    (tmp_path / "mine_reference.py").write_text(REFERENCE)
+    (tmp_path / "mine.py").write_text("def kernel(): pass\n")
+    run = tmp_path / "checkpoints" / "r1"
+    run.mkdir(parents=True)
+    (run / "best_kernel.py").write_text("def kernel(): return 1\n")
+    given = {"problem": str(tmp_path / "mine_reference.py"), "kernel": str(tmp_path / "mine.py"), "task": "silu"}
+    asked_for = {"problem": None, "kernel": None, "task": "matmul", asked: given[asked]}
+    (run / "config.json").write_text(json.dumps({"run": asked_for}))
+
+    with pytest.raises(TaskNotFound):  # not the folder of a run
+        find_reference(run / "best_kernel.py")
+    (run / "manifest.json").write_text("{}")
+
+    found = find_reference(run / "best_kernel.py")
+    assert found.why.startswith("of the shipped task silu: of its run" if asked == "task" else "of its run")
+    assert found.task.name == {"problem": "mine_reference", "kernel": "mine", "task": "silu"}[asked]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"run": {"problem": "gone.py"}}', '{"run": {"task": "no such seed"}}'])
+def test_a_runs_folder_that_does_not_say_leaves_it_open(tmp_path, text):
+    (tmp_path / "best_kernel.py").write_text("def kernel(): return 1\n")
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(TaskNotFound, match="no NumPy reference"):
+        find_reference(tmp_path / "best_kernel.py")
 
 
 @pytest.mark.parametrize(
