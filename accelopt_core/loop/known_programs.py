@@ -25,7 +25,10 @@ def known_programs(baseline: Measured, attempts: Iterable[Attempt], below_us: fl
         result = attempt.evaluation
         if attempt.candidate is None or not isinstance(result, (Measured, Incorrect, Implausible)):
             continue
-        stands = isinstance(result, Measured) and (result.verified_full or result.is_proved_equal)
+        # What a last check found wrong stays so: nobody has it checked with other seeds by writing it once more.
+        stands = attempt.last_check is not None or (
+            isinstance(result, Measured) and (result.verified_full or result.is_proved_equal)
+        )
         if isinstance(result, Measured) and not stands and result.latency_us < below_us:
             continue
         if result.programs:

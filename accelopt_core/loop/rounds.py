@@ -40,6 +40,7 @@ from accelopt_core.loop.events import (
 )
 from accelopt_core.loop.known_programs import INPUT, known_programs
 from accelopt_core.loop.lane import MOST_AT_ONCE, MOST_LANES, Lane, lane_names
+from accelopt_core.loop.mending import due_in
 from accelopt_core.loop.screening import Guide, Screening, residuals
 from accelopt_core.loop.search_state import Ended, SearchState
 from accelopt_core.loop.side_by_side import try_by_try
@@ -55,7 +56,7 @@ from accelopt_core.ports import (
     ModelError,
     Target,
 )
-from accelopt_core.proposer import Feedback, NothingToPlan, Proposer, RoundContext, UnusablePlan
+from accelopt_core.proposer import NothingToPlan, Proposer, RoundContext, UnusablePlan
 from accelopt_core.task import Task
 from ka_extensions.attempt_history import AttemptHistory
 from ka_extensions.bandit import Spent
@@ -128,10 +129,6 @@ class RunResult:
     best: Candidate
     best_result: Measured
     attempts: tuple[Attempt, ...]
-
-
-MENDED = " (mended)"
-"""How the title of a plan ends that is carried out once more because its kernel failed its last check."""
 
 
 @dataclass(frozen=True)
@@ -416,29 +413,17 @@ class Loop:
         return _counted(lanes)
 
     def _mending(self, context: RoundContext, place: Place) -> list[Lane]:
-        """A lane for the winner that a last check took away just before this round: its plan once more, for somebody
-        who is told what was wrong. Of what a tool wrote there is no second version."""
-        lost = [
-            (attempt.latency_us, attempt.candidate, attempt, plan)
-            for attempt in self._history.attempts
-            if attempt.last_check is not None
-            and attempt.dropped_after == place.round - 1
-            and attempt.outcome is Outcome.INCORRECT
-            and (plan := attempt.plan) is not None
-            and not plan.by_tool
-        ]
-        if not lost:
+        """A lane for what a last check took away just before this round, if there is such."""
+        due = due_in(place, self._history.attempts)
+        if due is None:
             return []
-        _, candidate, attempt, plan = min(lost, key=lambda each: each[0] or 0.0)
-        assert candidate is not None, "what was measured was written"
         known = {each.id for each, _ in context.measured}
-        start = context.started_from(attempt.parent_id if attempt.parent_id in known else None)
-        title = f"{plan.title.removesuffix(MENDED)}{MENDED}"
-        plan = replace(plan, id=f"plan-{place.round:03d}{place.lane}", title=title, parent_id=start.parent.id)
+        start = context.started_from(due.dropped.parent_id if due.dropped.parent_id in known else None)
+        plan = replace(due.plan, parent_id=start.parent.id)
         self._steps.begin(place, Step.PLAN)
         self._tell(PlanMade(place.round, plan, place.lane))
-        self._steps.note(place, Step.PLAN, f"{plan.title}: {candidate.id} {attempt.summary}")
-        return [Lane(place, start, plan, attempt.proposer, feedback=(Feedback(candidate.source, attempt.summary),))]
+        self._steps.note(place, Step.PLAN, f"{plan.title}: {due.candidate.id} {due.dropped.summary}")
+        return [Lane(place, start, plan, due.dropped.proposer, feedback=(due.feedback,))]
 
     def _starts(self, context: RoundContext) -> list[tuple[RoundContext, int, bool]]:
         """What plans of the round start from, how many of each, and whether only where nothing before gave any."""

@@ -755,6 +755,18 @@ def test_it_is_not_said_to_go_on_where_the_next_best_is_at_the_bound_too() -> No
     assert not any("going on" in event.message for event in script.events if isinstance(event, Notice))
 
 
+def test_a_kernel_that_passes_by_luck_has_one_draw_for_each_program_that_it_is() -> None:
+    """A search that writes the dropped one again, with another comment, would have its last check drawn anew."""
+    lucky = replace(measured(10.05), programs=("p",), verified_full=False)
+    other = replace(lucky, programs=("q",))
+    script = Script([measured(100), lucky, other], final={"r001t1": WRONG})
+    script.run(rounds=2, bound_percent=99.0)
+    known = {each.candidate_id: each for each in script.requests[2].known}
+    assert known["r001t1"].programs == ("p",) and "failed its last check" in known["r001t1"].came_to
+    first, second = (set(request.extra_seeds) for request in script.finals)
+    assert len(first) == len(second) == 2 and not first & second, "what the fault told of seeds helps nobody"
+
+
 def test_what_cannot_be_mended_is_tried_so_each_time_and_patience_ends_it() -> None:
     finals = {f"r{number:03d}t1": WRONG for number in range(1, 9)}
     script = Script([measured(us) for us in (100, 10.05)], final=finals)
