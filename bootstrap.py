@@ -5,6 +5,7 @@ Standard library only, and no syntax newer than Python 3.8, so that an old inter
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -18,6 +19,8 @@ OLDEST = (3, 10)
 INTERRUPTED = 5
 VENV_VARIABLE = "NKI_OPTIMIZER_VENV"
 """Names a folder to use instead of .venv, e.g. where the checkout is read-only; run.sh knows it too."""
+READY = ".ready"
+"""In that folder: run.sh's mark of a finished set-up."""
 _ENTERED = "NKI_OPTIMIZER_ENTERED_VENV"
 """Set for the moment between leaving one interpreter and starting the other; a second try would be a loop."""
 
@@ -39,7 +42,9 @@ def enter(script: str, extra: str = "", create: bool = False, module: str = "") 
     venv = Path(os.environ.get(VENV_VARIABLE) or ROOT / ".venv")
     setup = ROOT / "run.sh"
     if entered:
-        _give_up(f"{venv} lacks {lacking}: remove that folder and run {setup}, it sets everything up again")
+        with contextlib.suppress(OSError):  # a read-only folder has its mark for good
+            (venv / READY).unlink()
+        _give_up(f"{venv} lacks {lacking}: run {setup}, it installs what is missing")
     if create:
         status = subprocess.call(["/bin/sh", str(setup), "--setup"])
         if status != 0:

@@ -29,10 +29,18 @@ root=$(CDPATH='' cd "$(dirname "$script")" && pwd -P) || fail "cannot enter the 
 venv=${NKI_OPTIMIZER_VENV:-$root/.venv}
 log=$venv/install.log
 
-# What a finished set-up looked like: other dependencies or another place mean to set up again.
-wanted="$(cksum <"$root/pyproject.toml") $root"
+# A finished set-up: what was installed, from which pyproject.toml, and that it still is what a Python there would use:
+# a path to this folder, and no copy of it (as `pip install .` or an older set-up leaves).
+extras=test
+wanted="[$extras] $(cksum <"$root/pyproject.toml") $root"
 is_ready() {
-    [ -x "$venv/bin/python" ] && [ -f "$venv/.ready" ] && [ "$(cat "$venv/.ready")" = "$wanted" ]
+    [ -x "$venv/bin/python" ] && [ -f "$venv/.ready" ] && [ "$(cat "$venv/.ready")" = "$wanted" ] && uses_this_folder
+}
+uses_this_folder() {
+    for site in "$venv"/lib/python3*/site-packages; do
+        [ "$(cat "$site"/*nki_optimizer.pth 2>/dev/null)" = "$root" ] || return 1
+        [ ! -e "$site/nki_optimizer" ] && [ ! -e "$site/nki_sim" ] || return 1
+    done
 }
 
 suits() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' >/dev/null 2>&1; }
@@ -131,10 +139,10 @@ set_up() {
         "$python" -m venv --clear "$venv" >"$lock/log" 2>&1 ||
             fail "$python -m venv failed: $(tail -n 1 "$lock/log"): check the free space, or name another Python with NKI_OPTIMIZER_PYTHON"
     fi
-    rm -f "$venv/.ready"
+    rm -rf "$venv/.ready" "$venv"/lib/python3*/site-packages/nki_optimizer "$venv"/lib/python3*/site-packages/nki_sim
     # In a process group of its own, so that an interrupt ends whatever pip has started as well.
     "$venv/bin/python" -c 'import os, sys; os.setpgid(0, 0); os.execv(sys.executable, [sys.executable] + sys.argv[1:])' \
-        -m pip install --disable-pip-version-check --no-input -e "${root}[test]" >"$log" 2>&1 &
+        -m pip install --disable-pip-version-check --no-input -e "${root}[$extras]" >"$log" 2>&1 &
     installer=$!
     show_progress
     wait "$installer" || fail "$(why_pip_failed)"

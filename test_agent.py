@@ -45,12 +45,18 @@ class Area:
 
 
 class Tally:
-    """A pytest plugin that counts by area."""
+    """A pytest plugin that names each failure at once and counts by area."""
 
     def __init__(self) -> None:
         self.areas: dict[str, Area] = {}
         self._begin = time.monotonic()
+        self._not_collected: set[str] = set()
+        self._terminal: pytest.TerminalReporter | None = None
 
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         area = self._area(report.nodeid)
         area.seconds += report.duration
@@ -58,16 +64,17 @@ class Tally:
             area.skipped += 1
             area.reasons[_reason(report)] += 1
         elif report.failed:
-            area.failed += 1
-            area.failures.append(report.nodeid)
+            self._failed(area, report.nodeid)
         elif report.when == "call":
             area.passed += 1
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.passed or report.nodeid in self._not_collected:
+            return  # every worker collects, and tells of the same file
+        self._not_collected.add(report.nodeid)
         if report.failed:
             area = self._area(report.nodeid)
-            area.failed += 1
-            area.failures.append(f"{report.nodeid} (cannot be imported)")
+            self._failed(area, f"{report.nodeid} (cannot be imported)")
         elif report.skipped:
             area = self._area(report.nodeid)
             area.skipped += 1
@@ -76,6 +83,12 @@ class Tally:
     def pytest_terminal_summary(self) -> None:
         if self.areas:
             print_summary(Console(), self.areas, time.monotonic() - self._begin)
+
+    def _failed(self, area: Area, name: str) -> None:
+        area.failed += 1
+        area.failures.append(name)
+        if self._terminal is not None:
+            self._terminal.write_line(f"\nFAILED {name} after {time.monotonic() - self._begin:.0f} s", red=True)
 
     def _area(self, nodeid: str) -> Area:
         parts = nodeid.split("::")[0].split("/")

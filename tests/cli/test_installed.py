@@ -22,7 +22,7 @@ from infra.toml_files import read_toml
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.extra("dev")]
 
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
 LEFT_OUT = ("tests/", "benchmarks/", "checkpoints/", "optimization_memory/")

@@ -281,7 +281,7 @@ def is_alive(pid: int) -> bool:
     return bool(state.strip()) and not state.startswith("Z")
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.program("shellcheck")
 def test_shellcheck_has_nothing_to_say() -> None:
     done = subprocess.run(["shellcheck", str(ROOT / "run.sh")], capture_output=True, text=True, timeout=60)
     assert done.stdout == ""

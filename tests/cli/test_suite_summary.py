@@ -47,6 +47,16 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_failure_is_named_before_the_tests_that_follow_it(suite: Path) -> None:
+    done = run_suite(suite, "tests/mixed", "tests/good", "-v")
+    lines = done.stdout.splitlines()
+    named = next(
+        at for at, line in enumerate(lines) if line.startswith("FAILED tests/mixed/test_b.py::test_fails after ")
+    )
+    assert any("tests/good/test_a.py::test_two" in line for line in lines[named:])
+    assert named < next(at for at, line in enumerate(lines) if "FAILURES" in line)
+
+
 def test_areas_reasons_failures_and_at_the_very_end_pytest_s_own_line(suite: Path) -> None:
     done = run_suite(suite, "--continue-on-collection-errors")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -16,12 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from tests.ssh.server import free_port
-
-HAS_RAY = importlib.util.find_spec("ray") is not None
-NEEDS_RAY = pytest.mark.skipif(not HAS_RAY, reason="no Ray here: .venv/bin/pip install -e '.[ray]'")
 
 STORE_BYTES = 80_000_000
 MARK = "NKI_TEST_RAY_NODE"

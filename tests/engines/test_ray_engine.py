@@ -25,10 +25,10 @@ from infra.targets.on_engine import EngineTarget
 from infra.tasks.seed_index import load_seed
 from tests.e2e import kernels
 from tests.e2e.run import orchestrate
-from tests.engines.cluster import NEEDS_RAY, SECRET_OF_THE_NODE, Cluster, running_cluster
+from tests.engines.cluster import SECRET_OF_THE_NODE, Cluster, running_cluster
 from tests.processes import eventually
 
-pytestmark = NEEDS_RAY
+pytestmark = pytest.mark.extra("ray")
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 

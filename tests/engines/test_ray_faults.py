@@ -24,10 +24,10 @@ from infra.targets.local import LocalTarget
 from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from tests.e2e import kernels
-from tests.engines.cluster import NEEDS_RAY, Cluster, RayNode, running_cluster
+from tests.engines.cluster import Cluster, RayNode, running_cluster
 from tests.processes import alive, eventually
 
-pytestmark = NEEDS_RAY
+pytestmark = pytest.mark.extra("ray")
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 2048), ("T", 1))),), seeds=(0, 21))
 REQUEST = EvaluationRequest(TASK, Candidate("c", kernels.FAST))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.run import ROOT
-from tests.engines.cluster import NEEDS_RAY
 
-pytestmark = NEEDS_RAY
+pytestmark = pytest.mark.extra("ray")
 
 FOLDER = ROOT / "docs" / "clusters"
 

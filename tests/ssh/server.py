@@ -160,7 +160,7 @@ def make_sshd(home: Path, options: tuple[str, ...] = ()) -> Sshd:
     program = _sshd_program()
     keygen = shutil.which("ssh-keygen")
     if program is None or keygen is None:
-        pytest.skip("OpenSSH's sshd and ssh-keygen are not installed here (apt-get install openssh-server)")
+        pytest.skip("needs the program sshd: apt-get install openssh-server")
     if not os.path.isdir("/proc/self"):
         pytest.skip("these tests watch processes through /proc, which this system has not")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -128,7 +128,7 @@ def test_what_a_login_script_prints_breaks_sftp_and_files_arrive_all_the_same(
     sshd: Sshd, work: Path, greeting: str, sftp: str, said: str
 ) -> None:
     if sftp == "None":
-        pytest.skip("OpenSSH's sftp-server is not installed here")
+        pytest.skip("needs the program sftp-server: apt-get install openssh-sftp-server")
     sshd.stop()
     sshd.sftp = sftp
     # As bash does with ~/.bashrc when sshd starts it, for commands and for the sftp subsystem alike.

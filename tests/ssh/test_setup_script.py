@@ -248,6 +248,6 @@ def test_another_python_is_used_when_named_and_passed_on(trn2: Machine, tmp_path
     assert done.returncode == 0 and "2.30 (told by" in done.stdout and f"--remote-python {python}" in done.stdout
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed here")
+@pytest.mark.program("shellcheck")
 def test_shellcheck_finds_nothing() -> None:
     assert subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True).stdout == ""

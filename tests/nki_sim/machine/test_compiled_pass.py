@@ -60,10 +60,8 @@ def in_form(form: str) -> Iterator[None]:
         compiled._State.core = before
 
 
-@pytest.fixture(params=["as they stand", "compiled"])
+@pytest.fixture(params=["as they stand", pytest.param("compiled", marks=pytest.mark.extra("fast"))])
 def core(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "compiled" and not NUMBA:
-        pytest.skip("Numba is not installed")
     with in_form(request.param):
         yield
 
@@ -89,7 +87,7 @@ def test_seeds(core: None, name: str) -> None:
     assert len(timeline.start_ns) > 10
 
 
-@pytest.mark.skipif(not NUMBA, reason="Numba is not installed")
+@pytest.mark.extra("fast")
 @pytest.mark.parametrize("base", bases(), ids=lambda base: base.name)
 def test_seeds_after_steps_and_on_two_cores(base: Base) -> None:
     program = traced_at(base.source, base.task, shapes_of(base.task)[0])
@@ -97,7 +95,7 @@ def test_seeds_after_steps_and_on_two_cores(base: Base) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not NUMBA, reason="Numba is not installed")
+@pytest.mark.extra("fast")
 @pytest.mark.parametrize(
     ("base", "shape"), [pytest.param(b, s, id=f"{b.name}, {s}") for b in bases() for s in shapes_of(b.task)[1:]]
 )
