@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.processes import PATIENCE_S
+
 
 def interpreters(version: str, home: Path | None = None) -> list[Path]:
     """Of `3.9`, say: on the PATH and among pyenv's, which lie below `home`; none where none runs.
@@ -21,7 +23,7 @@ def _runs(python: Path, version: str) -> bool:
     try:
         said = subprocess.run(
             [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-            capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return False

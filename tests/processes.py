@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+PATIENCE_S = 1500.0
+"""After that something hangs: so long that a machine which does much else besides is not taken for it."""
+
+
+def limits_s(shortest: float) -> Iterator[float]:
+    """Time limits to try in turn: the first within which this machine comes to what a test of that limit is about."""
+    return (shortest * 6.0**power for power in range(4))
 
 
 def running(command: str) -> list[str]:
@@ -28,9 +36,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def eventually(is_so: Callable[[], bool], patience_s: float = 30.0) -> bool:
-    """The system ends processes a moment after they were killed."""
+def eventually(is_so: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """What another process is about to bring about."""
     give_up = time.monotonic() + patience_s
-    while not is_so() and time.monotonic() < give_up:
+    while not is_so():
+        if time.monotonic() > give_up:
+            return False
         time.sleep(0.02)
-    return is_so()
+    return True

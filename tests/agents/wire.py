@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents.client import SERVER, environment
+from tests.processes import PATIENCE_S
 
 
 class Wire:
@@ -39,7 +40,7 @@ class Wire:
         assert self.answer(0)["result"]["serverInfo"]["name"] == "nki-optimizer"
         self.send(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}')
 
-    def line(self, patience_s: float = 60.0) -> dict[str, Any]:
+    def line(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next message; every line on standard output must be one."""
         assert self.process.stdout is not None
         give_up = time.monotonic() + patience_s

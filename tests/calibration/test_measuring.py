@@ -21,6 +21,7 @@ from infra.calibration.measuring import Measuring
 from infra.calibration.rows import Row, RowFile
 from infra.journal import JournalDamaged, JournalLocked
 from tests.calibration.devices import INFO, KERNELS, UNFITTED, ScriptedDevice, Told, model, moved
+from tests.processes import PATIENCE_S
 
 NAMES = (
     "dma_sustained",
@@ -83,7 +84,7 @@ def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(
 ) -> None:
     monkeypatch.setattr(measuring_kernels, "FIRST_ESTIMATE_S", 0.1)
     stuck = threading.Event()
-    device = ScriptedDevice(TRUE, lambda kernel: kernel == KERNELS[1].name and stuck.wait(60))
+    device = ScriptedDevice(TRUE, lambda kernel: kernel == KERNELS[1].name and stuck.wait(PATIENCE_S))
     told: list[str] = []
     left = measuring(device, tmp_path, 2.0, time.monotonic, told).measure(KERNELS[:3])
     device.close()
@@ -93,7 +94,7 @@ def test_a_kernel_that_does_not_end_is_left_when_the_time_is_up(
 
 def test_several_cores_measure_at_once_and_nothing_twice(tmp_path: Path) -> None:
     both = threading.Barrier(2)
-    device = ScriptedDevice(TRUE, lambda kernel: both.wait(30), width=2)
+    device = ScriptedDevice(TRUE, lambda kernel: both.wait(PATIENCE_S), width=2)
     told: list[str] = []
     assert not measuring(device, tmp_path, 600, Clock(0), told).measure(FEW[:4])
     assert sorted(told) == sorted(names(FEW[:4])) == sorted(device.asked)

@@ -26,7 +26,8 @@ from tests.calibration.devices import KERNELS, model, moved
 from tests.calibration.pretend_host import PretendHost
 from tests.calibration.test_measuring import DMA, FEW
 from tests.e2e.run import KEYS, ROOT
-from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
+from tests.processes import PATIENCE_S, eventually
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning
 
 MOVED = {
     "dma_hardware_issue_ns": 1000.0, "dma_hardware_start_ns": 350.0, "dma_completion_ns": 520.0,
@@ -80,7 +81,7 @@ def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by
 ) -> None:
     folder = tmp_path / "calibrations"
     first = client(host, folder)
-    assert wait_until(lambda: rows_in(folder) >= 1 or first.poll() is not None, 120)
+    assert eventually(lambda: rows_in(folder) >= 1 or first.poll() is not None)
     time.sleep(0.5)  # into the next kernel
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -88,9 +89,9 @@ def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by
     assert kept >= 1, first.communicate()
 
     second = client(host, folder)
-    assert wait_until(lambda: rows_in(folder) > kept or second.poll() is not None, 120)
+    assert eventually(lambda: rows_in(folder) > kept or second.poll() is not None)
     host.sshd.cut()
-    out, errors = second.communicate(timeout=280)
+    out, errors = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 0, errors + out
     assert f"{kept} of {len(FEW)} are measured already" in out and "Kept:" in out
 
@@ -118,12 +119,11 @@ def test_killed_and_cut_off_it_goes_on_and_the_runs_that_follow_are_predicted_by
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_command_itself_finds_every_moved_constant_within_its_ten_minutes(tmp_path: Path) -> None:
     true = moved(1)
     folder = tmp_path / "calibrations"
     with host_of(model().machine_changes(true), tmp_path) as host:
-        out, errors = client(host, folder, "orchestrator.py").communicate(timeout=1100)
+        out, errors = client(host, folder, "orchestrator.py").communicate(timeout=PATIENCE_S)
     assert "Kept:" in out and "median error" in out, errors + out
     (path,) = folder.glob("*.json")
     record = load(path)

@@ -16,6 +16,7 @@ import pytest
 import bootstrap
 from infra.toml_files import read_toml
 from tests.interpreters import interpreters
+from tests.processes import PATIENCE_S
 
 ROOT = Path(bootstrap.__file__).parent
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("NKI_", "PYTHON", "VIRTUAL_ENV"))}
@@ -65,7 +66,7 @@ def start(
 ) -> subprocess.CompletedProcess[str]:
     argv = [*(python or (sys.executable, "-S")), str(project / script), "--flag", "a b"]
     return subprocess.run(
-        argv, capture_output=True, text=True, timeout=60, env={**CLEAN, **environment}, cwd="/",
+        argv, capture_output=True, text=True, timeout=PATIENCE_S, env={**CLEAN, **environment}, cwd="/",
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits that it is ignored
     )  # fmt: skip
 
@@ -147,7 +148,7 @@ def test_an_interrupt_while_it_still_imports_shows_no_stack_trace(project: Path)
 
 def test_a_start_without_a_language_model_does_not_load_their_libraries() -> None:
     code = "import sys, orchestrator; print(sorted({'anthropic', 'openai'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout == "[]\n", done.stderr
 
 

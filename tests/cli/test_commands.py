@@ -18,6 +18,7 @@ from infra.terminal.started_as import program, started_as
 from infra.toml_files import read_toml
 from nki_optimizer import completion
 from tests.house.structure import PACKAGES, ROOT, TOP, modules
+from tests.processes import PATIENCE_S
 
 KERNEL = ROOT / "nkibench_seeds" / "silu" / "kernel.py"
 
@@ -31,7 +32,7 @@ def command(name: str, *arguments: str, folder: Path) -> subprocess.CompletedPro
         f"sys.argv = [{name!r}, *sys.argv[1:]]; sys.exit({function}())"
     )
     return subprocess.run(
-        [sys.executable, "-I", "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", "-c", code, *arguments], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 

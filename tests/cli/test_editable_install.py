@@ -26,7 +26,7 @@ print(getattr(nki_sim, "MARK", None))
 def git(folder: Path, *words: str) -> None:
     kinds = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
     environment = {**os.environ, **dict.fromkeys(kinds, "someone"), "GIT_CONFIG_GLOBAL": os.devnull}
-    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -56,7 +56,7 @@ def clone(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site-packages of an environment in which the clone is installed as `pip install -e` does it."""
     environment = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     (site,) = environment.glob("lib/python3*/site-packages")
     here = os.getcwd()
     os.chdir(clone)  # as a build backend is called
@@ -74,9 +74,7 @@ def used(site: Path, folder: Path) -> list[str]:
     """The files that are imported by whoever stands in `folder`, and `nki_sim.MARK`."""
     python = site.parents[2] / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(python), "-c", WHERE], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([str(python), "-c", WHERE], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

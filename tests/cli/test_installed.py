@@ -21,8 +21,9 @@ from infra.judging.shipment import files_to_ship, judge_fingerprint
 from infra.toml_files import read_toml
 from tests.e2e.kernels import REFERENCE, SLOW
 from tests.house.structure import ROOT
+from tests.processes import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.extra("dev")]
+pytestmark = [pytest.mark.slow, pytest.mark.extra("dev")]
 
 KERNELS = "nki_optimizer/tree/nkibench_seeds"
 LEFT_OUT = ("tests/", "benchmarks/", "checkpoints/", "optimization_memory/")
@@ -75,7 +76,7 @@ def start(environment: Path, folder: Path, *argv: str) -> subprocess.CompletedPr
         env={**kept, "HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
 
 

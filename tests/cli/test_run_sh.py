@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.processes import PATIENCE_S, alive, eventually
 
 ROOT = Path(__file__).parents[2]
 BASE_PYTHON = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -76,7 +76,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(project / "run.sh"), *arguments], cwd=cwd or project, env=surroundings(**environment), capture_output=True,
-        text=True, timeout=120, stdin=subprocess.DEVNULL,
+        text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -122,7 +122,12 @@ def test_it_is_started_through_a_symbolic_link_from_anywhere(ready, tmp_path: Pa
     (tmp_path / "link").symlink_to(project / "run.sh")
     (tmp_path / "second").symlink_to("link")
     done = subprocess.run(
-        [str(tmp_path / "second"), "x"], cwd=tmp_path, env=surroundings(), capture_output=True, text=True, timeout=60
+        [str(tmp_path / "second"), "x"],
+        cwd=tmp_path,
+        env=surroundings(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert f"at {tmp_path} with ['x']" in done.stdout, done.stderr
 
@@ -229,7 +234,7 @@ def test_two_first_starts_at_once_wait_for_each_other(tmp_path: Path) -> None:
                          text=True, stdin=subprocess.DEVNULL)
         for _ in range(2)
     ]  # fmt: skip
-    outputs = [process.communicate(timeout=120) for process in both]
+    outputs = [process.communicate(timeout=PATIENCE_S) for process in both]
     assert [process.returncode for process in both] == [3, 3], outputs
     assert sum("first start only" in error for _, error in outputs) == 1
     assert not (project / ".venv.setup").exists()
@@ -260,28 +265,16 @@ def test_an_interrupted_set_up_leaves_no_lock_and_no_installer(tmp_path: Path) -
         stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     note = project / "builder.pid"
-    wait_until(lambda: note.exists() and note.read_text() != "")
+    assert eventually(lambda: note.exists() and note.read_text() != "")
     builder = int(note.read_text())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(PATIENCE_S) == 143
     process.communicate()
     assert not (project / ".venv.setup").exists() and not (project / ".venv" / ".ready").exists()
-    wait_until(lambda: not is_alive(builder))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_alive(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, timeout=30).stdout
-    return bool(state.strip()) and not state.startswith("Z")
+    assert eventually(lambda: not alive(builder))
 
 
 @pytest.mark.program("shellcheck")
 def test_shellcheck_has_nothing_to_say() -> None:
-    done = subprocess.run(["shellcheck", str(ROOT / "run.sh")], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["shellcheck", str(ROOT / "run.sh")], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout == ""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 TESTS = {
@@ -35,7 +37,7 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ANTHROPIC_API_KEY": "sk-x", "COLUMNS": "100"}
     environment.pop("PYTEST_ADDOPTS", None)
     argv = [sys.executable, "-c", code, str(folder), "--import-mode=importlib", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
 
 
 @pytest.fixture

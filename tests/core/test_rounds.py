@@ -64,6 +64,7 @@ from ka_extensions.divergence_guard import Decision, DivergenceGuard
 from ka_extensions.idea_bans import BanRule
 from ka_extensions.outcome import Outcome
 from ka_extensions.reflexion import Diagnosis, Reflexion
+from tests.processes import PATIENCE_S
 
 TASK = Task("copy", "", (ShapePreset("full", ()),))
 BOUNDS = Bounds(0.0, 0.0, 10.0, "declared")
@@ -211,7 +212,7 @@ class Script:
 
 
 class WideScript(Script):
-    """By lane: what its candidates come to, one after the other, in every round; evaluations wait for each other."""
+    """By lane: what its candidates come to, one after the other, in every round; `must_meet` of them are on at once."""
 
     def __init__(self, lanes: dict[str, Any], ideas: Sequence[str | Exception] = ()) -> None:
         super().__init__([measured(100)])
@@ -219,6 +220,7 @@ class WideScript(Script):
         self.ideas = list(ideas) or [f"idea {number}" for number in range(1, 99)]
         self.interrupt_after: int | None = None
         self.most_at_once = self.at_once = 0
+        self.must_meet = 1
         self.gate = threading.Condition()
 
     def plan(self, context: RoundContext) -> Plan:
@@ -236,12 +238,12 @@ class WideScript(Script):
         if found is None or request.final:
             self.requests += [] if request.final else [request]
             return measured(100 if found is None else 50)
-        with self.gate:  # as long as others may come, so that all are seen at once
+        with self.gate:
             self.requests.append(request)
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             self.gate.notify_all()
-            self.gate.wait_for(lambda: self.at_once >= len(self.lanes), timeout=0.2)
+            assert self.gate.wait_for(lambda: self.most_at_once >= self.must_meet, PATIENCE_S), "they did not meet"
             self.interrupted = self.interrupted or len(self.requests) == self.interrupt_after
         self.at_once -= 1
         of = self.lanes[found[1]]
@@ -849,6 +851,7 @@ def test_what_the_input_kernel_fails_too_drops_no_winner_and_is_said() -> None:
 
 def test_a_wide_round_plans_in_turn_evaluates_at_once_and_decides_in_order() -> None:
     script = WideScript({"a": measured(80), "b": measured(60), "c": measured(70)})
+    script.must_meet = 3
     outcome = script.run(rounds=1, width=3)
     assert [[plan.title for plan in context.planned] for context in script.contexts] == [
         [], ["idea 1"], ["idea 1", "idea 2"]

@@ -18,6 +18,7 @@ from accelopt_core.ports import EvaluationRequest, Progress, TargetUnreachable
 from accelopt_core.proposer import CannotRepair, Feedback, NothingToPlan, Proposer, RoundContext
 from ka_extensions.residuals import Residual
 from tests.core.test_rounds import BROKEN, TASK, WRONG, Script, measured
+from tests.processes import PATIENCE_S
 
 TIE = 0.02
 
@@ -73,7 +74,7 @@ class Kernels(Script):
         if request.candidate.id == "input" or request.final:
             return measured(100) if request.candidate.id == "input" else self._found(request.candidate.source)
         if request.candidate.source in self.slow:
-            assert self._fast.acquire(timeout=20), "no other kernel is evaluated beside it"
+            assert self._fast.acquire(timeout=PATIENCE_S), "no other kernel is evaluated beside it"
         self.sent.append(request.candidate.source)
         self._fast.release()
         return self._found(request.candidate.source)

@@ -12,6 +12,7 @@ import pytest
 from accelopt_core.candidate import source_hash
 from tests.house.structure import ROOT
 from tests.interpreters import interpreters
+from tests.processes import PATIENCE_S
 
 FORMS = r'''
 """A docstring."""
@@ -70,7 +71,7 @@ def test_every_python_of_this_machine_says_the_same(version: str) -> None:
     """A host's Python, with nothing installed."""
     texts = [*SEEDS, FORMS, HUGE, DEEP]
     python = [str(interpreters(version)[0]), "-I", "-c", ELSEWHERE, str(ROOT)]
-    done = subprocess.run(python, input=json.dumps(texts), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(python, input=json.dumps(texts), capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [source_hash(text) for text in texts]
 

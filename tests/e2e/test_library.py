@@ -29,6 +29,7 @@ from nki_optimizer import (
 )
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
 from tests.e2e.run import KEYS, ROOT, orchestrate
+from tests.processes import PATIENCE_S
 
 INPUTS = [(256, 2048), (128, 2048)]
 
@@ -177,6 +178,6 @@ def test_a_program_with_files_of_our_names_keeps_them(tmp_path: Path) -> None:
     )
     clean = {name: value for name, value in os.environ.items() if name not in KEYS}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120
+        [sys.executable, "program.py"], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stdout) == (0, "measured\n"), done.stderr

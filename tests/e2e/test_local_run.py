@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.kernels import BROKEN, REFERENCE, SLOW, WRONG
 from tests.e2e.run import AS_SHIPPED, QUICK, ROOT, orchestrate, orchestrate_here
+from tests.processes import PATIENCE_S
 
 
 def test_a_shipped_seed_gets_faster_and_memory_serves_the_next_run(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_which_reference_was_adopted_is_said_and_that_it_may_be_the_wrong_one(tm
     assert found is not None, "what to run is said"
     shown = subprocess.run(
         [sys.executable, *found[1].split()], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     place = re.search(r"furthest at \[(\d+), (\d+)\]: kernel (\S+), reference (\S+)", shown.stdout)
@@ -112,7 +113,7 @@ def test_ctrl_c_finishes_the_step_saves_and_prints_the_table(tmp_path: Path) -> 
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 5, errors
     assert "best_kernel.py" in output and "Traceback" not in errors
     assert next(tmp_path.glob("c/*/best_kernel.py")).stat().st_size > 0

@@ -20,6 +20,7 @@ from infra.commands import joined_kernel
 from infra.runs.run_folder import RunFolder
 from tests.e2e.run import KEYS, ROOT, orchestrate
 from tests.infra.test_documents import checked
+from tests.processes import PATIENCE_S
 
 KERNEL = """
 import nki
@@ -242,7 +243,7 @@ def test_a_set_that_was_killed_goes_on_where_it_was(tmp_path: Path, when: str, b
             time.sleep(0.02)
     finally:
         os.killpg(process.pid, by)
-        assert process.wait(timeout=60) == (5 if by is signal.SIGINT else -by)
+        assert process.wait(timeout=PATIENCE_S) == (5 if by is signal.SIGINT else -by)
     if by is signal.SIGINT:
         assert "not made yet" in (tmp_path / "said").read_text(encoding="utf-8"), "the table of what there is"
     assert not (tmp_path / "checkpoints/set/result.json").exists()

@@ -114,7 +114,6 @@ def told(gpu: PretendGpu, tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_a_run_goes_through_every_outcome_and_ends_in_a_verified_faster_kernel(told: Told) -> None:
     ran = told.ran
     assert ran.status == 0, ran.errors + ran.output
@@ -125,7 +124,6 @@ def test_a_run_goes_through_every_outcome_and_ends_in_a_verified_faster_kernel(t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_every_fault_is_fed_back_in_words_of_the_kernel(told: Told) -> None:
     back = "\n".join(told.asked)
     assert "outputs differ" in back and "square_root" in back
@@ -135,7 +133,6 @@ def test_every_fault_is_fed_back_in_words_of_the_kernel(told: Told) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_catalogue_sweeps_what_a_kernel_declares_and_says_when_nothing_is_gained(
     gpu: PretendGpu, tmp_path: Path
 ) -> None:
@@ -148,7 +145,6 @@ def test_the_catalogue_sweeps_what_a_kernel_declares_and_says_when_nothing_is_ga
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_without_a_gpu_the_input_kernel_is_checked_and_one_line_says_what_a_run_needs(tmp_path: Path) -> None:
     ran = orchestrate(*TASK, folder=tmp_path, timeout_s=600)
     assert ran.status == 4, ran.errors + ran.output
@@ -161,7 +157,6 @@ def test_without_a_gpu_the_input_kernel_is_checked_and_one_line_says_what_a_run_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("source", "status", "said"), [(SEED, 0, "right, but not timed"), (WRONG, 3, "outputs differ")]
 )

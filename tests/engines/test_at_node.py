@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from infra.engines.bundle import bundle
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +49,7 @@ def test_workers_that_begin_together_lay_thelay_out_out_once(tmp_path: Path) -> 
             assert time.monotonic() < until
             time.sleep(0.01)
         (tmp_path / "go").touch()
-        said = [worker.communicate(timeout=120) for worker in workers]
+        said = [worker.communicate(timeout=PATIENCE_S) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

@@ -25,7 +25,7 @@ from infra.targets.metered import MeteredTarget
 from infra.targets.on_engine import EngineTarget
 from tests.e2e import kernels
 from tests.engines.cluster import Cluster, RayNode, running_cluster
-from tests.processes import alive, eventually
+from tests.processes import PATIENCE_S, alive, eventually
 
 pytestmark = pytest.mark.extra("ray")
 
@@ -133,7 +133,7 @@ def test_what_never_ends_is_ended_with_all_that_it_started(cluster: Cluster, tmp
     )
     with engine_of(cluster) as engine:
         done = engine.carry_out(Command(("-c", text), 2.0, collect="result"), lambda line: None)
-        assert done.late and done.result is None and done.seconds < 10
+        assert done.late and done.result is None
         assert eventually(lambda: not alive(int(left.read_text())))
         assert engine.carry_out(Command(("-c", "print('next')"), 20.0), lambda line: None).result == "next\n"
 
@@ -218,8 +218,8 @@ def test_a_node_that_is_lost_and_comes_back(mortal: Cluster, tmp_path: Path) -> 
         mortal.other.kill()
         assert works[hit.index(True)].wait().result == "done\n"
         mortal.other.start()
-        assert eventually(lambda: len(engine.nodes()) == 2, 60)
-        assert eventually(lambda: engine.places == 2, 60)
+        assert eventually(lambda: len(engine.nodes()) == 2)
+        assert eventually(lambda: engine.places == 2)
         back = next(node for node in engine.nodes() if node.id not in {works[hit.index(True)].done[0].node})
         done = engine.carry_out(Command(("-c", "print('back')"), 20.0), lambda line: None, Placement(back.id))
         assert done.result == "back\n"
@@ -279,9 +279,9 @@ def test_an_object_store_that_is_full_is_waited_for(mortal: Cluster) -> None:
         assert fills.stdout.readline() == "full\n"
         with engine_of(mortal) as engine:
             work = Background(engine, Command(("-c", "print('done')"), 30.0))
-            assert eventually(lambda: any("object store is full" in line for line in work.told), 60), work.told
+            assert eventually(lambda: any("object store is full" in line for line in work.told)), work.told
             fills.stdin.close()
-            fills.wait(30)
+            fills.wait(PATIENCE_S)
             assert work.wait().result == "done\n"
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -65,7 +65,6 @@ def both(cluster: Cluster, tmp_path: Path, *flags: str) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.timeout(900)
 def test_a_beam_run_ends_as_it_does_here(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--task", "silu", "--rounds", "2", "--beam", "2", "--plans", "2", "--samples", "1")
     local, ray = both(cluster, tmp_path, *flags).values()
@@ -75,7 +74,6 @@ def test_a_beam_run_ends_as_it_does_here(cluster: Cluster, tmp_path: Path) -> No
     assert len(workers) >= 2, "both nodes had a part in it"
 
 
-@pytest.mark.timeout(1200)
 def test_a_suite_of_three_tasks_side_by_side_ends_as_one_after_the_other(cluster: Cluster, tmp_path: Path) -> None:
     runs: dict[str, dict[str, Path]] = {}
     for name in ("local", cluster.name):
@@ -93,7 +91,6 @@ def test_a_suite_of_three_tasks_side_by_side_ends_as_one_after_the_other(cluster
         assert came_to(runs[cluster.name][task]) == came_to(runs["local"][task]), task
 
 
-@pytest.mark.timeout(900)
 def test_a_run_that_is_killed_goes_on_and_evaluates_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = (*SECRETLESS, "--task", "matmul", "--rounds", "2", "--run-id", "r", "--view", "quiet", "--extra-seeds", "0")
@@ -108,7 +105,7 @@ def test_a_run_that_is_killed_goes_on_and_evaluates_nothing_twice(cluster: Clust
         cwd=killed, env={**clean, "NKI_OPT_MENU_SECONDS": "0"}, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        assert eventually(lambda: len(list(run.glob("evaluations/*.json"))) >= 2, 240)
+        assert eventually(lambda: len(list(run.glob("evaluations/*.json"))) >= 2)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

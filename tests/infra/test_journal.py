@@ -26,6 +26,7 @@ from infra.journal import (
     replace_file,
     set_aside,
 )
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 spawn = multiprocessing.get_context("spawn")
@@ -34,7 +35,7 @@ spawn = multiprocessing.get_context("spawn")
 def in_child(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A process of its own, for limits that must not bind this one."""
     argv = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 LIMITED = """

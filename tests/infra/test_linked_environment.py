@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kernels import SLOW
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +31,12 @@ def test_a_linked_virtual_environment_compiles_candidates(tmp_path: Path) -> Non
     link = tmp_path / "venv"
     link.symlink_to(sys.prefix)
     done = subprocess.run(
-        [str(link / "bin" / "python"), "-c", PROGRAM], cwd=ROOT, input=SLOW, capture_output=True, text=True, timeout=120
+        [str(link / "bin" / "python"), "-c", PROGRAM],
+        cwd=ROOT,
+        input=SLOW,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     count, prefix = done.stdout.split()

@@ -19,7 +19,7 @@ from infra.simulator import trace_worker
 from infra.simulator.toolchain import SimulatorToolchain
 from infra.simulator.trace_server import Forked
 from nki_sim.program_file import dumps
-from tests.processes import eventually
+from tests.processes import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 SILU = (ROOT / "nkibench_seeds/silu/kernel.py").read_text()
@@ -217,7 +217,7 @@ def test_its_group_can_be_ended_as_soon_as_its_pid_is_known(toolchain: Simulator
         for _ in range(5):
             forked = toolchain._server.start(given, said, tmp_path, (0, 1, 2))
             sandbox.kill_group(forked.pid)
-            assert forked.wait(10) == -signal.SIGKILL
+            assert forked.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_after_an_interruption_no_answer_is_taken_for_another_ones(

@@ -42,6 +42,7 @@ from infra.terminal.plain_progress import PlainProgress
 from infra.terminal.run_state import RunState
 from ka_extensions.outcome import Outcome
 from tests.infra.samples import PLAN, measured, run_events
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SIZES = [(80, 24), (80, 40), (60, 18), (40, 12), (200, 60)]
@@ -260,7 +261,7 @@ def test_on_a_real_terminal_it_clears_itself_away_and_gives_the_cursor_back() ->
         output += chunk
     os.close(parent)
     text = output.decode()
-    assert process.wait(30) == 0, text
+    assert process.wait(PATIENCE_S) == 0, text
     assert "round" in text.lower() and "careful" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # hidden and shown again
     assert text.rstrip().endswith("the end")

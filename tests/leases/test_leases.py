@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra.devices.leases import LEASE_S, LeaseFolder, LeaseUnavailable
-from tests.ssh.server import wait_until
+from tests.processes import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the device and its driver are Linux only")
 FORK = multiprocessing.get_context("fork")
@@ -53,7 +53,7 @@ def holder(folder: LeaseFolder, name: str = "core-0") -> multiprocessing.process
         time.sleep(600)
 
     process = child(hold)
-    assert ready.wait(20)
+    assert ready.wait(PATIENCE_S)
     return process
 
 
@@ -104,10 +104,10 @@ def test_a_stale_lease_is_won_by_one_of_many(folder: LeaseFolder, tmp_path: Path
     start = FORK.Barrier(10)
 
     def grab() -> None:
-        start.wait(20)
+        start.wait(PATIENCE_S)
         if folder.take("core-0") is not None:
             (tmp_path / f"won-{os.getpid()}").touch()
-        start.wait(20)  # nobody leaves, and so frees it, before all have tried
+        start.wait(PATIENCE_S)  # nobody leaves, and so frees it, before all have tried
 
     processes = [child(grab) for _ in range(10)]
     for process in processes:
@@ -138,7 +138,7 @@ def test_a_killed_holder_frees_its_core_at_once(folder: LeaseFolder, reap: bool)
     process = holder(folder)
     assert folder.take("core-0") is None
     kill(process, reap)
-    assert wait_until(lambda: folder.take("core-0") is not None, LEASE_S / 4)
+    assert eventually(lambda: folder.take("core-0") is not None, LEASE_S / 4)
     process.join()
 
 
@@ -152,7 +152,7 @@ def test_a_stopped_holder_loses_its_core_after_a_while_and_is_told(tmp_path: Pat
         time.sleep(1.5)  # longer than a lease: it is renewed
         lease.check()
         holding.set()
-        go_on.wait(60)
+        go_on.wait(PATIENCE_S)
         try:
             lease.check()
         except LeaseUnavailable as error:
@@ -161,7 +161,7 @@ def test_a_stopped_holder_loses_its_core_after_a_while_and_is_told(tmp_path: Pat
         lease.release()
 
     process = child(hold)
-    assert holding.wait(20) and folder.take("core-0") is None
+    assert holding.wait(PATIENCE_S) and folder.take("core-0") is None
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
     mine = folder.wait(["core-0"], 20, quietly)

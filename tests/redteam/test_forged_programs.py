@@ -35,8 +35,6 @@ from tests.ssh.server import make_sshd
 
 REFUSED = (CompileFailed, Incorrect, Implausible, Crashed)
 """None of them a fault of the target or of the task, which would end a run."""
-HANGS = pytest.mark.timeout(300)
-"""For one verdict; the longest takes a few seconds."""
 MEMORY = 6 << 30
 """For the judge: less than it has by itself."""
 LIMITS = EvaluationLimits(compile_timeout_s=60.0)
@@ -79,7 +77,6 @@ def test_a_program_that_is_not_what_it_says_is_refused(name: str) -> None:
     assert_refused(judged(forged(NOT_WHAT_THEY_SAY[name])))
 
 
-@HANGS
 @pytest.mark.parametrize("name", without("a loop that never ends", "passes by the bits of an input", of=USED_UP))
 def test_a_program_that_uses_up_the_judge_is_refused_in_time(name: str) -> None:
     assert_refused(judged(forged(USED_UP[name])))

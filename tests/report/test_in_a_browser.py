@@ -21,6 +21,7 @@ import pytest
 from infra.report.page_file import Timelines
 from infra.runs.run_folder import RunFolder
 from tests.infra.samples import manifest
+from tests.processes import PATIENCE_S
 from tests.report.pages import FIELDS, HOSTILE, Ran, made_run, page_of
 from tests.report.test_run_page import DRAWN
 from tests.report.test_show_html import real_run
@@ -83,7 +84,7 @@ def chromium(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--log-level=0",
         "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}", *words,
     ]  # fmt: skip
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def console_of(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -104,7 +105,7 @@ def of_a_run(folder: Path) -> Path:
     """A shipped task's, with the timelines of its kernels, as a user has it made."""
     real_run(folder)
     argv = [sys.executable, "orchestrator.py", "show", "--html", str(folder / "run.html"), "--checkpoints", str(folder)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return folder / "run.html"
 

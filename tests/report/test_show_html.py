@@ -19,6 +19,7 @@ from infra.settings_reader import SettingsError
 from infra.tasks.seed_index import load_seed
 from tests.infra.samples import attempted, manifest
 from tests.infra.test_suite import a_run, measured
+from tests.processes import PATIENCE_S
 from tests.report.pages import FIELDS, Ran, Reader, made_run
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +134,6 @@ sys.exit(orchestrator.main(sys.argv[1:]))
 def test_where_matplotlib_is_missing_one_line_names_the_extra(tmp_path: Path) -> None:
     made_run(tmp_path, Ran((250.0,), fields=FIELDS))
     argv = [sys.executable, "-c", WITHOUT, "show", "--html", "--checkpoints", str(tmp_path)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
     assert "pip install 'nki-optimizer[report]'" in done.stderr and not list(tmp_path.rglob("*.html"))

@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from infra.ssh.config import SshSettings
+from tests.processes import PATIENCE_S, eventually
 
 
 def _sshd_program() -> str | None:
@@ -45,7 +45,7 @@ class Sshd:
 
     def __post_init__(self) -> None:
         self.settings = SshSettings(
-            config_file=self.home / "config", connect_timeout_s=10.0, silence_limit_s=20.0, reconnect_for_s=30.0
+            config_file=self.home / "config", connect_timeout_s=120.0, silence_limit_s=240.0, reconnect_for_s=300.0
         )
 
     @property
@@ -87,26 +87,24 @@ class Sshd:
         )
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+        listens = self.home / "sshd.pid"  # which sshd writes once it listens
+        listens.unlink(missing_ok=True)
         self.process = subprocess.Popen(
             [self.program, "-D", "-e", "-f", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=(self.home / "sshd.log").open("ab"),
         )
-        deadline = time.monotonic() + 20
-        while True:
-            with socket.socket() as sock:
-                if sock.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"sshd does not start: {(self.home / 'sshd.log').read_text()[-500:]}")
-            time.sleep(0.02)
+        process = self.process
+        assert eventually(lambda: process.poll() is not None or listens.exists())
+        if process.poll() is not None:
+            pytest.fail(f"sshd does not start: {(self.home / 'sshd.log').read_text()[-500:]}")
 
     def stop(self) -> None:
         self.cut()
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=PATIENCE_S)
             self.process = None
 
     def connections(self) -> list[int]:
@@ -181,13 +179,3 @@ def processes_mentioning(text: str) -> list[str]:
         if text.encode() in command and int(name) != os.getpid():
             found.append(command.decode("utf-8", "replace"))
     return found
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
-    """Give an asynchronous effect time to happen; the test then asserts what this returns."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()

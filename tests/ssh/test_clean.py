@@ -16,7 +16,8 @@ from infra.runs.run_folder import RunFolder
 from infra.ssh.remote_agent.leftovers import DAY_S, HOUR_S
 from infra.ssh.runner import JobSpec, SshRunner
 from tests.infra.samples import manifest
-from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
+from tests.processes import eventually
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_what_runs_is_kept_with_all_that_was_sent(runner: SshRunner, work: Path,
     again = fates(remove=True)
     assert again[tree.name] == again[running] == "", "nothing runs, and both are old"
     assert not tree.exists() and not any((work / "blobs").iterdir()) and not job.exists()
-    assert wait_until(lambda: not processes_mentioning(marker)), "what the dead supervisor had started is ended too"
+    assert eventually(lambda: not processes_mentioning(marker)), "what the dead supervisor had started is ended too"
 
 
 def test_the_command_asks_what_interrupted_runs_are_owed(

@@ -21,7 +21,8 @@ from accelopt_core.ports import TargetUnreachable
 from infra.ssh.config import SshSettings, resolve
 from infra.ssh.host_keys import HostKeyRejected
 from infra.ssh.runner import SshRunner
-from tests.ssh.server import Sshd, free_port, make_sshd, processes_mentioning, wait_until
+from tests.processes import PATIENCE_S, eventually
+from tests.ssh.server import Sshd, free_port, make_sshd, processes_mentioning
 
 
 class Person:
@@ -255,7 +256,7 @@ def test_given_an_agent_that_holds_the_key_then_no_file_is_needed(
     sock = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
     try:
-        assert wait_until(sock.exists)
+        assert eventually(sock.exists)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
         subprocess.run(
             ["ssh-keygen", "-q", "-p", "-P", "correct horse", "-N", "", "-f", str(encrypted.user_key)], check=True
@@ -310,7 +311,7 @@ def test_given_something_that_is_no_ssh_server_then_one_line_says_so(
     thread.start()
     settings = SshSettings(config_file=tmp_path / "config", connect_timeout_s=2.0)
     message = refusal(f"127.0.0.1:{listener.getsockname()[1]}", settings, work)
-    thread.join(timeout=5)
+    thread.join(timeout=PATIENCE_S)
     assert "SSH" in message
 
 
@@ -374,7 +375,7 @@ def test_given_a_proxy_command_then_it_carries_the_connection_and_is_gone_afterw
         f"Host far\n  HostName 127.0.0.1\n  Port {sshd.port}\n  ProxyCommand python3 {shlex.quote(str(relay))} %h %p\n"
     )
     assert echo("far", sshd.settings, work) == "through\n"
-    assert wait_until(lambda: not processes_mentioning(str(relay)))
+    assert eventually(lambda: not processes_mentioning(str(relay)))
 
 
 def test_given_a_proxy_command_that_fails_then_one_line_says_so(sshd: Sshd, work: Path) -> None:

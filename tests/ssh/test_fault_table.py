@@ -25,7 +25,8 @@ from infra.ssh.runner import SshRunner
 from infra.ssh.stream import Stream
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
-from tests.ssh.server import Sshd, free_port, processes_mentioning, wait_until
+from tests.processes import eventually
+from tests.ssh.server import Sshd, free_port, processes_mentioning
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 SOURCE = "the candidate, at length; " * 40_000
@@ -56,7 +57,7 @@ def target(sshd: Sshd, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     monkeypatch.setattr(ssh_target, "files_to_ship", lambda: files)
     yield built(sshd, work)
-    assert wait_until(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
+    assert eventually(lambda: not processes_mentioning(str(work))), "nothing runs on over there"
 
 
 def built(sshd: Sshd, root: Path, **changes: object) -> SshTarget:
@@ -216,8 +217,8 @@ def test_a_fault_of_the_link_costs_nothing(
         result = evaluate(target, at)
     assert result == VERDICT
     target.close()
-    assert wait_until(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
-    assert wait_until(lambda: not set(threading.enumerate()) - before), threading.enumerate()
+    assert eventually(lambda: not list((work / "jobs").iterdir()) and not sshd.connections())
+    assert eventually(lambda: not set(threading.enumerate()) - before), threading.enumerate()
 
 
 # --- faults that a person has to mend: one line ---------------------------------------------------
@@ -281,7 +282,7 @@ def test_a_fault_that_lasts_is_one_line(
     finally:
         broken.close()
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
-    assert wait_until(lambda: not sshd.connections())
+    assert eventually(lambda: not sshd.connections())
 
 
 def test_a_host_that_accepts_and_says_nothing_is_one_line(target: SshTarget, sshd: Sshd, work: Path) -> None:

@@ -23,8 +23,8 @@ from infra.journal import FileLock, utc_now
 from infra.ssh.job_records import JobRecord, JobRecords, request_key
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
-from tests.processes import alive
-from tests.ssh.server import Sshd, processes_mentioning, wait_until
+from tests.processes import alive, eventually
+from tests.ssh.server import Sshd, processes_mentioning
 from tests.ssh.test_target import DESCRIBE, JUDGE, REQUEST
 
 JUDGED = """
@@ -94,7 +94,7 @@ class Scene:
 
     def clean(self) -> bool:
         """Nothing on either side tells of a job."""
-        nothing_there = wait_until(lambda: not list((self.work / "jobs").iterdir()))
+        nothing_there = eventually(lambda: not list((self.work / "jobs").iterdir()))
         no_record = not list(self.records.glob("*.json"))
         return nothing_there and no_record and not processes_mentioning(str(self.work))
 
@@ -114,7 +114,7 @@ def test_the_next_start_collects_and_the_host_judged_once(scene: Scene, moment: 
     assert record.stat().st_mode & 0o777 == 0o600, "it holds the job's secret"
     if moment == "judged meanwhile":
         scene.go.touch()
-        assert wait_until((scene.job() / "exit.json").exists)
+        assert eventually((scene.job() / "exit.json").exists)
     else:
         scene.go.touch()
     assert scene.start_again() == CompileFailed("", 3)
@@ -152,7 +152,7 @@ def test_what_cannot_be_collected_begins_again_and_that_is_said(scene: Scene, lo
     else:
         os.kill(supervisor, signal.SIGKILL)
         if loss == "its files are gone":
-            assert wait_until(lambda: not alive(supervisor))
+            assert eventually(lambda: not alive(supervisor))
             job.rename(job.with_name("elsewhere"))
     scene.go.touch()
     assert scene.start_again() == CompileFailed("", 3)
@@ -166,7 +166,7 @@ def test_a_job_that_ran_out_of_time_meanwhile_is_not_tried_again(scene: Scene, m
     (record,) = scene.records.glob("*.json")
     supervisor = int(json.loads((scene.job() / "supervisor.json").read_text())["pid"])
     os.kill(supervisor, signal.SIGTERM)
-    assert wait_until((scene.job() / "exit.json").exists)
+    assert eventually((scene.job() / "exit.json").exists)
     ending = json.loads((scene.job() / "exit.json").read_text())
     (scene.job() / "exit.json").write_text(json.dumps({**ending, "ended": "timeout"}))
     assert isinstance(scene.start_again(), TimedOut)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import PATIENCE_S
+
 SCRIPT = Path(__file__).resolve().parents[2] / "setup_trn2.sh"
 
 # As the Neuron documentation prints it (neuron-ls user guide), shortened to two devices.
@@ -64,7 +66,7 @@ class Machine:
                 stdin=script,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=PATIENCE_S,
                 env={"HOME": str(self.home), "PATH": str(self.bin), "NEURON_DRIVER_VERSION_FILE": str(self.driver)},
             )
 
@@ -236,7 +238,7 @@ def test_wrong_usage_changes_nothing_and_exits_with_2(bare: Machine, arguments: 
             stdin=script,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             env={"HOME": str(bare.home), "PATH": os.environ["PATH"]},
         )
     assert done.returncode == 2 and done.stderr and not list(bare.home.iterdir())

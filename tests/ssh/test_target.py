@@ -17,7 +17,8 @@ from accelopt_core.ports import EvaluationLimits, EvaluationRequest, TargetError
 from accelopt_core.task import ShapePreset, Task
 from infra.targets import over_ssh as ssh_target
 from infra.targets.over_ssh import SshTarget
-from tests.ssh.server import Sshd, make_sshd, processes_mentioning, wait_until
+from tests.processes import PATIENCE_S, eventually
+from tests.ssh.server import Sshd, make_sshd, processes_mentioning
 
 # A judge that does as the contract says, with room for what a test wants done in between.
 JUDGE = """
@@ -130,7 +131,7 @@ def test_given_an_honest_judge_then_its_verdict_and_progress_come_back_and_nothi
     assert evaluate(target, log) == CompileFailed("the source, ünchanged", 3)
     assert [step for step, _ in log.lines] == [Step.UPLOAD, Step.VERIFY, Step.BENCHMARK]
     assert log.lines[1:] == [(Step.VERIFY, "seed 0"), (Step.BENCHMARK, "10 runs")]
-    assert wait_until(lambda: not list((work / "jobs").iterdir()))
+    assert eventually(lambda: not list((work / "jobs").iterdir()))
 
 
 def test_given_a_judge_then_the_target_describes_itself(make: Make, sshd: Sshd) -> None:
@@ -318,13 +319,13 @@ def test_close_from_another_thread_ends_the_judge_over_there(make: Make, work: P
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(PATIENCE_S)
     target.close()
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE_S)
     assert not thread.is_alive() and len(ended) == 1
     assert not processes_mentioning(f"sleep {marker}")
     assert not list((work / "jobs").iterdir()) and not list((work / "scratch").iterdir())
-    assert wait_until(lambda: not sshd.connections())
+    assert eventually(lambda: not sshd.connections())
 
 
 @pytest.mark.slow

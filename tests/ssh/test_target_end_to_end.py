@@ -20,6 +20,7 @@ from infra.judging.shipment import PACKAGES, TREE, files_to_ship
 from infra.targets.local import LocalTarget
 from infra.targets.over_ssh import SshTarget
 from infra.tasks.seed_index import SEEDS, load_seed
+from tests.processes import PATIENCE_S
 from tests.ssh.server import Sshd
 
 OURS_ON_THE_INSTANCE = {"numpy", "ml_dtypes"}
@@ -158,7 +159,7 @@ def test_what_is_shipped_is_enough_and_needs_nothing_but_numpy(tmp_path: Path) -
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(tmp_path)},
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0 and '"simulated": true' in done.stdout, done.stderr
 

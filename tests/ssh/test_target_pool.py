@@ -21,6 +21,7 @@ from accelopt_core.ports import (
 )
 from accelopt_core.task import ShapePreset, Task
 from infra.targets.pool import TargetPool
+from tests.processes import PATIENCE_S
 
 REQUEST = EvaluationRequest(Task("t", "", (ShapePreset("small", (("M", 1),)),)), Candidate("c", "source"))
 
@@ -72,7 +73,7 @@ class Host:
             self.began.append(request.candidate.source)
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
-        self.go.wait(20)
+        self.go.wait(PATIENCE_S)
         with self._lock:
             self._now -= 1
         if self.fault is not None:
