@@ -31,7 +31,7 @@ log=$venv/install.log
 
 # A finished set-up: what was installed, from which pyproject.toml, and that it still is what a Python there would use:
 # a path to this folder, and no copy of it (as `pip install .` or an older set-up leaves).
-extras=test
+extras='test'
 wanted="[$extras] $(cksum <"$root/pyproject.toml") $root"
 is_ready() {
     [ -x "$venv/bin/python" ] && [ -f "$venv/.ready" ] && [ "$(cat "$venv/.ready")" = "$wanted" ] && uses_this_folder
