@@ -28,14 +28,17 @@ from tests.ssh.server import make_sshd, processes_mentioning
 
 TASK = Task("sum", kernels.REFERENCE, (ShapePreset("full", (("P", 128), ("N", 512), ("T", 1))),), seeds=(0, 21))
 LIMITS = EvaluationLimits(compile_timeout_s=2.5)
+"""For attacks, some of which never end; what is judged by its outputs has the limits of every run."""
 HONEST = kernels.FAST.replace("STEP = 2048", "STEP = 512")
 HARMLESS_TEXT = {"infinite loop", "memory bomb", "endless output", "SystemExit with success", "the success line",
                  "a spoofed verdict", "the known seeds"}  # fmt: skip
 """Nothing to refuse in the text of these: they compute, print or end."""
 
 
-def judged(target: LocalTarget | SshTarget, source: str, parent: str | None = None) -> Evaluation:
-    request = EvaluationRequest(TASK, Candidate("c", source, parent), LIMITS, extra_seeds=(7,))
+def judged(
+    target: LocalTarget | SshTarget, source: str, parent: str | None = None, limits: EvaluationLimits | None = None
+) -> Evaluation:
+    request = EvaluationRequest(TASK, Candidate("c", source, parent), limits or EvaluationLimits(), extra_seeds=(7,))
     return target.evaluate(request, lambda step, detail: None)
 
 
@@ -86,7 +89,9 @@ def far(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             assert isinstance(judged(target, HONEST), Measured)
             connection = server.connections()
             with ThreadPoolExecutor(target.width) as threads:
-                verdicts = dict(zip(names, threads.map(lambda name: judged(target, source_of(name)), names)))
+                verdicts = dict(
+                    zip(names, threads.map(lambda name: judged(target, source_of(name), limits=LIMITS), names))
+                )
             assert server.connections() == connection, "the link dropped"
             honest = judged(target, HONEST)
         finally:
@@ -104,7 +109,7 @@ def assert_not_accepted(result: Evaluation) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_candidate_is_not_accepted_here(here: LocalTarget, name: str) -> None:
-    assert_not_accepted(judged(here, source_of(name)))
+    assert_not_accepted(judged(here, source_of(name), limits=LIMITS))
     assert not (TREE / "nki_sim" / "cost.py").read_text(encoding="utf-8").endswith("raise SystemExit\n")
 
 

@@ -156,7 +156,7 @@ def soak(folder_path: Path, rounds: int, width: int, beam: int = 1) -> Soak:
 
     with no_children_left(), WireServer(misbehaving) as server:
         patience = Patience(RetryPolicy(attempts=6), sleep=waits.append, dice=lambda: 0.5)
-        settings = ProviderSettings("claude-opus-5-5", server.url, "key", timeout_s=3.0, patience=patience)
+        settings = ProviderSettings("claude-opus-5-5", server.url, "key", timeout_s=15.0, patience=patience)
         models = models_for_roles(
             "anthropic", settings, ledger,
             lambda exchange: folder.keep_exchange(exchange.request.role.value, exchange_to_json(exchange)) and None,
