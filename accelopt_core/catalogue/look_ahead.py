@@ -10,6 +10,7 @@ is compiled for real here; what is found is only planned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Protocol
 
 from accelopt_core.candidate import Candidate
@@ -78,6 +79,12 @@ class Search:
         self._gainless = gainless if gainless is not None else GainlessHere()
         self._normal: dict[str, tuple[Rewrite, ...]] = {}
         """Normal forms by source; none for a kernel that is in it."""
+
+    def priced_by(self, predict: Predict) -> Search:
+        """The same search by other prices: it knows the steps and the sites without gain that this one finds."""
+        other = copy(self)
+        other._predict = predict
+        return other
 
     def price_us(self, source: str) -> float | None:
         return self._predict([source])[source]

@@ -29,11 +29,19 @@ class BeamState(SearchState):
 
     @property
     def parents(self) -> tuple[tuple[Candidate, Measured], ...]:
-        return tuple(self._known[name] for name in self._archive.draw(self._beam))
+        return tuple(self._known[name] for name in self._drawn)
+
+    @property
+    def _drawn(self) -> tuple[str, ...]:
+        """At least one kernel that rests on no contested fact is among them where latencies are simulated."""
+        drawn = self._archive.draw(self._beam)
+        if self.baseline.simulated and all(self.is_contested(self._known[name][1]) for name in drawn):
+            return (*drawn[:-1], self.best.id)
+        return drawn
 
     @property
     def reserve(self) -> tuple[tuple[Candidate, Measured], ...]:
-        drawn = self._archive.draw(self._beam)
+        drawn = self._drawn
         others = self._archive.draw(len(self._archive.cells))
         return tuple(self._known[name] for name in others if name not in drawn)
 

@@ -198,6 +198,9 @@ def _result(summary: RunSummary) -> tuple[KernelRow, ...]:
     if summary.improved:
         name = f"best, {summary.best.candidate.id}"
         rows.append(_row(name, summary.best.result, summary.speedup_basis_us, before))
+    if (other := summary.counterpart) is not None:
+        said = wording.counterpart_row(other.result, other.candidate.id, before)
+        rows.append(_row(f"{said.name}, {said.remark}", other.result, before.latency_us, before))
     return tuple(rows)
 
 

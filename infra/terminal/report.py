@@ -46,6 +46,8 @@ class RunSummary:
     baseline: MeasuredKernel | None
     """None: the run ended before its input kernel was measured."""
     best: MeasuredKernel | None
+    counterpart: MeasuredKernel | None
+    """What stands beside the best (`SearchState.counterpart`); None where nothing does."""
     attempts: tuple[Attempt, ...]
     model_calls: Totals
     under_way: bool
@@ -111,9 +113,10 @@ def summary_of(folder: RunFolder) -> RunSummary:
     manifest = folder.manifest()
     took_turns = dict.fromkeys(draw.proposer for turn in folder.turns() for draw in turn.draws)
     return RunSummary(
-        manifest, folder, folder.baseline(), folder.winner(), folder.attempts(), totals, folder.is_held,
-        folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)), folder.all_shown(),
-        folder.mended_links(), NEEDS_A_DEVICE if manifest.target.simulated else folder.compilers_own(),
+        manifest, folder, folder.baseline(), folder.winner(), folder.best_counterpart(), folder.attempts(), totals,
+        folder.is_held, folder.seconds_used(), folder.explanation(), totals_by(entries), tuple(sorted(took_turns)),
+        folder.all_shown(), folder.mended_links(),
+        NEEDS_A_DEVICE if manifest.target.simulated else folder.compilers_own(),
     )  # fmt: skip
 
 
@@ -137,6 +140,8 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
             LatencyRow("best", summary.best.result, remark, style, summary.speedup_basis_us),
         ]
         baseline = summary.baseline.result
+        if (other := summary.counterpart) is not None:
+            rows.append(wording.counterpart_row(other.result, other.candidate.id, baseline))
         console.print(latency_table(rows, baseline, console.width, ascii_only=console.options.ascii_only))
         on_a_device = manifest.target.calibration if baseline.simulated else None
         notes = wording.notes(baseline, summary.best.result)
@@ -184,7 +189,7 @@ def _print_chart(console: Console, summary: RunSummary) -> None:
     lines = chart_lines(baseline.latency_us, summary.attempts, width, ascii_only=ascii_only)
     if lines:
         console.print()
-        console.print(Text(f"{baseline.label}latency over rounds, and the best so far", style="dim"), soft_wrap=True)
+        console.print(Text(f"{baseline.label}latency over rounds, and the fastest so far", style="dim"), soft_wrap=True)
     for line in lines:
         console.print(line, soft_wrap=True)
 
@@ -254,6 +259,8 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     facts += [("link", line) for line in in_words(summary.links)]
     if summary.best is not None:
         facts.append(("kernel", shown_path(summary.folder.best_kernel)))
+    if summary.counterpart is not None:
+        facts.append(("other", shown_path(summary.folder.counterpart_kernel)))
     return [*facts, ("run", shown_path(summary.folder.path))]
 
 
