@@ -108,6 +108,9 @@ class Quiet:
     def best(self, candidate: Any, result: Measured) -> None:
         self.kept.append(candidate.id)
 
+    def counterpart(self, kernel: Any) -> None:
+        assert kernel is None, "no kernel of an earlier release says what it rests on"
+
     def attempt(self, attempt: Attempt) -> None:
         self.filed.append(attempt)
 
