@@ -35,11 +35,11 @@ def products_share_the_array(timeline: Timeline) -> bool:
     rows = {number: (tile.row, tile.row + tile.rows) for number, tile in tiles.items()}
     if len(set(rows.values())) < 2:
         return False
-    hold_ns = np.zeros(len(timeline.costs))
-    for number, tile in tiles.items():
-        hold_ns[number] = tile.hold_ns
+    holds = np.zeros(len(timeline.costs))
+    for number, tile in tiles.items():  # the engine goes on to the next product sooner, and slower while it is cold
+        holds[number] = tile.hold_ns / timeline.costs[number].busy_ns
     kinds = timeline.shown.template_ids
-    end_ns = timeline.start_ns + hold_ns[kinds]
+    end_ns = timeline.start_ns + holds[kinds] * (timeline.end_ns - timeline.start_ns)
     parts = {part: np.isin(kinds, [number for number in rows if rows[number] == part]) for part in set(rows.values())}
     return any(
         _begins_within(timeline.start_ns[parts[other]], timeline.start_ns[parts[part]], end_ns[parts[part]])

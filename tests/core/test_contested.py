@@ -1,4 +1,4 @@
-"""A best kernel that rests on no contested fact, the fastest of all beside it, and a planner that leaves those for last."""
+"""A best kernel that rests on no contested fact, the fastest of all beside it, and prices without contested facts."""
 
 from __future__ import annotations
 
