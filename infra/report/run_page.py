@@ -223,7 +223,8 @@ def _row(name: str, result: Measured, basis_us: float, baseline: Measured) -> Ke
 def _remarks(summary: RunSummary) -> tuple[str, ...]:
     if summary.baseline is None:
         return ("The input kernel was not measured, so there is nothing to compare.",)
-    said = [] if summary.improved else ["Nothing faster than the input kernel was found."]
+    found = "was found" if summary.counterpart is None else "rests on no contested fact"
+    said = [] if summary.improved else [f"Nothing faster than the input kernel {found}."]
     before = summary.baseline.result
     if summary.improved and summary.speedup_basis_us != before.latency_us:
         said.append(

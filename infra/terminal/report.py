@@ -131,7 +131,8 @@ def print_report(console: Console, summary: RunSummary, *, with_diff: bool = Tru
     console.print(Text(summary.status, style="dim"), soft_wrap=True)  # addresses in it are copied
     if summary.baseline is not None and summary.best is not None:
         console.print()
-        remark = summary.best.candidate.id if summary.improved else "nothing faster was found"
+        nothing = "nothing faster was found" if summary.counterpart is None else "nothing faster that is not contested"
+        remark = summary.best.candidate.id if summary.improved else nothing
         if summary.speedup_basis_us != summary.baseline.result.latency_us:
             remark += f", beside the input at {wording.latency(summary.speedup_basis_us)}"
         style = "bold green" if summary.improved else "bold"

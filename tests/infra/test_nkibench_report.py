@@ -83,12 +83,12 @@ def test_a_mistake_is_one_line(tmp_path, capsys, arguments, said):
 
 
 def test_only_the_block_of_the_page_changes():
-    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    text = f"before\n{BEGIN}\nearlier\n{END}\nafter\n"
 
     once = with_block(text, markdown(TABLE))
 
     assert once.startswith(f"before\n{BEGIN}\n") and once.endswith(f"{END}\nafter\n")
-    assert "old" not in once and "| silu | N7 | 20 | 11 | 50.0 | 90.9 |  | memory | small + full |" in once
+    assert "earlier" not in once and "| silu | N7 | 20 | 11 | 50.0 | 90.9 |  | memory | small + full |" in once
     assert with_block(once, markdown(TABLE)) == once
 
 
