@@ -27,12 +27,12 @@ from accelopt_core.catalogue.nodes import (
     node_after,
 )
 from accelopt_core.catalogue.rewrites import Predict, Rewrite, SiteName, legal_rewrites
-from accelopt_core.catalogue.ties import LEAST_GAIN, worth_a_round
 from accelopt_core.evaluation import Measured
 from accelopt_core.proposer import RoundContext
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import AnalysisContext, KernelModule, NotAKernel, Site, Transform, parse_kernel
 from accelopt_core.transforms.normalize import NORMALIZE
+from nki_sim.ties import LEAST_GAIN, worth_a_round
 
 
 class Gainless(Protocol):

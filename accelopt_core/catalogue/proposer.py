@@ -19,7 +19,6 @@ from accelopt_core.catalogue.descent import Descent
 from accelopt_core.catalogue.look_ahead import Gainless, Search, tried
 from accelopt_core.catalogue.nodes import Idea, LookAhead
 from accelopt_core.catalogue.rewrites import NotRewrites, Predict, as_details, carried_out, rewrites_in
-from accelopt_core.catalogue.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 from accelopt_core.evaluation import Bottleneck, Measured
 from accelopt_core.learning.by_numbers import NumbersReflector, NumbersSummarizer
 from accelopt_core.optimization_memory import Experience
@@ -34,6 +33,7 @@ from accelopt_core.proposer import (
 from accelopt_core.toolchain import ArgumentSpec
 from accelopt_core.transforms.base import NotAKernel, Transform, TransformError
 from accelopt_core.transforms.registry import LESS_WORK, LOCAL, STEPS
+from nki_sim.ties import LEAST_GAIN, best_first, lines_of_code, worth_a_round
 
 
 def catalogue_proposer(

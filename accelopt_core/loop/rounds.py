@@ -85,6 +85,8 @@ class LoopSettings:
     """For each of them ..."""
     samples: int = 1
     """... and kernels written from each plan."""
+    tie: float = 0.0
+    """Of a simulated latency: kernels that differ by less are not told apart when an archive is gone on from."""
     max_repairs: int = 3
     repairs: RepairRule = field(default_factory=RepairRule)
     """Where there is an archive, and so always another kernel to go on from."""
@@ -223,7 +225,7 @@ class Loop:
         guard, settings = self._settings.guard, self._settings
         if not settings.by_archive:
             return SearchState(self._input, baseline, guard)
-        return BeamState(self._input, baseline, replace(guard, max_exploration=0), settings.beam)
+        return BeamState(self._input, baseline, replace(guard, max_exploration=0), settings.beam, settings.tie)
 
     def _restore(self, attempts: tuple[Attempt, ...]) -> int:
         """Bring the state to where the last complete round left it; the number of the round to go on with."""

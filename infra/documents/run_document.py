@@ -132,6 +132,8 @@ class RunDocument:
     counterpart: KernelDocument | None
     """The fastest kernel of all, where that rests on contested facts and the best on none; of a device the other way
     round. Null where the best is both."""
+    tied: tuple[str, ...]
+    """Kernels that simulated latencies cannot tell from the best, the fastest first; none of a device's."""
     bound_us: float | None
     """What the useful work takes at the core's peak rates: a yardstick; null where nothing was measured."""
     compilers_own: CompilersOwn | None
@@ -199,6 +201,7 @@ def run_document(summary: RunSummary) -> RunDocument:
         baseline=kernel_document(summary.baseline.candidate.id, summary.baseline.result) if summary.baseline else None,
         best=kernel_document(best.candidate.id, best.result) if best else None,
         counterpart=kernel_document(other.candidate.id, other.result) if other else None,
+        tied=summary.tied,
         bound_us=best.result.profile.bounds.peak_us if best else None,
         compilers_own=summary.compilers_own,
         folder=str(summary.folder.path.absolute()),

@@ -231,6 +231,8 @@ def _remarks(summary: RunSummary) -> tuple[str, ...]:
             f"The speed-up is over the input kernel as it was timed beside the best one, at "
             f"{wording.latency(summary.speedup_basis_us)}."
         )
+    if summary.tied:
+        said.append(f"Predictions do not tell the best from {', '.join(summary.tied)}: they differ by less than a tie.")
     if before.profile.bounds.source == "trace":
         said.append("The bound is derived from what the input kernel itself computes and moves.")
     faults = summary.best.result.shared_faults if summary.best is not None else ()

@@ -35,6 +35,7 @@ from infra.terminal.started_as import started_as
 from infra.terminal.wording import LatencyRow, latency_table, one_line
 from ka_extensions.outcome import Outcome
 from ka_extensions.ranking import kendall_tau_b, regret_percent
+from nki_sim import ties
 
 DIFF_LINES_SHOWN = 60
 
@@ -71,6 +72,21 @@ class RunSummary:
         return self.best is not None and self.baseline is not None and self.best.candidate.id != (
             self.baseline.candidate.id
         )  # fmt: skip
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Kernels that are right and that simulated latencies cannot tell from the best: those that differ from it by
+        less than a tie (`nki_sim.ties`), the fastest first. None where a device took the latencies."""
+        if self.best is None or self.baseline is None or not self.best.result.simulated:
+            return ()
+        best_us, known = self.best.result.latency_us, {self.baseline.candidate.id: self.baseline.result.latency_us}
+        known |= {
+            each.id: each.latency_us
+            for each in self.attempts
+            if each.latency_us is not None and each.last_check is None
+        }
+        alike = [name for name, us in known.items() if abs(us - best_us) < ties.shipped().within * max(us, best_us)]
+        return tuple(sorted((name for name in alike if name != self.best.candidate.id), key=lambda name: known[name]))
 
     @property
     def speedup_basis_us(self) -> float:
@@ -254,6 +270,9 @@ def _facts(summary: RunSummary) -> list[tuple[str, str]]:
     ]
     if summary.baseline is not None and summary.best is not None:
         facts.insert(0, ("beside", _baselines(summary.baseline.result, summary.best.result, summary.compilers_own)))
+    if summary.tied:
+        least = f"predictions that differ by less than {100 * ties.shipped().within:.1f} %"
+        facts.append(("ties", f"{', '.join(summary.tied)} with the best: {least} are not told apart"))
     uses, others = uses_of(summary.attempts, summary.shown)
     if uses:
         facts.append(("memory", comparing.memory_line(uses, others)))

@@ -27,6 +27,7 @@ from infra.terminal.report import (
     write_diff,
 )
 from ka_extensions.outcome import Outcome
+from nki_sim import ties
 from tests.infra.samples import attempted, manifest, measured
 
 BEFORE = "import nki\n\n" + "".join(f"line_{n} = {n}\n" for n in range(200))
@@ -72,6 +73,25 @@ def test_the_closing_table_has_all_a_person_asks_for(tmp_path: Path) -> None:
     table = text[: text.index("---")].replace(str(folder.path), "")
     lines = [line for line in table.splitlines() if not line.startswith("on a device")]
     assert max(len(line) for line in lines) <= 80
+
+
+def test_kernels_that_predictions_cannot_tell_from_the_best_are_named(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    near = 250.0 * (1 + ties.shipped().within / 2)
+    folder.attempt(attempted(4, measured(near), 250.0))
+    summary = summary_of(folder)
+    text = text_of(lambda console: print_report(console, summary), width=120)
+    assert summary.tied == ("r004t1",) == run_document(summary).tied
+    assert "ties     r004t1 with the best: predictions that differ by less than" in text
+    folder.best(Candidate("r005t1", AFTER), measured(480.0))
+    assert summary_of(folder).tied == ("input",), "a best that is no better for sure"
+
+
+def test_what_a_device_took_is_no_tie(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, manifest("run"), {})
+    folder.best(Candidate("input", BEFORE), measured(500.0, simulated=False))
+    folder.best(Candidate("r001t1", AFTER), measured(499.0, simulated=False))
+    assert summary_of(folder).tied == ()
 
 
 FACT = "4-byte dma_transpose"
