@@ -11,6 +11,7 @@ from benchmarks import timing_accuracy, timing_ties
 from benchmarks.timing_rows import Outcome
 from nki_sim import ties
 from nki_sim.machine import TRN2
+from tests.house.structure import ROOT
 
 TIE = ties.Tie(0.02, 0.8, 10, 2, TRN2.name, "a test")
 
@@ -94,3 +95,10 @@ def test_it_is_written_of_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         timing_accuracy.main(["--quick", "--write-ties", "--family", "micro"])
     assert "leave --family away" in capsys.readouterr().err
+
+
+def test_the_page_says_the_shipped_one() -> None:
+    found, page = ties.shipped(), (ROOT / "docs" / "timing_model.md").read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    assert f"predicted to differ by {100 * found.within:.1f} % or more" in text
+    assert f"{found.pairs:,} pairs of {found.families} families" in text
