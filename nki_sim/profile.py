@@ -101,7 +101,7 @@ def timelines(
 def summarise(line: Timeline) -> Measurement:
     """Everything there is to say about a timeline."""
     waits, summary = stalls(line), profile(line)
-    prediction = interval(line, summary)
+    prediction, facts = interval(line, summary), contested([line])
     return Measurement(
         line.latency_us,
         line.resource_bound_us,
@@ -113,11 +113,11 @@ def summarise(line: Timeline) -> Measurement:
         *useful_work(line.program, line.costs),
         low_precision(line.program),
         prediction.interval,
-        prediction.rests_on,
+        (*prediction.rests_on, *([f"contested: {', '.join(facts)}"] if facts else [])),
         dict(line.resource_us),
         line.exact,
         line.error_percent,
-        contested=contested([line]),
+        contested=facts,
     )
 
 

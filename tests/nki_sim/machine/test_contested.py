@@ -82,7 +82,8 @@ def transposed(dtype: Any) -> Program:
 def test_a_transpose_of_four_byte_elements_by_dma_is_contested() -> None:
     assert facts(transposed(dtypes.float32)) == (TRANSPOSE,)
     assert facts(transposed(dtypes.bfloat16)) == ()
-    assert measure(transposed(dtypes.float32)).contested == (TRANSPOSE,)
+    measured = measure(transposed(dtypes.float32))
+    assert measured.contested == (TRANSPOSE,) and measured.rests_on[-1] == f"contested: {TRANSPOSE}"
 
 
 class Measured:
