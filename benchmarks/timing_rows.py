@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from benchmarks import calibration_instructions, device_rows
 from benchmarks import calibration_kernels as kernels
@@ -92,6 +93,9 @@ class Programs:
             return 0
 
 
+Side = Literal["inside", "faster", "slower"]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One row as the model predicts it, beside what the device took."""
@@ -112,8 +116,8 @@ class Outcome:
     predicted_spill_bytes: float = 0.0
     basis: Basis | None = None
     """What the width of its interval depends on; None of a single instruction."""
-    inside: bool | None = None
-    """Does the measured time lie in the interval? None where nobody asked."""
+    side: Side | None = None
+    """Where the measured time lies: inside the interval, or beyond one of its ends. None where nobody asked."""
 
     @property
     def ran_and_predicted(self) -> bool:

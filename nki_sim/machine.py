@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-Confidence = Literal["documented", "measured", "fitted", "prior"]
+Confidence = Literal["documented", "measured", "fitted", "prior", "contested"]
 """documented: AWS says so; measured: someone with hardware did; fitted: chosen to match calibration rows;
-prior: an informed guess that no row constrains."""
+prior: an informed guess that no row constrains; contested: a prior that AWS's documentation contradicts itself about,
+or that a compiler crashed on (`nki_sim.contested` says which latencies rest on it)."""
+GUESSED: tuple[Confidence, ...] = ("prior", "contested")
 
 
 @dataclass(frozen=True)
@@ -379,7 +381,8 @@ _RATES_V2_26 = {
 
 def _elsewhere(source: Source) -> Source:
     """On another generation: what was measured or fitted on trn2 is a guess there."""
-    return Source(f"as on trn2: {source.text}", source.confidence if source.confidence == "documented" else "prior")
+    kept = source.confidence in ("documented", "contested")
+    return Source(f"as on trn2: {source.text}", source.confidence if kept else "prior")
 
 
 def _rates_elsewhere(rates: Mapping[str, Rate]) -> dict[str, Rate]:
@@ -460,7 +463,11 @@ _TRN2_OWN: Table = {
     "stationary_columns_per_cycle": (1.86, "M25: 191 - 105 ns = three more passes of 128 columns", "fitted"),
     "stationary_latency_ns": (76.3, "M25: 105 ns less one pass of 128 columns", "fitted"),
     "tensor_pass_ns": (1.45, "M17: 859 ns less four passes of 512 columns", "fitted"),
-    "tensor_tile_slowdown": (1.0, "nki.isa.nc_matmul, tiling mode: tiles work at once; no row has one", "prior"),
+    "tensor_tile_slowdown": (
+        1.0,
+        "nki.isa.nc_matmul, tiling mode: row tiles run in parallel; its table: column 0, size 128; no row has one",
+        "contested",
+    ),
     "tensor_wait_ns": (50.0, "A001-A075, C001-C047: order and spacing of the settings", "fitted"),
     "tensor_latency_ns": (163.0, "M26: 271 ns less two passes of 128 columns", "fitted"),
     "throttle_factor": (2.0, "Neuron Explorer guide: about half speed while cold", "documented"),
@@ -512,7 +519,11 @@ _TRN2_OWN: Table = {
     "dma_plain_descriptors": ("software", "trn2_device: plain dma_copy of NKI 0.6", "measured"),
     "dma_transpose_efficiency": (0.9, "NKI DMA bandwidth guide: HBM to SBUF at most 90 %", "documented"),
     "dma_transpose_onchip_efficiency": (0.5, "NKI DMA bandwidth guide: SBUF to SBUF at most 50 %", "documented"),
-    "dma_transpose_4byte_slowdown": (4.0, "documented only as slow", "prior"),
+    "dma_transpose_4byte_slowdown": (
+        4.0,
+        _PAGES + ", dma_transpose: 2 and 4 bytes, hardware descriptors 2 alone; a Beta 1 compiler crashed on 4",
+        "contested",
+    ),
     "dma_accumulate_efficiency": (0.5, "Trainium3 architecture guide, of earlier generations", "documented"),
     "rotation_depth": (3, "A001-D010, K001-K014: three or four fit, two and unlimited do not", "fitted"),
     "reload_window_bytes": (

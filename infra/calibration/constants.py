@@ -137,6 +137,13 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant(
         "throttle_utilization", "load that keeps Tensor warm", engines.COOLING, engines.COLD, 0.15, 0.95, steps=True
     ),
+    # what documentation contradicts itself about
+    Constant(
+        "tensor_tile_slowdown", "slowdown of products side by side", engines.BOTH_HALVES, engines.ONE_HALF, 0.5, 4
+    ),
+    Constant(
+        "dma_transpose_4byte_slowdown", "slowdown of 4-byte dma_transpose", dma.TURNED, dma.NOT_TURNED, 0.3, 200
+    ),
     # what the compiler decides
     Constant("rotation_depth", "places that a loop's tile goes through", dma.ROTATION, dma.NOTHING, 1, 12, steps=True),
     Constant(

@@ -126,6 +126,36 @@ def kernel(x):
     return out
 '''
 
+_TURNED = '''\
+@nki.jit
+def kernel(x):
+    """Four bytes an element, rows and columns exchanged on the way in."""
+    out = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.sbuf)
+    for i in range($repeats):
+        nisa.dma_transpose(dst=tile[:, i * $rows : (i + 1) * $rows], src=x[i * $rows : (i + 1) * $rows, :])
+    nisa.dma_copy(dst=out, src=tile, $queue)
+    return out
+'''
+_NOT_TURNED = '''\
+@nki.jit
+def kernel(x):
+    """The same bytes by transfers that leave them as they are."""
+    out = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((P, $repeats * $rows), dtype=x.dtype, buffer=nl.sbuf)
+    given = x.reshape((P, $repeats * $rows))
+    for i in range($repeats):
+        nisa.dma_copy(dst=tile[:, i * $rows : (i + 1) * $rows], src=given[:, i * $rows : (i + 1) * $rows])
+    nisa.dma_copy(dst=out, src=tile, $queue)
+    return out
+'''
+
+
+def _turned(name: str, title: str, body: str, result: str) -> CalibrationKernel:
+    return kernel_of(
+        name, title, body, shapes=((8 * 2048, 128),), result=result, repeats=8, rows=2048, queue=SYNC
+    )  # fmt: skip
+
 
 def _hops(
     name: str,
@@ -189,3 +219,5 @@ SPILLS = kernel_of(
     "many tiles", "Tiles that do not fit at once: how many are moved out", _MANY, shapes=((128, 1792),),
     result="return $repeats * ($repeats + 1) // 2 * x[:, :64]", repeats=36, columns=1792, queue=SYNC,
 )  # fmt: skip
+TURNED = _turned("transposed loads", "Four-byte elements, transposed on the way", _TURNED, "return x.T")
+NOT_TURNED = _turned("loads as they are", "The same bytes, not transposed", _NOT_TURNED, "return x.reshape(128, -1)")

@@ -73,11 +73,11 @@ def test_matmuls_on_a_part_of_the_array_leave_the_rest_to_others() -> None:
     assert price(matmul(128, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(128, 128))).array_tile is None
 
 
-def test_that_parts_of_the_array_work_at_once_is_a_prior() -> None:
+def test_that_parts_of_the_array_work_at_once_is_contested() -> None:
     quarter = matmul(32, 128, 512, nl.bfloat16, tile_position=(0, 0), tile_size=(32, 128))
     slower = replace(TRN2, tensor_tile_slowdown=2.0)
 
-    assert TRN2.sources["tensor_tile_slowdown"].confidence == "prior"
+    assert TRN2.sources["tensor_tile_slowdown"].confidence == "contested"
     assert price(quarter, slower).busy_ns == pytest.approx(2 * price(quarter).busy_ns)
 
 
