@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nki_sim import compiled as machine_code
-from nki_sim import compiled_pass, one_pass
+from nki_sim import machine_code, schedule_pass
 from nki_sim.collector import collector_resting
 from nki_sim.compiler.loads import order_of_need, without_repeated_loads
 from nki_sim.compiler.spills import Spill, with_spills
@@ -95,9 +94,7 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     shortened = shorten(program, machine) if extrapolate else None
     shown = program if shortened is None else shortened.program
     held = dict(zip(meeting_rows(shown).tolist(), meetings))
-    best = compiled_pass.timed(shown, machine, costs, held, bound_ns) or one_pass.timed(
-        shown, machine, costs, held, bound_ns
-    )
+    best = schedule_pass.timed(shown, machine, costs, held, bound_ns)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
         more_ns, error = per_iteration_ns(shortened, best.end)

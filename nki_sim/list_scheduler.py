@@ -1,24 +1,15 @@
-"""The walk over a program's rows, on flat arrays: what `nki_sim.compiled` has Numba make machine code of.
+"""A program's timeline: each row, in a given order, at the earliest time that everything has which it needs.
 
-The same arithmetic in the same order as `nki_sim.one_pass`, so the same bits come out; that file says what it means,
-and tests/nki_sim/machine/test_compiled_pass.py holds the two against each other. Plain functions of arrays and numbers
-that also run as they stand, slowly. None calls what another file has, since Numba's cache looks at no other when it
-asks whether what it keeps is still valid.
+An instruction begins when its operands are ready, the place of its result is free, and its engine has time for it:
+after what is there already, or in an idle gap that earlier rows left, as the compiler's scheduler would arrange it.
+Transfers besides need a queue that issues them and DMA engines that move them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-FUNCTIONS = (
-    "booked_all", "booked_some", "written_descriptors", "gap_for", "gap_filled", "same_regions", "walked", "one_pass",
-    "fetched_transfers", "cold_products",
-)  # fmt: skip
-"""In this order: each after those that it calls."""
+from nki_sim.machine_code import Bools, Floats, FloatTable, Ints, IntTable, jit
 
 GAPS_KEPT = 64
 SLICES_AHEAD = 64
@@ -36,13 +27,22 @@ LATEST, THROTTLED, RING_TAIL, FURTHEST, PUT_OFF_UNTIL = range(5)
 TABLE, TABLE_LOADS, SUM_ROW, SUMS_AT = range(4)
 
 
-# --- DMA engines (nki_sim.dma_pool) ---------------------------------------------------------------
+# --- DMA engines and descriptors ------------------------------------------------------------------
 
 
+@jit
 def booked_all(
-    at: float, duration: float, side: int, share: float, width: float, slices: Array, skips: Array
+    at: float, duration: float, side: int, share: float, width: float, slices: FloatTable, skips: IntTable
 ) -> tuple[float, float, float]:
-    """Of a transfer on all engines: (start, end, ns that the other direction gave way)."""
+    """Books a transfer on all DMA engines, not before `at`: (start, end, ns that the other direction gave way).
+
+    A later transfer may use time that earlier ones left idle. It is booked in slices of `width` ns, in which capacity
+    is interchangeable. Each engine takes turns between what comes in and what goes out, so that a load does not wait
+    for all the stores that were asked for before it, nor a store for all the loads (rows B008, B012, B040: with one
+    queue for both they would take 12 to 16 % longer than they did): `share` of a slice is its direction's in any case.
+
+    skips: by slice and direction, a slice at or before the first one in which there is time.
+    """
     mine, other = INWARD + side, INWARD + 1 - side
     index = int(at / width)
     begun, put_off, start, take = -1.0, 0.0, 0.0, 0.0
@@ -90,10 +90,11 @@ def booked_all(
     return begun, start + take, put_off
 
 
+@jit
 def booked_some(
-    at: float, first: int, last: int, duration: float, width: float, slices: Array, each: Array
+    at: float, first: int, last: int, duration: float, width: float, slices: FloatTable, each: FloatTable
 ) -> tuple[float, float]:
-    """Of a transfer on engines first..last: (start, end)."""
+    """Books a transfer on engines first..last: (start, end). `each`: by slice and engine, ns booked."""
     index = int(at / width)
     begun, over = -1.0, -1.0
     while over < 0.0:
@@ -127,10 +128,17 @@ def booked_some(
     return begun, over
 
 
+@jit
 def written_descriptors(
-    earliest: float, busy: float, side: int, ends: Array, low: Array, high: Array, gaps: Array, tail: float
+    earliest: float, busy: float, side: int, ends: Floats, low: FloatTable, high: FloatTable, gaps: Ints, tail: float
 ) -> tuple[float, float, float]:
-    """As DescriptorWriter.write: (begin, end, tail). `low`, `high`: by resource, with room for two more gaps."""
+    """Software on GpSimd writes the descriptors of a transfer, `busy` ns from `earliest` on: (begin, end, tail).
+
+    It writes into two rings, of what comes in and what goes out, each of which is in order. It goes on with the other
+    ring where one has nothing ready, and comes back, so that a transfer's descriptors may be written in pieces; it
+    never writes two at once. `ends`: of the last transfer of each ring; `tail`: the end of all; `low`, `high`: idle
+    gaps by resource, with room for two more.
+    """
     count = gaps[SOFTWARE]
     if ends[side] > earliest:
         earliest = ends[side]
@@ -195,10 +203,8 @@ def written_descriptors(
     return begin, end, tail
 
 
-# --- one pass (nki_sim.one_pass) ------------------------------------------------------------------
-
-
-def gap_for(low: Array, high: Array, resource: int, count: int, earliest: float, busy: float) -> int:
+@jit
+def gap_for(low: FloatTable, high: FloatTable, resource: int, count: int, earliest: float, busy: float) -> int:
     """The first of its `count` idle gaps that holds `busy` ns; `count` if none does. `low`, `high`: by resource."""
     wanted = earliest + busy
     k, above = 0, count
@@ -213,8 +219,9 @@ def gap_for(low: Array, high: Array, resource: int, count: int, earliest: float,
     return k
 
 
+@jit
 def gap_filled(
-    low: Array, high: Array, resource: int, count: int, k: int, begin: float, end: float, smallest: float
+    low: FloatTable, high: FloatTable, resource: int, count: int, k: int, begin: float, end: float, smallest: float
 ) -> int:
     """Takes that time from gap k: how many there are then; there is room for one more."""
     before = begin - low[resource, k] >= smallest and smallest > 0
@@ -236,7 +243,8 @@ def gap_filled(
     return count
 
 
-def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
+@jit
+def same_regions(one: int, other: int, starts: Ints, regions: Ints) -> bool:
     """Do two rows (-1: none) write the same regions?"""
     if one < 0:
         return starts[other] == starts[other + 1]
@@ -249,18 +257,26 @@ def same_regions(one: int, other: int, starts: Array, regions: Array) -> bool:
     return bool(k == length)
 
 
+@jit
 def walked(
-    begin: int, order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array,
-    tables: Array, moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array,
-    read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
-    closed_starts: Array, closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array,
-    end_starts: Array, end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array,
-    table_ns: float, throttle: float, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
-    causes: Array, times: Array, rows: Array, tails: Array, low: Array, high: Array, gaps: Array, slices: Array,
-    skips: Array, each: Array, ring_ends: Array, before_sums: Array, part_until: Array, port_from: Array,
-    port_until: Array, opened: Array, opened_by: Array, ns: Array, counts: Array,
+    begin: int, order: Ints, template_ids: Ints, resources: Ints, busies: Floats, latencies: Floats, kinds: Ints,
+    tables: Ints, moves: FloatTable, ports: IntTable, parts: Ints, holds: Floats, beside_starts: Ints, beside: Ints,
+    read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
+    closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints, members: Ints,
+    end_starts: Ints, end_rows: Ints, held_ns: Floats, tensor_waits: Floats, is_cold: Bools, smallest: Floats,
+    table_ns: float, throttle: float, slice_ns: float, starts: Floats, issues: Floats, ends: Floats, readies: Floats,
+    causes: Ints, times: FloatTable, rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
+    slices: FloatTable, skips: IntTable, each: FloatTable, ring_ends: Floats, before_sums: Floats, part_until: Floats,
+    port_from: Floats, port_until: Floats, opened: Floats, opened_by: Ints, ns: Floats, counts: Ints,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
+    Fills starts, issues, ends, readies and causes, by row.
+
+    moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, its own slots, -1
+    after the last, the other user's being the one beside it; parts, holds, beside: of TensorE's array, the part that a
+    template takes, for how long, and the parts that overlap it; members: regions by group; held_ns: by row, or nothing;
+    tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest: by resource, its shortest
+    instruction. All the rest is memory that it hands to its next call.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
@@ -460,94 +476,19 @@ def walked(
     return stop
 
 
-def one_pass(
-    order: Array, template_ids: Array, resources: Array, busies: Array, latencies: Array, kinds: Array, tables: Array,
-    moves: Array, ports: Array, parts: Array, holds: Array, beside_starts: Array, beside: Array, read_starts: Array,
-    read: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array, closed_starts: Array,
-    closed: Array, group_starts: Array, groups: Array, members_starts: Array, members: Array, end_starts: Array,
-    end_rows: Array, held_ns: Array, tensor_waits: Array, is_cold: Array, smallest: Array, table_ns: float,
-    throttle: float, banks: int, slice_ns: float, starts: Array, issues: Array, ends: Array, readies: Array,
-    causes: Array, times: Array, rows: Array, slices: Array, skips: Array, each: Array,
-) -> tuple[float, int, float, Array, Array, Array]:  # fmt: skip
-    """Fills starts, issues, ends, readies and causes: (latency, table loads, ns throttled, slices, skips, each).
-
-    `moves`: by template, start_ns, engine_ns, first engine, last engine, outward. `ports`: by template, its own slots,
-    -1 after the last; the other user's is the one beside it. `held_ns`: by row, or nothing. The last five are memory to
-    work in, of which slices, skips and each (by slice) come back larger where they do not do: for the next pass.
-    """
-    groupings, engines = len(members_starts) - 1, each.shape[1]
-    times[:] = 0.0
-    rows[:] = -1
-    slices[:] = 0.0
-    each[:] = 0.0
-    for k in range(len(skips)):
-        skips[k, 0] = skips[k, 1] = k
-    low, high = np.zeros((RESOURCES, 4 * GAPS_KEPT)), np.zeros((RESOURCES, 4 * GAPS_KEPT))
-    tails, gaps = np.zeros(RESOURCES), np.zeros(RESOURCES, np.int64)
-    ring_ends, before_sums, part_until = np.zeros(2), np.zeros(banks), np.zeros(len(beside_starts) - 1)
-    port_from, port_until = np.zeros(6), np.zeros(6)
-    opened, opened_by = np.full(groupings, -1.0), np.full(groupings, -1, np.int64)
-    ns, counts = np.zeros(5), np.zeros(4, np.int64)
-    counts[SUM_ROW] = -1
-    longest, some_apart = 0.0, False
-    for t in range(len(kinds)):
-        if kinds[t] == TRANSFER:
-            longest = max(longest, busies[t] + moves[t, 0] + 2.0 * moves[t, 1])
-            some_apart = some_apart or moves[t, 3] - moves[t, 2] + 1 != engines
-    for k in range(len(held_ns)):
-        ns[FURTHEST] = max(ns[FURTHEST], held_ns[k])
-    place = 0
-    while True:
-        place = walked(
-            place, order, template_ids, resources, busies, latencies, kinds, tables, moves, ports, parts, holds,
-            beside_starts, beside, read_starts, read, written_starts, written, overlap_starts, overlaps,
-            closed_starts, closed, group_starts, groups, members_starts, members, end_starts, end_rows, held_ns,
-            tensor_waits, is_cold, smallest, table_ns, throttle, slice_ns, starts, issues, ends, readies, causes,
-            times, rows, tails, low, high, gaps, slices, skips, each, ring_ends, before_sums, part_until, port_from,
-            port_until, opened, opened_by, ns, counts,
-        )  # fmt: skip
-        if place == len(order):
-            break
-        if gaps.max() + 2 > low.shape[1]:
-            wider, higher = np.zeros((RESOURCES, 2 * low.shape[1])), np.zeros((RESOURCES, 2 * low.shape[1]))
-            wider[:, : low.shape[1]] = low
-            higher[:, : low.shape[1]] = high
-            low, high = wider, higher
-        wanted = int((ns[FURTHEST] + longest) / slice_ns) + 2 * SLICES_AHEAD
-        if wanted > len(slices):
-            old = len(slices)
-            wanted = max(wanted, 2 * old)
-            more, further = np.zeros((wanted, 4)), np.empty((wanted, 2), np.int64)
-            more[:old] = slices
-            further[:old] = skips
-            for k in range(old, wanted):
-                further[k, 0] = further[k, 1] = k
-            slices, skips = more, further
-            if some_apart:
-                apart = np.zeros((wanted, engines))
-                apart[:old] = each
-                each = apart
-    until = ns[PUT_OFF_UNTIL]
-    index = int(until / slice_ns)
-    if until == index * slice_ns:
-        index -= 1
-    if 0 <= index < len(slices):
-        until = max(until, index * slice_ns + slices[index, ALL])
-    return max(ns[LATEST], until), counts[TABLE_LOADS], ns[THROTTLED], slices, skips, each
-
-
+@jit
 def fetched_transfers(
-    template_ids: Array,
-    fetching: Array,
-    tensor: Array,
-    read_starts: Array,
-    read: Array,
-    written_starts: Array,
-    written: Array,
-    overlap_starts: Array,
-    overlaps: Array,
-) -> Array:
-    """As one_pass._fetched_operands: by row, the number of transfers."""
+    template_ids: Ints,
+    fetching: Bools,
+    tensor: Bools,
+    read_starts: Ints,
+    read: Ints,
+    written_starts: Ints,
+    written: Ints,
+    overlap_starts: Ints,
+    overlaps: Ints,
+) -> Ints:
+    """By row: of a product, the number of transfers for whose data TensorE waits there first."""
     rows = len(template_ids)
     brought_by = np.full(len(overlap_starts) - 1, -1, np.int64)
     waited_for = np.zeros(rows, np.bool_)
@@ -568,11 +509,18 @@ def fetched_transfers(
     return found
 
 
+@jit
 def cold_products(
-    rows: Array, starts: Array, busy: Array, active: Array, warming: float, wanted: float, warm_at: float,
-    cold_at: float, factor: float, is_cold: Array,
+    rows: Ints, starts: Floats, busy: Floats, active: Floats, warming: float, wanted: float, warm_at: float,
+    cold_at: float, factor: float, is_cold: Bools,
 ) -> int:  # fmt: skip
-    """As one_pass._cold_matmuls: sets `is_cold`; how many are. By product, in the order of their starts."""
+    """Sets `is_cold` (by row of the program) for the products that TensorE carries out at the clock of a cold array:
+    how many. By product, in the order of their starts: rows, starts, busy and active ns.
+
+    While it is cold, the work beyond `warming` of the array's rows adds up until it is warm (`warm_at`); while it is
+    warm, what is lacking to `wanted` of them until it is cold (`cold_at`). What is to the contrary is taken off again.
+    It begins cold.
+    """
     free, so_far, now_cold, cold = 0.0, 0.0, True, 0
     for k in range(len(rows)):
         begin = starts[k] if starts[k] > free else free
@@ -587,7 +535,7 @@ def cold_products(
             if so_far >= cold_at:
                 so_far, now_cold = 0.0, True
         if now_cold:
-            is_cold[rows[k]] = 1
+            is_cold[rows[k]] = True
             cold += 1
             hold *= factor
             so_far += (share - warming) * hold

@@ -1,0 +1,278 @@
+"""Passes over a program's rows: prices as arrays, one walk in the order of the rows, others where that pays off.
+
+The walk itself is `nki_sim.list_scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+
+from nki_sim.compiler.queues import engine_that_waits, order_of_work
+from nki_sim.compiler.rotation import Waits, find_waits
+from nki_sim.cost import RESOURCES, Cost
+from nki_sim.list_scheduler import (
+    ACCUMULATE,
+    ALL,
+    FUNCTION,
+    FURTHEST,
+    GAPS_KEPT,
+    LATEST,
+    MATMUL,
+    PLAIN,
+    PUT_OFF_UNTIL,
+    SLICES_AHEAD,
+    SUM_ROW,
+    TABLE_LOADS,
+    THROTTLED,
+    TRANSFER,
+    cold_products,
+    fetched_transfers,
+    walked,
+)  # fmt: skip
+from nki_sim.machine import Machine
+from nki_sim.program import Program, Template
+from nki_sim.regions import Lists, Regions, find_regions
+
+PORT_USERS = {
+    "sbuf": ("vector", "gpsimd"),
+    "psum": ("vector", "scalar"),
+    "descriptors": ("gpsimd", "dma.gpsimd"),
+}
+
+_FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 192.0, 20_000.0, 200_000
+"""Of DMA time: about one transfer, and few enough for memory."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a Timeline holds of each instruction shown, and of all."""
+
+    latency_ns: float
+    start: np.ndarray
+    issued: np.ndarray
+    end: np.ndarray
+    ready: np.ndarray
+    cause: np.ndarray
+    table_loads: int
+    throttled_ns: float
+
+
+def timed(
+    program: Program, machine: Machine, costs: Sequence[Cost], held: Mapping[int, float], bound_ns: float
+) -> Pass:
+    """`held`: by instruction, ns before which it does not begin. `bound_ns`: of `nki_sim.schedule.resource_bound`."""
+    regions = find_regions(program)
+    waits = find_waits(program, machine, regions)
+    walk = _Walk(program, machine, costs, regions, waits, held, _dma_slice_ns(costs, bound_ns))
+    order, is_cold = np.arange(len(program), dtype=np.int64), np.zeros(len(program), np.bool_)
+    found = walk.run(order, is_cold)
+    engine = engine_that_waits(program, costs, found)
+    if engine is not None:
+        other = order_of_work(program, machine, costs, regions, waits, engine)
+        again = walk.run(other, is_cold)
+        if again.latency_ns < found.latency_ns:
+            order, found = other, again
+    return walk.run(order, is_cold) if _cool(program, machine, costs, found, is_cold) else found
+
+
+def _cool(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass, is_cold: np.ndarray) -> int:
+    """Sets `is_cold` (bool by row) for the products that TensorE carries out at the clock of a cold array: how many."""
+    if machine.throttle_factor == 1.0:
+        return 0
+    tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
+    rows = np.flatnonzero(tensor)
+    rows = rows[np.argsort(found.start[rows], kind="stable")]
+    ids = program.template_ids[rows]
+    return cold_products(
+        rows, found.start[rows],
+        np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
+        machine.throttle_warming, machine.throttle_utilization,
+        machine.throttle_window_ns * (1.0 - machine.throttle_warming), machine.throttle_lacking_ns,
+        machine.throttle_factor, is_cold,
+    )  # fmt: skip
+
+
+class _Walk:
+    """One program's arrays, and the memory that walks over it work in."""
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        costs: Sequence[Cost],
+        regions: Regions,
+        waits: Waits,
+        held: Mapping[int, float],
+        slice_ns: float,
+    ) -> None:
+        rows = len(program)
+        prices = _Prices(program, machine, costs)
+        ids = program.stream[0]
+        lists = (regions.reads, regions.writes, regions.overlapping)
+        touched = [each for one in lists for each in (one.starts, one.values)]
+        fetched = fetched_transfers(ids, prices.kinds == TRANSFER, prices.kinds >= MATMUL, *touched)
+        waited = (waits.closed, waits.groups, waits.members, waits.ends)
+        held_ns = np.zeros(rows if held else 0)
+        for row, ns in held.items():
+            held_ns[row] = ns
+        self._ids = ids
+        self._program = (
+            *prices.arrays, prices.beside.starts, prices.beside.values, *touched,
+            *[each for one in waited for each in (one.starts, one.values)], held_ns, machine.tensor_wait_ns * fetched,
+        )  # fmt: skip
+        self._machine = (
+            np.array(_least_busy_ns(costs)), float(machine.activation_table_load_ns), float(machine.throttle_factor),
+            slice_ns,
+        )  # fmt: skip
+        self._banks, self._engines, self._slice_ns = machine.psum_banks, machine.dma_engines, slice_ns
+        self._sizes = len(regions), len(prices.beside.starts) - 1, len(waits.members.starts) - 1
+        moves = [(price.busy_ns, price.transfer) for price in costs if price.transfer is not None]
+        self._longest_ns = max((ns + move.start_ns + 2.0 * move.engine_ns for ns, move in moves), default=0.0)
+        self._held_until = float(held_ns.max(initial=0.0))
+        self._slices, self._skips, self._each = _booked(0, machine.dma_engines)
+
+    def run(self, order: np.ndarray, is_cold: np.ndarray) -> Pass:
+        """The rows in this order (int64), each at the earliest time that its engine has for it. `is_cold`: bool by row,
+        of products at the clock of a cold array."""
+        rows = len(order)
+        regions, parts, groups = self._sizes
+        start, issued, end, ready, cause = *(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64)
+        times, who = np.zeros((regions, 3)), np.full((regions, 2), -1, np.int64)
+        low, high = (np.zeros((len(RESOURCES), 4 * GAPS_KEPT)) for _ in range(2))
+        gaps, tails = np.zeros(len(RESOURCES), np.int64), np.zeros(len(RESOURCES))
+        ports = np.zeros(6), np.zeros(6)
+        queues = np.zeros(2), np.zeros(self._banks), np.zeros(parts)
+        opened = np.full(groups, -1.0), np.full(groups, -1, np.int64)
+        ns, counts = np.zeros(5), np.zeros(4, np.int64)
+        ns[FURTHEST], counts[SUM_ROW] = self._held_until, -1
+        self._slices[:], self._each[:] = 0.0, 0.0
+        self._skips[:] = np.arange(len(self._skips))[:, None]
+        place = 0
+        while True:
+            place = walked(
+                place, order, self._ids, *self._program, is_cold, *self._machine, start, issued, end, ready, cause,
+                times, who, tails, low, high, gaps, self._slices, self._skips, self._each, *queues, *ports, *opened,
+                ns, counts,
+            )  # fmt: skip
+            if place == rows:
+                break
+            if gaps.max() + 2 > low.shape[1]:
+                low, high = (np.concatenate((each, np.zeros_like(each)), axis=1) for each in (low, high))
+            wanted = int((ns[FURTHEST] + self._longest_ns) / self._slice_ns) + 2 * SLICES_AHEAD
+            if wanted > len(self._slices):
+                self._grow(max(wanted, 2 * len(self._slices)))
+        latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
+        return Pass(latest, start, issued, end, ready, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
+
+    def _grow(self, slices: int) -> None:
+        before = len(self._slices)
+        more = _booked(slices, self._engines)
+        for old, new in zip((self._slices, self._skips, self._each), more):
+            new[:before] = old
+        self._slices, self._skips, self._each = more
+
+    def _put_off_until(self, until: float) -> float:
+        """When the last of the work ends that gave way to the other direction on the DMA engines. The transfers that it
+        belongs to keep the end that they were given; nothing is over before this."""
+        index = int(until / self._slice_ns)
+        if until == index * self._slice_ns:
+            index -= 1
+        if not 0 <= index < len(self._slices):
+            return until
+        return max(until, index * self._slice_ns + float(self._slices[index, ALL]))
+
+
+def _booked(slices: int, engines: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of an empty calendar of the DMA engines: `slices`, `skips` and `each` of nki_sim.list_scheduler."""
+    return np.zeros((slices, 4)), np.tile(np.arange(slices)[:, None], 2), np.zeros((slices, engines))
+
+
+def _kind_of(price: Cost, template: Template) -> int:
+    if price.transfer is not None:
+        return TRANSFER
+    if price.resource == "tensor":
+        return ACCUMULATE if any(operand.access == "u" for operand in template.operands) else MATMUL
+    return FUNCTION if price.table else PLAIN
+
+
+def _array_parts(costs: Sequence[Cost], machine: Machine) -> tuple[list[tuple[int, float] | None], list[list[int]]]:
+    """By template: which part of TensorE's array it takes and for how long; by part: those it overlaps.
+
+    Nothing where no product is tiled: then the engine's own queue says it all.
+    """
+    if all(price.array_tile is None for price in costs):
+        return [None] * len(costs), []
+    whole = (0, 0, machine.tensor_rows, machine.tensor_columns)
+    parts: dict[tuple[int, int, int, int], int] = {}
+    taken: list[tuple[int, float] | None] = []
+    for price in costs:
+        tile = price.array_tile
+        where = (tile.row, tile.column, tile.rows, tile.columns) if tile is not None else whole
+        hold_ns = tile.hold_ns if tile is not None else price.busy_ns
+        taken.append((parts.setdefault(where, len(parts)), hold_ns) if price.resource == "tensor" else None)
+    return taken, [[other for where, other in parts.items() if _overlap(where, part)] for part in parts]
+
+
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    """Of (row, column, rows, columns)."""
+    return all(one[k] < other[k] + other[k + 2] and other[k] < one[k] + one[k + 2] for k in (0, 1))
+
+
+def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
+    """(own slot, the other user's slot) for every port it shares."""
+    slots = []
+    for number, (port, users) in enumerate(PORT_USERS.items()):
+        if port in price.ports:
+            own = users.index(price.resource)
+            slots.append((2 * number + own, 2 * number + 1 - own))
+    return tuple(slots)
+
+
+def _dma_slice_ns(costs: Sequence[Cost], bound_ns: float) -> float:
+    """How finely the time of the DMA engines is booked."""
+    moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
+    mean = fsum(moves) / len(moves) if moves else 0.0
+    finest = max(_FINEST_SLICE_NS, 2 * bound_ns / _MOST_SLICES)
+    return max(finest, min(_COARSEST_SLICE_NS, mean))
+
+
+def _least_busy_ns(costs: Sequence[Cost]) -> list[float]:
+    """By resource: its shortest instruction; no gap smaller than that can be filled."""
+    return [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
+
+
+class _Prices:
+    """What the walk knows of each template."""
+
+    def __init__(self, program: Program, machine: Machine, costs: Sequence[Cost]) -> None:
+        parts, beside = _array_parts(costs, machine)
+        tables: dict[str, int] = {"": 0}
+        self.kinds = np.array(
+            [_kind_of(price, template) for price, template in zip(costs, program.templates)], np.int64
+        )
+        moves = np.zeros((len(costs), 5))
+        slots = np.full((len(costs), 3), -1, np.int64)
+        for number, price in enumerate(costs):
+            if price.transfer is not None:
+                move = price.transfer
+                moves[number] = (
+                    move.start_ns, move.engine_ns, move.first_engine, move.last_engine, move.outward,
+                )  # fmt: skip
+            for k, (own, _) in enumerate(_port_slots(price)):
+                slots[number, k] = own
+        self.arrays = (
+            np.array([RESOURCES.index(price.resource) for price in costs], np.int64),
+            np.array([price.busy_ns for price in costs], np.float64),
+            np.array([price.latency_ns for price in costs], np.float64),
+            self.kinds,
+            np.array([tables.setdefault(price.table, len(tables)) for price in costs], np.int64),
+            moves,
+            slots,
+            np.array([-1 if part is None else part[0] for part in parts], np.int64),
+            np.array([0.0 if part is None else part[1] for part in parts], np.float64),
+        )
+        self.beside = Lists.of(beside)
