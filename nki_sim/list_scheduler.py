@@ -15,16 +15,92 @@ GAPS_KEPT = 64
 SLICES_AHEAD = 64
 FULL_NS = 1e-6
 PLAIN, FUNCTION, TRANSFER, MATMUL, ACCUMULATE = range(5)
-RESOURCES, SOFTWARE, TENSOR = 8, 7, 0
-# Columns of `slices`: ns booked on all engines; on the busiest single one; of the former, inward and outward.
-ALL, MOST, INWARD = 0, 1, 2
+# Calendars: those of nki_sim.cost.RESOURCES, then of the ports that engines share. GpSimd's cores compute and write
+# descriptors; what they compute is in the calendar of the descriptors, too.
+CALENDARS, TENSOR, SOFTWARE, SBUF_PORT, PSUM_PORT = 10, 0, 7, 8, 9
+# Columns of `slices`: ns booked on all engines; on the busiest single one; of the former, inward and outward; what
+# inward and outward gave away there, less what they got in its place.
+ALL, MOST, INWARD, OWED = 0, 1, 2, 4
 # Columns of what is known of regions: `times`, when the last write may be read, when TensorE may read it, when the last
 # reader is done; `rows`, who wrote and who read last.
 VISIBLE, TO_TENSOR, READ_UNTIL = range(3)
 WRITER, READER = range(2)
 # What `walked` leaves for its next call: in `ns`, and in `counts`.
-LATEST, THROTTLED, RING_TAIL, FURTHEST, PUT_OFF_UNTIL = range(5)
+LATEST, THROTTLED, FURTHEST, PUT_OFF_UNTIL = range(4)
 TABLE, TABLE_LOADS, SUM_ROW, SUMS_AT = range(4)
+
+
+# --- calendars ------------------------------------------------------------------------------------
+# Of what one user holds at a time: it is idle in its gaps, which ascend, and after its tail; gaps[c] of low[c] and
+# high[c] count. Only the latest are remembered, and none in which nothing of its users fits.
+
+
+@jit
+def free_from(
+    calendar: int, earliest: float, busy: float, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints
+) -> float:
+    """The first time from `earliest` on at which it is idle for `busy` ns."""
+    if earliest >= tails[calendar]:
+        return earliest
+    count = gaps[calendar]
+    if count > 0 and high[calendar, count - 1] >= earliest + busy:
+        k, above = 0, count
+        while k < above:
+            middle = (k + above) >> 1
+            if high[calendar, middle] < earliest + busy:
+                k = middle + 1
+            else:
+                above = middle
+        while k < count:
+            begin = low[calendar, k] if low[calendar, k] > earliest else earliest
+            if begin + busy <= high[calendar, k]:
+                return begin
+            k += 1
+    return tails[calendar]
+
+
+@jit
+def occupy(
+    calendar: int, begin: float, end: float, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
+    smallest: float,
+) -> None:  # fmt: skip
+    """Takes an idle stretch from it. `smallest`: no shorter gap is kept; there is room for one more."""
+    count = gaps[calendar]
+    if begin >= tails[calendar]:
+        if begin - tails[calendar] > smallest:
+            low[calendar, count], high[calendar, count] = tails[calendar], begin
+            count += 1
+            if count > 2 * GAPS_KEPT:
+                count -= GAPS_KEPT
+                for k in range(count):
+                    low[calendar, k] = low[calendar, k + GAPS_KEPT]
+                    high[calendar, k] = high[calendar, k + GAPS_KEPT]
+            gaps[calendar] = count
+        tails[calendar] = end
+        return
+    k, above = 0, count
+    while k < above:
+        middle = (k + above) >> 1
+        if high[calendar, middle] < end:
+            k = middle + 1
+        else:
+            above = middle
+    before = begin - low[calendar, k] >= smallest and smallest > 0
+    after = high[calendar, k] - end >= smallest and smallest > 0
+    if before and after:
+        for j in range(count, k, -1):
+            low[calendar, j] = low[calendar, j - 1]
+            high[calendar, j] = high[calendar, j - 1]
+        gaps[calendar] = count + 1
+    elif not before and not after:
+        gaps[calendar] = count - 1
+        for j in range(k, count - 1):
+            low[calendar, j] = low[calendar, j + 1]
+            high[calendar, j] = high[calendar, j + 1]
+    if before:
+        high[calendar, k] = begin
+    if after:
+        low[calendar, k + before] = end
 
 
 # --- DMA engines and descriptors ------------------------------------------------------------------
@@ -39,7 +115,10 @@ def booked_all(
     A later transfer may use time that earlier ones left idle. It is booked in slices of `width` ns, in which capacity
     is interchangeable. Each engine takes turns between what comes in and what goes out, so that a load does not wait
     for all the stores that were asked for before it, nor a store for all the loads (rows B008, B012, B040: with one
-    queue for both they would take 12 to 16 % longer than they did): `share` of a slice is its direction's in any case.
+    queue for both they would take 12 to 16 % longer than they did).
+
+    `share` of a slice is its direction's in any case: it takes over what the other has beyond that. How much later the
+    transfers end that give way is for another walk (`delays`); what is given away is booked again with share 0.
 
     skips: by slice and direction, a slice at or before the first one in which there is time.
     """
@@ -73,11 +152,14 @@ def booked_all(
                     taken_over = slices[index, other]
                     take = idle + taken_over
                 slices[index, other] -= taken_over
+                slices[index, OWED + 1 - side] += taken_over
                 put_off += taken_over
                 taken += idle
             else:
                 taken += take
             ours += take
+            if share == 0.0:
+                slices[index, OWED + side] -= take
             slices[index, ALL] = taken
             slices[index, mine] = ours
             if duration <= take + FULL_NS:
@@ -130,16 +212,16 @@ def booked_some(
 
 @jit
 def written_descriptors(
-    earliest: float, busy: float, side: int, ends: Floats, low: FloatTable, high: FloatTable, gaps: Ints, tail: float
-) -> tuple[float, float, float]:
-    """Software on GpSimd writes the descriptors of a transfer, `busy` ns from `earliest` on: (begin, end, tail).
+    earliest: float, busy: float, side: int, ends: Floats, low: FloatTable, high: FloatTable, gaps: Ints, tails: Floats
+) -> tuple[float, float]:
+    """Software on GpSimd writes the descriptors of a transfer, `busy` ns from `earliest` on: (begin, end).
 
     It writes into two rings, of what comes in and what goes out, each of which is in order. It goes on with the other
     ring where one has nothing ready, and comes back, so that a transfer's descriptors may be written in pieces; it
-    never writes two at once. `ends`: of the last transfer of each ring; `tail`: the end of all; `low`, `high`: idle
-    gaps by resource, with room for two more.
+    never writes two at once, nor while GpSimd computes. `ends`: of the last transfer of each ring. There is room for
+    two more gaps.
     """
-    count = gaps[SOFTWARE]
+    count, tail = gaps[SOFTWARE], tails[SOFTWARE]
     if ends[side] > earliest:
         earliest = ends[side]
     if earliest > tail:
@@ -199,48 +281,8 @@ def written_descriptors(
             begin = tail
         end = tail = tail + busy
     ends[side] = end
-    gaps[SOFTWARE] = count
-    return begin, end, tail
-
-
-@jit
-def gap_for(low: FloatTable, high: FloatTable, resource: int, count: int, earliest: float, busy: float) -> int:
-    """The first of its `count` idle gaps that holds `busy` ns; `count` if none does. `low`, `high`: by resource."""
-    wanted = earliest + busy
-    k, above = 0, count
-    while k < above:
-        middle = (k + above) >> 1
-        if high[resource, middle] < wanted:
-            k = middle + 1
-        else:
-            above = middle
-    while k < count and max(low[resource, k], earliest) + busy > high[resource, k]:
-        k += 1
-    return k
-
-
-@jit
-def gap_filled(
-    low: FloatTable, high: FloatTable, resource: int, count: int, k: int, begin: float, end: float, smallest: float
-) -> int:
-    """Takes that time from gap k: how many there are then; there is room for one more."""
-    before = begin - low[resource, k] >= smallest and smallest > 0
-    after = high[resource, k] - end >= smallest and smallest > 0
-    if before and after:
-        for j in range(count, k, -1):
-            low[resource, j] = low[resource, j - 1]
-            high[resource, j] = high[resource, j - 1]
-        count += 1
-    elif not before and not after:
-        count -= 1
-        for j in range(k, count):
-            low[resource, j] = low[resource, j + 1]
-            high[resource, j] = high[resource, j + 1]
-    if before:
-        high[resource, k] = begin
-    if after:
-        low[resource, k + before] = end
-    return count
+    gaps[SOFTWARE], tails[SOFTWARE] = count, tail
+    return begin, end
 
 
 @jit
@@ -264,24 +306,25 @@ def walked(
     read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
     closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints, members: Ints,
     end_starts: Ints, end_rows: Ints, held_ns: Floats, tensor_waits: Floats, is_cold: Bools, smallest: Floats,
-    table_ns: float, throttle: float, slice_ns: float, starts: Floats, issues: Floats, ends: Floats, readies: Floats,
-    causes: Ints, times: FloatTable, rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
+    table_ns: float, throttle: float, slice_ns: float, delays: Floats, starts: Floats, issues: Floats, ends: Floats,
+    readies: Floats, causes: Ints, booked: Floats, times: FloatTable, rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
     slices: FloatTable, skips: IntTable, each: FloatTable, ring_ends: Floats, before_sums: Floats, part_until: Floats,
-    port_from: Floats, port_until: Floats, opened: Floats, opened_by: Ints, ns: Floats, counts: Ints,
+    opened: Floats, opened_by: Ints, ns: Floats, counts: Ints,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
     Fills starts, issues, ends, readies and causes, by row.
 
-    moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, its own slots, -1
-    after the last, the other user's being the one beside it; parts, holds, beside: of TensorE's array, the part that a
-    template takes, for how long, and the parts that overlap it; members: regions by group; held_ns: by row, or nothing;
-    tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest: by resource, its shortest
-    instruction. All the rest is memory that it hands to its next call.
+    moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, the calendars that
+    it is in besides its resource's, -1 after the last; delays: by row, of a transfer
+    that gives way to the other direction, ns; parts, holds, beside: of TensorE's
+    array, the part that a template takes, for how long, and the parts that overlap it; members: regions by group;
+    held_ns: by row, or nothing; tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest:
+    by calendar, its shortest instruction. All the rest is memory that it hands to its next call.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
     """
-    latest, throttled, ring_tail, furthest = ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST]
+    latest, throttled, furthest = ns[LATEST], ns[THROTTLED], ns[FURTHEST]
     table, table_loads, sum_row, sums_at = counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT]
     some_overlap, some_closed = len(overlaps) > 0, len(closed) > 0
     some_groups, some_ends, some_held = len(groups) > 0, len(end_rows) > 0, len(held_ns) > 0
@@ -291,7 +334,7 @@ def walked(
         i = order[place]
         t = template_ids[i]
         resource, kind, busy = resources[t], kinds[t], busies[t]
-        if gaps[resource] > most_gaps:
+        if max(gaps[resource], gaps[SOFTWARE], gaps[SBUF_PORT], gaps[PSUM_PORT]) > most_gaps:
             stop = place
             break
         # all after `furthest` is idle: a transfer ends within its own time, and as much again for what gives way
@@ -353,8 +396,6 @@ def walked(
                     ready, cause = ends[before], before
 
         # what its engine adds
-        tail = tails[resource]
-        may_fill = True
         earliest = ready
         part = -1
         hold = busy
@@ -374,51 +415,36 @@ def walked(
             if tables[t] != table:
                 table = tables[t]
                 table_loads += 1
-                tail += table_ns
-                may_fill = False
-        for k in range(3):
-            slot = ports[t, k]
-            if slot < 0:
-                break
-            when = earliest if earliest > tail else tail
-            if when < port_until[slot ^ 1] and when + busy > port_from[slot ^ 1]:
-                earliest = port_until[slot ^ 1]
+                tails[resource] += table_ns
+                if tails[resource] > earliest:
+                    earliest = tails[resource]
 
         # where it fits
         begun = 0.0
         if resource == SOFTWARE:
-            begun, written_by, ring_tail = written_descriptors(
-                earliest, busy, int(moves[t, 4]), ring_ends, low, high, gaps, ring_tail
-            )
+            begun, written_by = written_descriptors(earliest, busy, int(moves[t, 4]), ring_ends, low, high, gaps, tails)
             start = written_by - busy
             busy = written_by - begun
-        elif earliest >= tail:
-            start = earliest
-            if start - tail > smallest[resource]:
-                count = gaps[resource]
-                low[resource, count] = tail
-                high[resource, count] = start
-                count += 1
-                if count > 2 * GAPS_KEPT:
-                    count -= GAPS_KEPT
-                    for k in range(count):
-                        low[resource, k] = low[resource, k + GAPS_KEPT]
-                        high[resource, k] = high[resource, k + GAPS_KEPT]
-                gaps[resource] = count
-            tails[resource] = start + busy
         else:
-            start = -1.0
-            count = gaps[resource]
-            if may_fill and count > 0 and high[resource, count - 1] >= earliest + busy:
-                if resource == TENSOR and before_sums[sums_at] > earliest:
+            start = free_from(resource, earliest, busy, tails, low, high, gaps)
+            if resource == TENSOR and start < tails[TENSOR] and before_sums[sums_at] > start:
+                if before_sums[sums_at] > earliest:
                     earliest = before_sums[sums_at]
-                k = gap_for(low, high, resource, count, earliest, busy)
-                if k < count:
-                    start = max(low[resource, k], earliest)
-                    gaps[resource] = gap_filled(low, high, resource, count, k, start, start + busy, smallest[resource])
-            if start < 0.0:
-                start = tail
-                tails[resource] = start + busy
+                start = free_from(resource, earliest, busy, tails, low, high, gaps)
+            if ports[t, 0] >= 0:
+                settled = -1.0
+                while settled != start:
+                    settled = start
+                    for k in range(3):
+                        if ports[t, k] < 0:
+                            break
+                        start = free_from(ports[t, k], start, busy, tails, low, high, gaps)
+                    start = free_from(resource, start, busy, tails, low, high, gaps)
+                for k in range(3):
+                    if ports[t, k] < 0:
+                        break
+                    occupy(ports[t, k], start, start + busy, tails, low, high, gaps, smallest[ports[t, k]])
+            occupy(resource, start, start + busy, tails, low, high, gaps, smallest[resource])
         done = start + busy
         kept = done
         issues[i] = start
@@ -451,11 +477,8 @@ def walked(
                     _, until, _ = booked_all(done, put_off, 1 - side, 0.0, slice_ns, slices, skips)
                     if until > ns[PUT_OFF_UNTIL]:
                         ns[PUT_OFF_UNTIL] = until
-        for k in range(3):
-            slot = ports[t, k]
-            if slot < 0:
-                break
-            port_from[slot], port_until[slot] = issues[i], kept
+                booked[i] = done
+                done += delays[i]
         seen = done + latencies[t]
 
         # who waits for it
@@ -471,7 +494,7 @@ def walked(
         if seen > latest:
             latest = seen
         furthest = max(furthest, kept, done, seen, ns[PUT_OFF_UNTIL])
-    ns[LATEST], ns[THROTTLED], ns[RING_TAIL], ns[FURTHEST] = latest, throttled, ring_tail, furthest
+    ns[LATEST], ns[THROTTLED], ns[FURTHEST] = latest, throttled, furthest
     counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT] = table, table_loads, sum_row, sums_at
     return stop
 

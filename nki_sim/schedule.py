@@ -26,6 +26,10 @@ from nki_sim.program import Program
 from nki_sim.steady import per_iteration_ns, shorten
 from nki_sim.unroll import unrolled
 
+SHARED = {"sbuf": "sbuf port", "psum": "psum port", "descriptors": "gpsimd cores"}
+"""`ports` of a price to what only one user has at a time: Vector or GpSimd, Vector or Scalar, and GpSimd's cores, which
+compute or write descriptors."""
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -40,7 +44,7 @@ class Timeline:
     """Scheduled."""
     resource_bound_us: float
     resource_us: dict[str, float]
-    """Time each resource is busy at least; `dma` is the busiest DMA engine."""
+    """Time each resource is busy at least; `dma` is the busiest DMA engine; and what several share (SHARED)."""
     shown: Program
     """What the arrays below are about: `program`, or its beginning and end when its loop was extrapolated."""
     start_ns: np.ndarray
@@ -142,10 +146,11 @@ def resource_bound(program: Program, costs: Sequence[Cost], machine: Machine) ->
     for number, template in enumerate(program.templates):
         if isinstance(template.attrs, Spill):
             counts[number] = 0
-    busy = dict.fromkeys((*RESOURCES, "dma"), 0.0)
+    busy = dict.fromkeys((*RESOURCES, "dma", *SHARED.values()), 0.0)
     engines = np.zeros(machine.dma_engines)
     for price, count in zip(costs, counts):
-        busy[price.resource] += price.busy_ns * count
+        for name in (price.resource, *[SHARED[port] for port in price.ports]):
+            busy[name] += price.busy_ns * count
         if price.transfer is not None:
             move = price.transfer
             engines[move.first_engine : move.last_engine + 1] += move.peak_engine_ns * count

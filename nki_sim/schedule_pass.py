@@ -6,7 +6,7 @@ The walk itself is `nki_sim.list_scheduler`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
@@ -17,14 +17,20 @@ from nki_sim.cost import RESOURCES, Cost
 from nki_sim.list_scheduler import (
     ACCUMULATE,
     ALL,
+    CALENDARS,
     FUNCTION,
     FURTHEST,
     GAPS_KEPT,
+    INWARD,
     LATEST,
     MATMUL,
+    OWED,
     PLAIN,
+    PSUM_PORT,
     PUT_OFF_UNTIL,
+    SBUF_PORT,
     SLICES_AHEAD,
+    SOFTWARE,
     SUM_ROW,
     TABLE_LOADS,
     THROTTLED,
@@ -37,11 +43,8 @@ from nki_sim.machine import Machine
 from nki_sim.program import Program, Template
 from nki_sim.regions import Lists, Regions, find_regions
 
-PORT_USERS = {
-    "sbuf": ("vector", "gpsimd"),
-    "psum": ("vector", "scalar"),
-    "descriptors": ("gpsimd", "dma.gpsimd"),
-}
+_PORTS = {"sbuf": SBUF_PORT, "psum": PSUM_PORT, "descriptors": SOFTWARE}
+"""Where else than in its resource's calendar an instruction is entered."""
 
 _FINEST_SLICE_NS, _COARSEST_SLICE_NS, _MOST_SLICES = 192.0, 20_000.0, 200_000
 """Of DMA time: about one transfer, and few enough for memory."""
@@ -67,16 +70,45 @@ def timed(
     """`held`: by instruction, ns before which it does not begin. `bound_ns`: of `nki_sim.schedule.resource_bound`."""
     regions = find_regions(program)
     waits = find_waits(program, machine, regions)
-    walk = _Walk(program, machine, costs, regions, waits, held, _dma_slice_ns(costs, bound_ns))
+    walk = _Walk(program, machine, costs, regions, waits, held, _dma_slice_ns(costs, bound_ns), bound_ns)
     order, is_cold = np.arange(len(program), dtype=np.int64), np.zeros(len(program), np.bool_)
-    found = walk.run(order, is_cold)
-    engine = engine_that_waits(program, costs, found)
+    none = np.zeros(len(program))
+    found = walk.run(order, is_cold, none)
+    engine = engine_that_waits(program, costs, found.shown)
     if engine is not None:
         other = order_of_work(program, machine, costs, regions, waits, engine)
-        again = walk.run(other, is_cold)
-        if again.latency_ns < found.latency_ns:
+        again = walk.run(other, is_cold, none)
+        if again.shown.latency_ns < found.shown.latency_ns:
             order, found = other, again
-    return walk.run(order, is_cold) if _cool(program, machine, costs, found, is_cold) else found
+    if _cool(program, machine, costs, found.shown, is_cold):
+        found = walk.run(order, is_cold, none)
+    return _settled(walk, order, is_cold, found).shown
+
+
+_MOST_WALKS, _SAME_LATENCY = 8, 1.005
+
+
+def _settled(walk: _Walk, order: np.ndarray, is_cold: np.ndarray, first: _Run) -> _Run:
+    """A walk in which no transfer ends before its data can have been moved, but for one slice of DMA time.
+
+    How much later one ends that gives way follows from a walk (`first`, where all end as booked) and changes the next
+    one. What was not needed is taken off again by halves, as long as that makes the program faster.
+    """
+    found, delays, best = first, np.zeros(len(order)), None
+    for attempt in range(_MOST_WALKS):
+        if (found.delays - delays).max(initial=0.0) <= walk.slice_ns:
+            if best is not None and found.shown.latency_ns * _SAME_LATENCY > best.shown.latency_ns:
+                return best
+            best = found
+            if best.shown.latency_ns <= _SAME_LATENCY * first.shown.latency_ns:
+                return best
+        kept = delays if best is None else 0.5 * (found.delays + delays)
+        delays = np.maximum(found.delays, kept)
+        found = walk.run(order, is_cold, delays)
+    if best is None:
+        late = float((found.delays - delays).max(initial=0.0))
+        best = replace(found, shown=replace(found.shown, latency_ns=found.shown.latency_ns + late))
+    return best
 
 
 def _cool(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass, is_cold: np.ndarray) -> int:
@@ -96,6 +128,16 @@ def _cool(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Run:
+    shown: Pass
+    delays: np.ndarray
+    """float64 by row: of transfers, as they should have been."""
+
+
+_SAME_NS = 1e-3
+
+
 class _Walk:
     """One program's arrays, and the memory that walks over it work in."""
 
@@ -108,6 +150,7 @@ class _Walk:
         waits: Waits,
         held: Mapping[int, float],
         slice_ns: float,
+        bound_ns: float,
     ) -> None:
         rows = len(program)
         prices = _Prices(program, machine, costs)
@@ -120,75 +163,104 @@ class _Walk:
         for row, ns in held.items():
             held_ns[row] = ns
         self._ids = ids
+        self._outward = prices.arrays[5][:, 4]
         self._program = (
             *prices.arrays, prices.beside.starts, prices.beside.values, *touched,
             *[each for one in waited for each in (one.starts, one.values)], held_ns, machine.tensor_wait_ns * fetched,
         )  # fmt: skip
         self._machine = (
-            np.array(_least_busy_ns(costs)), float(machine.activation_table_load_ns), float(machine.throttle_factor),
+            _least_busy_ns(costs), float(machine.activation_table_load_ns), float(machine.throttle_factor),
             slice_ns,
         )  # fmt: skip
-        self._banks, self._engines, self._slice_ns = machine.psum_banks, machine.dma_engines, slice_ns
+        self._banks, self._engines, self.slice_ns = machine.psum_banks, machine.dma_engines, slice_ns
         self._sizes = len(regions), len(prices.beside.starts) - 1, len(waits.members.starts) - 1
         moves = [(price.busy_ns, price.transfer) for price in costs if price.transfer is not None]
         self._longest_ns = max((ns + move.start_ns + 2.0 * move.engine_ns for ns, move in moves), default=0.0)
         self._held_until = float(held_ns.max(initial=0.0))
-        self._slices, self._skips, self._each = _booked(0, machine.dma_engines)
+        self._apart = any(move.last_engine - move.first_engine + 1 != machine.dma_engines for _, move in moves)
+        self._slices, self._skips, self._each = self._booked(int(1.2 * bound_ns / slice_ns) + 2 * SLICES_AHEAD)
 
-    def run(self, order: np.ndarray, is_cold: np.ndarray) -> Pass:
+    def run(self, order: np.ndarray, is_cold: np.ndarray, delays: np.ndarray) -> _Run:
         """The rows in this order (int64), each at the earliest time that its engine has for it. `is_cold`: bool by row,
-        of products at the clock of a cold array."""
+        of products at the clock of a cold array.
+
+        delays: float64 by row, how much later a transfer ends because it gives way to the other direction.
+        """
         rows = len(order)
         regions, parts, groups = self._sizes
         start, issued, end, ready, cause = *(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64)
+        booked = np.full(rows, -1.0)
         times, who = np.zeros((regions, 3)), np.full((regions, 2), -1, np.int64)
-        low, high = (np.zeros((len(RESOURCES), 4 * GAPS_KEPT)) for _ in range(2))
-        gaps, tails = np.zeros(len(RESOURCES), np.int64), np.zeros(len(RESOURCES))
-        ports = np.zeros(6), np.zeros(6)
+        low, high = (np.zeros((CALENDARS, 4 * GAPS_KEPT)) for _ in range(2))
+        gaps, tails = np.zeros(CALENDARS, np.int64), np.zeros(CALENDARS)
         queues = np.zeros(2), np.zeros(self._banks), np.zeros(parts)
         opened = np.full(groups, -1.0), np.full(groups, -1, np.int64)
-        ns, counts = np.zeros(5), np.zeros(4, np.int64)
+        ns, counts = np.zeros(4), np.zeros(4, np.int64)
         ns[FURTHEST], counts[SUM_ROW] = self._held_until, -1
         self._slices[:], self._each[:] = 0.0, 0.0
         self._skips[:] = np.arange(len(self._skips))[:, None]
         place = 0
         while True:
             place = walked(
-                place, order, self._ids, *self._program, is_cold, *self._machine, start, issued, end, ready, cause,
-                times, who, tails, low, high, gaps, self._slices, self._skips, self._each, *queues, *ports, *opened,
-                ns, counts,
+                place, order, self._ids, *self._program, is_cold, *self._machine, delays, start, issued, end, ready,
+                cause, booked, times, who, tails, low, high, gaps, self._slices, self._skips, self._each, *queues,
+                *opened, ns, counts,
             )  # fmt: skip
             if place == rows:
                 break
             if gaps.max() + 2 > low.shape[1]:
                 low, high = (np.concatenate((each, np.zeros_like(each)), axis=1) for each in (low, high))
-            wanted = int((ns[FURTHEST] + self._longest_ns) / self._slice_ns) + 2 * SLICES_AHEAD
+            wanted = int((ns[FURTHEST] + self._longest_ns) / self.slice_ns) + 2 * SLICES_AHEAD
             if wanted > len(self._slices):
                 self._grow(max(wanted, 2 * len(self._slices)))
         latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
-        return Pass(latest, start, issued, end, ready, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
+        shown = Pass(latest, start, issued, end, ready, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
+        return _Run(shown, self._delays(booked))
+
+    def _delays(self, booked: np.ndarray) -> np.ndarray:
+        """float64 by row: how much later than booked (ns; -1: not at all) a transfer on all DMA engines ends, because
+        some of its direction's time was taken over afterwards. Each direction is first come, first served: a transfer
+        ends when as much of its direction has been moved as was to be at the end that was booked."""
+        late = np.zeros(len(booked))
+        moved = np.flatnonzero(booked >= 0.0)
+        index = np.minimum((booked[moved] / self.slice_ns).astype(np.int64), len(self._slices) - 1)
+        outward = self._outward[self._ids[moved]]
+        for side in (0, 1):
+            got, owed = self._slices[:, INWARD + side], self._slices[:, OWED + side]
+            if not owed.any():
+                continue
+            mine = np.flatnonzero(outward == side)
+            here = index[mine]
+            moved_by, was_to_be = (np.concatenate(([0.0], np.cumsum(each))) for each in (got, got + owed))
+            share = booked[moved[mine]] / self.slice_ns - here
+            wanted = was_to_be[here] + share * (got + owed)[here]
+            there = np.minimum(np.searchsorted(moved_by[1:], wanted - _SAME_NS), len(got) - 1)
+            end = (
+                there + np.clip((wanted - moved_by[there]) / np.maximum(got[there], _SAME_NS), 0.0, 1.0)
+            ) * self.slice_ns
+            late[moved[mine]] = np.maximum(end - booked[moved[mine]], 0.0)
+        return late
 
     def _grow(self, slices: int) -> None:
-        before = len(self._slices)
-        more = _booked(slices, self._engines)
+        more = self._booked(slices)
         for old, new in zip((self._slices, self._skips, self._each), more):
-            new[:before] = old
+            new[: len(old)] = old
         self._slices, self._skips, self._each = more
+
+    def _booked(self, slices: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """An empty calendar of the DMA engines: `slices`, `skips` and `each` of nki_sim.list_scheduler."""
+        each = np.zeros((slices if self._apart else 0, self._engines))
+        return np.zeros((slices, OWED + 2)), np.repeat(np.arange(slices)[:, None], 2, axis=1), each
 
     def _put_off_until(self, until: float) -> float:
         """When the last of the work ends that gave way to the other direction on the DMA engines. The transfers that it
         belongs to keep the end that they were given; nothing is over before this."""
-        index = int(until / self._slice_ns)
-        if until == index * self._slice_ns:
+        index = int(until / self.slice_ns)
+        if until == index * self.slice_ns:
             index -= 1
         if not 0 <= index < len(self._slices):
             return until
-        return max(until, index * self._slice_ns + float(self._slices[index, ALL]))
-
-
-def _booked(slices: int, engines: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of an empty calendar of the DMA engines: `slices`, `skips` and `each` of nki_sim.list_scheduler."""
-    return np.zeros((slices, 4)), np.tile(np.arange(slices)[:, None], 2), np.zeros((slices, engines))
+        return max(until, index * self.slice_ns + float(self._slices[index, ALL]))
 
 
 def _kind_of(price: Cost, template: Template) -> int:
@@ -222,16 +294,6 @@ def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -
     return all(one[k] < other[k] + other[k + 2] and other[k] < one[k] + one[k + 2] for k in (0, 1))
 
 
-def _port_slots(price: Cost) -> tuple[tuple[int, int], ...]:
-    """(own slot, the other user's slot) for every port it shares."""
-    slots = []
-    for number, (port, users) in enumerate(PORT_USERS.items()):
-        if port in price.ports:
-            own = users.index(price.resource)
-            slots.append((2 * number + own, 2 * number + 1 - own))
-    return tuple(slots)
-
-
 def _dma_slice_ns(costs: Sequence[Cost], bound_ns: float) -> float:
     """How finely the time of the DMA engines is booked."""
     moves = [price.transfer.engine_ns for price in costs if price.transfer is not None]
@@ -240,9 +302,14 @@ def _dma_slice_ns(costs: Sequence[Cost], bound_ns: float) -> float:
     return max(finest, min(_COARSEST_SLICE_NS, mean))
 
 
-def _least_busy_ns(costs: Sequence[Cost]) -> list[float]:
-    """By resource: its shortest instruction; no gap smaller than that can be filled."""
-    return [min((price.busy_ns for price in costs if price.resource == name), default=0.0) for name in RESOURCES]
+def _least_busy_ns(costs: Sequence[Cost]) -> np.ndarray:
+    """By calendar: the shortest instruction in it; no gap smaller than that can be filled."""
+    least = np.full(CALENDARS, np.inf)
+    for price in costs:
+        for calendar in (RESOURCES.index(price.resource), *[_PORTS[port] for port in price.ports]):
+            least[calendar] = min(least[calendar], price.busy_ns)
+    least[SOFTWARE] = np.finfo(np.float64).tiny  # descriptors are written in pieces
+    return np.where(np.isinf(least), 0.0, least)
 
 
 class _Prices:
@@ -262,8 +329,8 @@ class _Prices:
                 moves[number] = (
                     move.start_ns, move.engine_ns, move.first_engine, move.last_engine, move.outward,
                 )  # fmt: skip
-            for k, (own, _) in enumerate(_port_slots(price)):
-                slots[number, k] = own
+            also = [_PORTS[port] for port in price.ports if RESOURCES.index(price.resource) != _PORTS[port]]
+            slots[number, : len(also)] = also
         self.arrays = (
             np.array([RESOURCES.index(price.resource) for price in costs], np.int64),
             np.array([price.busy_ns for price in costs], np.float64),
