@@ -307,12 +307,13 @@ def walked(
     closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints, members: Ints,
     end_starts: Ints, end_rows: Ints, held_ns: Floats, tensor_waits: Floats, is_cold: Bools, smallest: Floats,
     table_ns: float, throttle: float, slice_ns: float, delays: Floats, starts: Floats, issues: Floats, ends: Floats,
-    readies: Floats, causes: Ints, booked: Floats, times: FloatTable, rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints,
-    slices: FloatTable, skips: IntTable, each: FloatTable, ring_ends: Floats, before_sums: Floats, part_until: Floats,
-    opened: Floats, opened_by: Ints, ns: Floats, counts: Ints,
+    readies: Floats, released: Floats, causes: Ints, booked: Floats, times: FloatTable, rows: IntTable, tails: Floats,
+    low: FloatTable, high: FloatTable, gaps: Ints, slices: FloatTable, skips: IntTable, each: FloatTable,
+    ring_ends: Floats, before_sums: Floats, part_until: Floats, opened: Floats, opened_by: Ints, ns: Floats,
+    counts: Ints,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
-    Fills starts, issues, ends, readies and causes, by row.
+    Fills starts, issues, ends, readies, released (when engine or queue are free again) and causes, by row.
 
     moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, the calendars that
     it is in besides its resource's, -1 after the last; delays: by row, of a transfer
@@ -490,7 +491,7 @@ def walked(
         for k in range(written_starts[i], written_starts[i + 1]):
             region = written[k]
             times[region, VISIBLE], times[region, TO_TENSOR], rows[region, WRITER] = seen, forwarded, i
-        starts[i], ends[i], readies[i], causes[i] = start, done, ready, cause
+        starts[i], ends[i], readies[i], released[i], causes[i] = start, done, ready, kept, cause
         if seen > latest:
             latest = seen
         furthest = max(furthest, kept, done, seen, ns[PUT_OFF_UNTIL])
@@ -535,16 +536,17 @@ def fetched_transfers(
 @jit
 def cold_products(
     rows: Ints, starts: Floats, busy: Floats, active: Floats, warming: float, wanted: float, warm_at: float,
-    cold_at: float, factor: float, is_cold: Bools,
+    cold_at: float, factor: float, is_cold: Bools, state: Floats,
 ) -> int:  # fmt: skip
     """Sets `is_cold` (by row of the program) for the products that TensorE carries out at the clock of a cold array:
     how many. By product, in the order of their starts: rows, starts, busy and active ns.
 
     While it is cold, the work beyond `warming` of the array's rows adds up until it is warm (`warm_at`); while it is
     warm, what is lacking to `wanted` of them until it is cold (`cold_at`). What is to the contrary is taken off again.
-    It begins cold.
+    `state`: the end of the product before, what has added up so far, and whether the array is warm (1; or 0); all 0 at
+    the beginning.
     """
-    free, so_far, now_cold, cold = 0.0, 0.0, True, 0
+    free, so_far, now_cold, cold = state[0], state[1], state[2] == 0.0, 0
     for k in range(len(rows)):
         begin = starts[k] if starts[k] > free else free
         hold = busy[k]
@@ -571,4 +573,5 @@ def cold_products(
         if so_far < 0.0:
             so_far = 0.0
         free = begin + hold
+    state[0], state[1], state[2] = free, so_far, 0.0 if now_cold else 1.0
     return cold

@@ -23,7 +23,7 @@ from nki_sim.cost import RESOURCES, Cost, cost
 from nki_sim.machine import Machine
 from nki_sim.meetings import meeting_rows
 from nki_sim.program import Program
-from nki_sim.steady import per_iteration_ns, shorten
+from nki_sim.steady import extrapolation, shorten
 from nki_sim.unroll import unrolled
 
 SHARED = {"sbuf": "sbuf port", "psum": "psum port", "descriptors": "gpsimd cores"}
@@ -81,7 +81,7 @@ _TRUSTED_ERROR_PERCENT = 1.0
 def schedule(program: Program, machine: Machine, exact: bool | None = None, meetings: Sequence[float] = ()) -> Timeline:
     """Device loops with constant bounds count with all their passes.
 
-    exact: False extrapolates steady loops, True never does; None decides by length. Raises NotSupported for
+    exact: False extrapolates loops that are steady, True none; None decides by length. Raises NotSupported for
     an opcode without a price, and for a loop that runs as often as a register says (see `unrolled`).
     `meetings`: ns before which this core's meetings with another do not begin, in their order (nki_sim.joint).
     """
@@ -101,9 +101,11 @@ def _schedule(given: Program, machine: Machine, exact: bool | None, meetings: Se
     best = schedule_pass.timed(shown, machine, costs, held, bound_ns)
     latency_ns, error = best.latency_ns, 0.0
     if shortened is not None:
-        more_ns, error = per_iteration_ns(shortened, best.end)
-        latency_ns += shortened.left_out * more_ns
-        error *= 100 * shortened.left_out / (shortened.left_out + shortened.kept)
+        more = extrapolation(shortened, machine, costs, best)
+        if more is None:
+            return _schedule(given, machine, True, meetings)
+        latency_ns += more.more_ns
+        error = 100 * more.error * more.more_ns / latency_ns
         if exact is None and error > _TRUSTED_ERROR_PERCENT:
             return _schedule(given, machine, True, meetings)
     latency_ns = max(latency_ns, bound_ns)

@@ -11,6 +11,7 @@ from math import fsum
 
 import numpy as np
 
+from nki_sim import resource_check
 from nki_sim.compiler.queues import engine_that_waits, order_of_work
 from nki_sim.compiler.rotation import Waits, find_waits
 from nki_sim.cost import RESOURCES, Cost
@@ -59,6 +60,8 @@ class Pass:
     issued: np.ndarray
     end: np.ndarray
     ready: np.ndarray
+    released: np.ndarray
+    """float64: when its engine or queue is free again."""
     cause: np.ndarray
     table_loads: int
     throttled_ns: float
@@ -82,7 +85,11 @@ def timed(
             order, found = other, again
     if _cool(program, machine, costs, found.shown, is_cold):
         found = walk.run(order, is_cold, none)
-    return _settled(walk, order, is_cold, found).shown
+    shown = _settled(walk, order, is_cold, found).shown
+    if resource_check.CHECKS:
+        times = shown.issued, shown.released, shown.start, shown.end
+        resource_check.check_resources(costs, program.template_ids, *times, walk.slice_ns)
+    return shown
 
 
 _MOST_WALKS, _SAME_LATENCY = 8, 1.005
@@ -113,18 +120,34 @@ def _settled(walk: _Walk, order: np.ndarray, is_cold: np.ndarray, first: _Run) -
 
 def _cool(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass, is_cold: np.ndarray) -> int:
     """Sets `is_cold` (bool by row) for the products that TensorE carries out at the clock of a cold array: how many."""
+    rows = np.flatnonzero(is_product(costs)[program.template_ids])
+    rows = rows[np.argsort(found.start[rows], kind="stable")]
+    return cooled(program, machine, costs, rows, found.start[rows], is_cold, np.zeros(3))
+
+
+def is_product(costs: Sequence[Cost]) -> np.ndarray:
+    """bool by template."""
+    return np.array([price.resource == "tensor" for price in costs], np.bool_)
+
+
+def cooled(
+    program: Program,
+    machine: Machine,
+    costs: Sequence[Cost],
+    rows: np.ndarray,
+    starts: np.ndarray,
+    is_cold: np.ndarray,
+    state: np.ndarray,
+) -> int:
+    """As cold_products, of these rows in the order of their starts; none where the machine has no throttle."""
     if machine.throttle_factor == 1.0:
         return 0
-    tensor = np.array([price.resource == "tensor" for price in costs], np.bool_)[program.template_ids]
-    rows = np.flatnonzero(tensor)
-    rows = rows[np.argsort(found.start[rows], kind="stable")]
     ids = program.template_ids[rows]
     return cold_products(
-        rows, found.start[rows],
-        np.array([price.busy_ns for price in costs])[ids], np.array([price.activity_ns for price in costs])[ids],
-        machine.throttle_warming, machine.throttle_utilization,
+        rows, starts, np.array([price.busy_ns for price in costs])[ids],
+        np.array([price.activity_ns for price in costs])[ids], machine.throttle_warming, machine.throttle_utilization,
         machine.throttle_window_ns * (1.0 - machine.throttle_warming), machine.throttle_lacking_ns,
-        machine.throttle_factor, is_cold,
+        machine.throttle_factor, is_cold, state,
     )  # fmt: skip
 
 
@@ -178,7 +201,7 @@ class _Walk:
         self._longest_ns = max((ns + move.start_ns + 2.0 * move.engine_ns for ns, move in moves), default=0.0)
         self._held_until = float(held_ns.max(initial=0.0))
         self._apart = any(move.last_engine - move.first_engine + 1 != machine.dma_engines for _, move in moves)
-        self._slices, self._skips, self._each = self._booked(int(1.2 * bound_ns / slice_ns) + 2 * SLICES_AHEAD)
+        self._slices, self._skips, self._each = self._booked(int(1.25 * bound_ns / slice_ns) + 2 * SLICES_AHEAD)
 
     def run(self, order: np.ndarray, is_cold: np.ndarray, delays: np.ndarray) -> _Run:
         """The rows in this order (int64), each at the earliest time that its engine has for it. `is_cold`: bool by row,
@@ -188,7 +211,8 @@ class _Walk:
         """
         rows = len(order)
         regions, parts, groups = self._sizes
-        start, issued, end, ready, cause = *(np.empty(rows) for _ in range(4)), np.empty(rows, np.int64)
+        start, issued, end, ready, released = (np.empty(rows) for _ in range(5))
+        cause = np.empty(rows, np.int64)
         booked = np.full(rows, -1.0)
         times, who = np.zeros((regions, 3)), np.full((regions, 2), -1, np.int64)
         low, high = (np.zeros((CALENDARS, 4 * GAPS_KEPT)) for _ in range(2))
@@ -203,8 +227,8 @@ class _Walk:
         while True:
             place = walked(
                 place, order, self._ids, *self._program, is_cold, *self._machine, delays, start, issued, end, ready,
-                cause, booked, times, who, tails, low, high, gaps, self._slices, self._skips, self._each, *queues,
-                *opened, ns, counts,
+                released, cause, booked, times, who, tails, low, high, gaps, self._slices, self._skips, self._each,
+                *queues, *opened, ns, counts,
             )  # fmt: skip
             if place == rows:
                 break
@@ -214,7 +238,7 @@ class _Walk:
             if wanted > len(self._slices):
                 self._grow(max(wanted, 2 * len(self._slices)))
         latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
-        shown = Pass(latest, start, issued, end, ready, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
+        shown = Pass(latest, start, issued, end, ready, released, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
         return _Run(shown, self._delays(booked))
 
     def _delays(self, booked: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nki_sim.list_scheduler import ALL, FULL_NS, GAPS_KEPT, RESOURCES, booked_all, booked_some, written_descriptors
+from nki_sim.list_scheduler import ALL, CALENDARS, FULL_NS, GAPS_KEPT, booked_all, booked_some, written_descriptors
 
 ENGINES = 16
 
@@ -17,7 +17,7 @@ class Backfilling:
 
     def __init__(self, engines: int, slice_ns: float) -> None:
         count = int(200_000 / slice_ns) + 2
-        self._slices, self._each = np.zeros((count, 4)), np.zeros((count, engines))
+        self._slices, self._each = np.zeros((count, 6)), np.zeros((count, engines))
         self._skips = np.tile(np.arange(count)[:, None], 2)
         self._engines, self._width, self._until = engines, slice_ns, 0.0
 
@@ -40,15 +40,14 @@ class DescriptorWriter:
     """The two rings of software that writes descriptors."""
 
     def __init__(self) -> None:
-        self._ends, self._tail = np.zeros(2), 0.0
-        self._low, self._high = np.zeros((2, RESOURCES, 4 * GAPS_KEPT))
-        self._gaps = np.zeros(RESOURCES, np.int64)
+        self._ends, self._tails = np.zeros(2), np.zeros(CALENDARS)
+        self._low, self._high = np.zeros((2, CALENDARS, 4 * GAPS_KEPT))
+        self._gaps = np.zeros(CALENDARS, np.int64)
 
     def write(self, earliest: float, busy: float, outward: bool) -> tuple[float, float]:
-        begin, end, self._tail = written_descriptors(
-            earliest, busy, int(outward), self._ends, self._low, self._high, self._gaps, self._tail
+        return written_descriptors(
+            earliest, busy, int(outward), self._ends, self._low, self._high, self._gaps, self._tails
         )
-        return begin, end
 
 
 @st.composite
