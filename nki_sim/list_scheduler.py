@@ -306,21 +306,21 @@ def walked(
     read_starts: Ints, read: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
     closed_starts: Ints, closed: Ints, group_starts: Ints, groups: Ints, members_starts: Ints, members: Ints,
     end_starts: Ints, end_rows: Ints, held_ns: Floats, tensor_waits: Floats, is_cold: Bools, smallest: Floats,
-    table_ns: float, throttle: float, slice_ns: float, delays: Floats, starts: Floats, issues: Floats, ends: Floats,
-    readies: Floats, released: Floats, causes: Ints, booked: Floats, times: FloatTable, rows: IntTable, tails: Floats,
-    low: FloatTable, high: FloatTable, gaps: Ints, slices: FloatTable, skips: IntTable, each: FloatTable,
-    ring_ends: Floats, before_sums: Floats, part_until: Floats, opened: Floats, opened_by: Ints, ns: Floats,
-    counts: Ints,
+    table_ns: float, throttle: float, slice_ns: float, runs_ahead: bool, delays: Floats, starts: Floats,
+    issues: Floats, ends: Floats, readies: Floats, released: Floats, causes: Ints, booked: Floats, times: FloatTable,
+    rows: IntTable, tails: Floats, low: FloatTable, high: FloatTable, gaps: Ints, slices: FloatTable, skips: IntTable,
+    each: FloatTable, ring_ends: Floats, before_sums: Floats, part_until: Floats, opened: Floats, opened_by: Ints,
+    ns: Floats, counts: Ints,
 ) -> int:  # fmt: skip
     """The rows from place `begin` of `order` on, as far as gaps and slices have room: the first place that it leaves.
     Fills starts, issues, ends, readies, released (when engine or queue are free again) and causes, by row.
 
     moves: by template, start_ns, engine_ns, first engine, last engine, outward; ports: by template, the calendars that
-    it is in besides its resource's, -1 after the last; delays: by row, of a transfer
-    that gives way to the other direction, ns; parts, holds, beside: of TensorE's
-    array, the part that a template takes, for how long, and the parts that overlap it; members: regions by group;
-    held_ns: by row, or nothing; tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest:
-    by calendar, its shortest instruction. All the rest is memory that it hands to its next call.
+    it is in besides its resource's, -1 after the last; parts, holds, beside: of TensorE's array, the part that a
+    template takes, for how long, and the parts that overlap it; members: regions by group; held_ns: by row, or nothing;
+    tensor_waits: by row, ns that TensorE waits for transfers; is_cold: by row; smallest: by calendar, its shortest
+    instruction; runs_ahead: Machine.tensor_runs_ahead; delays: by row, of a transfer that gives way to the other
+    direction, ns. All the rest is memory that it hands to its next call.
 
     It never makes an array: where one variable may stand for one array or another, Numba counts references at every
     turn, which took a third of the time.
@@ -445,7 +445,11 @@ def walked(
                     if ports[t, k] < 0:
                         break
                     occupy(ports[t, k], start, start + busy, tails, low, high, gaps, smallest[ports[t, k]])
-            occupy(resource, start, start + busy, tails, low, high, gaps, smallest[resource])
+            least = smallest[resource]
+            if resource == TENSOR and not runs_ahead and start >= tails[TENSOR]:
+                if cause >= 0 and kinds[template_ids[cause]] != TRANSFER:
+                    least = start  # nothing is taken before it
+            occupy(resource, start, start + busy, tails, low, high, gaps, least)
         done = start + busy
         kept = done
         issues[i] = start

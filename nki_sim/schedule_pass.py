@@ -193,7 +193,7 @@ class _Walk:
         )  # fmt: skip
         self._machine = (
             _least_busy_ns(costs), float(machine.activation_table_load_ns), float(machine.throttle_factor),
-            slice_ns,
+            slice_ns, machine.tensor_runs_ahead,
         )  # fmt: skip
         self._banks, self._engines, self.slice_ns = machine.psum_banks, machine.dma_engines, slice_ns
         self._sizes = len(regions), len(prices.beside.starts) - 1, len(waits.members.starts) - 1
