@@ -427,29 +427,37 @@ def walked(
             start = written_by - busy
             busy = written_by - begun
         else:
-            start = free_from(resource, earliest, busy, tails, low, high, gaps)
+            start = earliest if earliest > tails[resource] else tails[resource]
+            if start > earliest and gaps[resource] > 0 and high[resource, gaps[resource] - 1] >= earliest + busy:
+                start = free_from(resource, earliest, busy, tails, low, high, gaps)
             if resource == TENSOR and start < tails[TENSOR] and before_sums[sums_at] > start:
                 if before_sums[sums_at] > earliest:
                     earliest = before_sums[sums_at]
                 start = free_from(resource, earliest, busy, tails, low, high, gaps)
-            if ports[t, 0] >= 0:
-                settled = -1.0
-                while settled != start:
-                    settled = start
-                    for k in range(3):
-                        if ports[t, k] < 0:
-                            break
-                        start = free_from(ports[t, k], start, busy, tails, low, high, gaps)
-                    start = free_from(resource, start, busy, tails, low, high, gaps)
+            settled = start if ports[t, 0] < 0 else -1.0
+            while settled != start:
+                settled = start
                 for k in range(3):
-                    if ports[t, k] < 0:
-                        break
-                    occupy(ports[t, k], start, start + busy, tails, low, high, gaps, smallest[ports[t, k]])
+                    if ports[t, k] >= 0 and start < tails[ports[t, k]]:
+                        start = free_from(ports[t, k], start, busy, tails, low, high, gaps)
+                if settled != start:
+                    start = free_from(resource, start, busy, tails, low, high, gaps)
+            for k in range(3):
+                port = ports[t, k]
+                if port < 0:
+                    break
+                if 0.0 <= start - tails[port] <= smallest[port]:
+                    tails[port] = start + busy
+                else:
+                    occupy(port, start, start + busy, tails, low, high, gaps, smallest[port])
             least = smallest[resource]
             if resource == TENSOR and not runs_ahead and start >= tails[TENSOR]:
                 if cause >= 0 and kinds[template_ids[cause]] != TRANSFER:
                     least = start  # nothing is taken before it
-            occupy(resource, start, start + busy, tails, low, high, gaps, least)
+            if 0.0 <= start - tails[resource] <= least:  # as `occupy`, which costs as much again as all of this
+                tails[resource] = start + busy
+            else:
+                occupy(resource, start, start + busy, tails, low, high, gaps, least)
         done = start + busy
         kept = done
         issues[i] = start

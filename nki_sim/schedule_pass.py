@@ -83,39 +83,50 @@ def timed(
         again = walk.run(other, is_cold, none)
         if again.shown.latency_ns < found.shown.latency_ns:
             order, found = other, again
-    if _cool(program, machine, costs, found.shown, is_cold):
-        found = walk.run(order, is_cold, none)
-    shown = _settled(walk, order, is_cold, found).shown
+    cold = _cool(program, machine, costs, found.shown, is_cold)
+    shown = _settled(walk, order, is_cold, found, cold > 0).shown
     if resource_check.CHECKS:
         times = shown.issued, shown.released, shown.start, shown.end
         resource_check.check_resources(costs, program.template_ids, *times, walk.slice_ns)
     return shown
 
 
-_MOST_WALKS, _SAME_LATENCY = 8, 1.005
+_MOST_WALKS, _SAME_LATENCY, _NOT_NEEDED = 8, 1.005, 0.2
 
 
-def _settled(walk: _Walk, order: np.ndarray, is_cold: np.ndarray, first: _Run) -> _Run:
-    """A walk in which no transfer ends before its data can have been moved, but for one slice of DMA time.
+def _settled(walk: _Walk, order: np.ndarray, is_cold: np.ndarray, first: _Run, stale: bool) -> _Run:
+    """A walk in which no transfer ends before its data can have been moved, but for two slices of DMA time.
 
     How much later one ends that gives way follows from a walk (`first`, where all end as booked) and changes the next
-    one. What was not needed is taken off again by halves, as long as that makes the program faster.
+    one. Mostly nobody waits for it, and the next one needs the same. Else what is not needed is taken off again by
+    halves, as long as that makes the program faster. `stale`: `first` was without `is_cold`.
     """
+    if not stale and _is_settled(walk, first, np.zeros(len(order))):
+        return first
+    found = walk.run(order, is_cold, first.delays)
+    not_needed = np.maximum(first.delays - found.delays, 0.0).sum()
+    if _is_settled(walk, found, first.delays) and not_needed <= _NOT_NEEDED * first.delays.sum():
+        return found
+    if stale:
+        first = walk.run(order, is_cold, np.zeros(len(order)))
     found, delays, best = first, np.zeros(len(order)), None
     for attempt in range(_MOST_WALKS):
-        if (found.delays - delays).max(initial=0.0) <= walk.slice_ns:
+        if _is_settled(walk, found, delays):
             if best is not None and found.shown.latency_ns * _SAME_LATENCY > best.shown.latency_ns:
                 return best
             best = found
             if best.shown.latency_ns <= _SAME_LATENCY * first.shown.latency_ns:
                 return best
-        kept = delays if best is None else 0.5 * (found.delays + delays)
-        delays = np.maximum(found.delays, kept)
+        delays = np.maximum(found.delays, delays if best is None else 0.5 * (found.delays + delays))
         found = walk.run(order, is_cold, delays)
     if best is None:
         late = float((found.delays - delays).max(initial=0.0))
         best = replace(found, shown=replace(found.shown, latency_ns=found.shown.latency_ns + late))
     return best
+
+
+def _is_settled(walk: _Walk, found: _Run, delays: np.ndarray) -> bool:
+    return float((found.delays - delays).max(initial=0.0)) <= 2 * walk.slice_ns
 
 
 def _cool(program: Program, machine: Machine, costs: Sequence[Cost], found: Pass, is_cold: np.ndarray) -> int:

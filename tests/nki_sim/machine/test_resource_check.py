@@ -64,7 +64,7 @@ def checked(program: Program, shift_ns: float) -> None:
     [
         (both_engines, "sbuf port", 0.0),
         (computing_and_describing, "GpSimd's cores", 0.0),
-        (two_loads, "DMA engine 0", 2 * SLICE_NS),
+        (two_loads, "DMA engine 0", 3 * SLICE_NS),
         (overlapping_products, "tensor", 0.0),
     ],
 )

@@ -44,7 +44,7 @@ def products(rows: int, each: int, dtype: Any, full: int = 0, count: int = 24_00
     """Sums of `each` products of `rows` rows, of which `full` take all rows; the array is warm before."""
 
     def body(source: Any, result: Any) -> None:
-        weights, values = filled(tile(P, dtype)), filled(tile(512, dtype))
+        weights, values, kept = filled(tile(P, dtype)), filled(tile(512, dtype)), tile()
         for _ in range(64):
             nisa.nc_matmul(dst=tile(buffer=nl.psum), stationary=weights, moving=values)
         for _ in range(count // each):
@@ -52,7 +52,7 @@ def products(rows: int, each: int, dtype: Any, full: int = 0, count: int = 24_00
             for at in range(each):
                 here = slice(0, P if at < full else rows)
                 nisa.nc_matmul(dst=total, stationary=weights[here], moving=values[here])
-            nisa.tensor_copy(dst=tile(), src=total)
+            nisa.tensor_copy(dst=kept, src=total)
         nisa.dma_copy(dst=result, src=source)
 
     return traced(body)
