@@ -13,7 +13,7 @@ from nki_sim.machine_code import Bools, Floats, FloatTable, Ints, IntTable, jit
 
 GAPS_KEPT = 64
 SLICES_AHEAD = 64
-FULL_NS = 1e-6
+FULL_NS, SAME_NS = 1e-6, 1e-3
 PLAIN, FUNCTION, TRANSFER, MATMUL, ACCUMULATE = range(5)
 # Calendars: those of nki_sim.cost.RESOURCES, then of the ports that engines share. GpSimd's cores compute and write
 # descriptors; what they compute is in the calendar of the descriptors, too.
@@ -510,6 +510,41 @@ def walked(
     ns[LATEST], ns[THROTTLED], ns[FURTHEST] = latest, throttled, furthest
     counts[TABLE], counts[TABLE_LOADS], counts[SUM_ROW], counts[SUMS_AT] = table, table_loads, sum_row, sums_at
     return stop
+
+
+@jit
+def ends_later(
+    booked: Floats, template_ids: Ints, moves: FloatTable, slices: FloatTable, width: float, late: Floats
+) -> None:
+    """Sets `late`: by row, how much later than booked (ns; -1: not at all) a transfer on all DMA engines ends because
+    some of its direction's time was taken over afterwards. Each direction is first come, first served: a transfer ends
+    when as much of its direction has been moved as was to be at the end that was booked."""
+    count = len(slices)
+    moved, planned = np.zeros(count + 1), np.zeros(count + 1)
+    for side in range(2):
+        some = False
+        for k in range(count):
+            got, owed = slices[k, INWARD + side], slices[k, OWED + side]
+            some = some or owed != 0.0
+            moved[k + 1], planned[k + 1] = moved[k] + got, planned[k] + got + owed
+        for row in range(len(booked) if some else 0):
+            if booked[row] < 0.0 or moves[template_ids[row], 4] != side:
+                continue
+            here = min(int(booked[row] / width), count - 1)
+            if max(planned[here] - moved[here], planned[here + 1] - moved[here + 1]) < SAME_NS:
+                continue
+            wanted = planned[here] + (booked[row] / width - here) * (planned[here + 1] - planned[here])
+            low, high = 0, count - 1
+            while low < high:
+                middle = (low + high) >> 1
+                if moved[middle + 1] < wanted - SAME_NS:
+                    low = middle + 1
+                else:
+                    high = middle
+            share = (wanted - moved[low]) / max(moved[low + 1] - moved[low], SAME_NS)
+            end = (low + min(max(share, 0.0), 1.0)) * width
+            if end > booked[row]:
+                late[row] = end - booked[row]
 
 
 @jit

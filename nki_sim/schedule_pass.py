@@ -22,7 +22,6 @@ from nki_sim.list_scheduler import (
     FUNCTION,
     FURTHEST,
     GAPS_KEPT,
-    INWARD,
     LATEST,
     MATMUL,
     OWED,
@@ -37,6 +36,7 @@ from nki_sim.list_scheduler import (
     THROTTLED,
     TRANSFER,
     cold_products,
+    ends_later,
     fetched_transfers,
     walked,
 )  # fmt: skip
@@ -104,9 +104,10 @@ def _settled(walk: _Walk, order: np.ndarray, is_cold: np.ndarray, first: _Run, s
     if not stale and _is_settled(walk, first, np.zeros(len(order))):
         return first
     found = walk.run(order, is_cold, first.delays)
-    not_needed = np.maximum(first.delays - found.delays, 0.0).sum()
-    if _is_settled(walk, found, first.delays) and not_needed <= _NOT_NEEDED * first.delays.sum():
-        return found
+    if _is_settled(walk, found, first.delays):
+        not_needed = np.maximum(first.delays - found.delays, 0.0)
+        if not_needed.sum() <= _NOT_NEEDED * first.delays.sum() or not_needed.max() <= 2 * walk.slice_ns:
+            return found
     if stale:
         first = walk.run(order, is_cold, np.zeros(len(order)))
     found, delays, best = first, np.zeros(len(order)), None
@@ -169,9 +170,6 @@ class _Run:
     """float64 by row: of transfers, as they should have been."""
 
 
-_SAME_NS = 1e-3
-
-
 class _Walk:
     """One program's arrays, and the memory that walks over it work in."""
 
@@ -197,7 +195,7 @@ class _Walk:
         for row, ns in held.items():
             held_ns[row] = ns
         self._ids = ids
-        self._outward = prices.arrays[5][:, 4]
+        self._moves = prices.arrays[5]
         self._program = (
             *prices.arrays, prices.beside.starts, prices.beside.values, *touched,
             *[each for one in waited for each in (one.starts, one.values)], held_ns, machine.tensor_wait_ns * fetched,
@@ -250,31 +248,9 @@ class _Walk:
                 self._grow(max(wanted, 2 * len(self._slices)))
         latest = max(float(ns[LATEST]), self._put_off_until(float(ns[PUT_OFF_UNTIL])))
         shown = Pass(latest, start, issued, end, ready, released, cause, int(counts[TABLE_LOADS]), float(ns[THROTTLED]))
-        return _Run(shown, self._delays(booked))
-
-    def _delays(self, booked: np.ndarray) -> np.ndarray:
-        """float64 by row: how much later than booked (ns; -1: not at all) a transfer on all DMA engines ends, because
-        some of its direction's time was taken over afterwards. Each direction is first come, first served: a transfer
-        ends when as much of its direction has been moved as was to be at the end that was booked."""
-        late = np.zeros(len(booked))
-        moved = np.flatnonzero(booked >= 0.0)
-        index = np.minimum((booked[moved] / self.slice_ns).astype(np.int64), len(self._slices) - 1)
-        outward = self._outward[self._ids[moved]]
-        for side in (0, 1):
-            got, owed = self._slices[:, INWARD + side], self._slices[:, OWED + side]
-            if not owed.any():
-                continue
-            mine = np.flatnonzero(outward == side)
-            here = index[mine]
-            moved_by, was_to_be = (np.concatenate(([0.0], np.cumsum(each))) for each in (got, got + owed))
-            share = booked[moved[mine]] / self.slice_ns - here
-            wanted = was_to_be[here] + share * (got + owed)[here]
-            there = np.minimum(np.searchsorted(moved_by[1:], wanted - _SAME_NS), len(got) - 1)
-            end = (
-                there + np.clip((wanted - moved_by[there]) / np.maximum(got[there], _SAME_NS), 0.0, 1.0)
-            ) * self.slice_ns
-            late[moved[mine]] = np.maximum(end - booked[moved[mine]], 0.0)
-        return late
+        late = np.zeros(rows)
+        ends_later(booked, self._ids, self._moves, self._slices, self.slice_ns, late)
+        return _Run(shown, late)
 
     def _grow(self, slices: int) -> None:
         more = self._booked(slices)
