@@ -37,6 +37,8 @@ class DeviceRow:
     """The figure holds the runtime's launch, which a profile does not."""
     profiled: bool = False
     """The figure is the total time of a profile, which holds more than the kernel's own."""
+    beta1: bool = False
+    """Compiled by the compiler of NKI's first beta."""
     spilled_bytes: int | None = None
     """Moved by the compiler besides what the program asks for; below 0 where it left loads out."""
     tensor_busy: float | None = None
@@ -161,7 +163,7 @@ def task_rows() -> list[DeviceRow]:
         DeviceRow(
             row["id"], "kda_beta1", f"kda_{row['task']}", f"{row['task']} {row['variant']} {row['shape']}",
             TASKS[row["task"], row["variant"]], float(row["measured_us"]),
-            tensor_active_us=_number(row["measured_tensor_active_us"]),
+            tensor_active_us=_number(row["measured_tensor_active_us"]), beta1=True,
             tolerance=0.10 if row["task"] == "bmm" else 0.02,
         )
         for row in read("kda_beta1.csv")

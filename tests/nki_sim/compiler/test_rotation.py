@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nki_sim.compiler.rotation import Waits, find_waits
 from nki_sim.machine import ISA, TRN2, Machine
 from nki_sim.program import Program
-from nki_sim.regions import Regions, find_regions
+from nki_sim.regions import Lists, Regions, find_regions
 from nki_sim.schedule import schedule
 from tests.nki_sim.compiler.random_kernels import TILE_BYTES, rotating_tiles
 from tests.nki_sim.machine.timeline_audit import audit
@@ -33,6 +33,11 @@ def traced(body: Callable[[Any, Any], None], columns: int = 512) -> Program:
     return traced_as_is(storing, columns)
 
 
+def each(lists: Lists, number: int) -> list[int]:
+    found: list[int] = lists.values[lists.starts[number] : lists.starts[number + 1]].tolist()
+    return found
+
+
 class Places:
     """Who waits for whom, in buffers."""
 
@@ -40,14 +45,13 @@ class Places:
         self.program = program
         self.regions: Regions = find_regions(program)
         self.waits: Waits = find_waits(program, machine, self.regions)
-        self._buffer = {region: buffer for buffer, mine in self.regions.of_buffer.items() for region in mine}
 
     def of_row(self, row: int) -> set[int]:
         """The buffers that it waits for besides its operands."""
-        closed = list(self.waits.regions.get(row, ()))
-        for group in self.waits.groups.get(row, ()):
-            closed += self.waits.group_regions[group]
-        return {self._buffer[region] for region in closed}
+        closed = each(self.waits.closed, row)
+        for group in each(self.waits.groups, row):
+            closed += each(self.waits.members, group)
+        return set(self.regions.buffers[closed].tolist())
 
     def rows(self, opcode: str) -> list[int]:
         return [row for row, n in enumerate(self.program.template_ids) if self.program.templates[n].opcode == opcode]
@@ -170,10 +174,10 @@ def test_where_sbuf_is_short_every_slice_waits_for_the_same_slice() -> None:
     rows, tiles = loaded_tiles(places)
     regions = places.regions
     for k, row in enumerate(rows[4:]):
-        (written,) = regions.written[rows[k]]
-        assert written in places.waits.regions[row], "the slice that lies where this one goes"
-        others = {regions.written[rows[j]][0] for j in range(4) if j != k}
-        assert not others & set(places.waits.regions[row])
+        (written,) = each(regions.writes, rows[k])
+        assert written in each(places.waits.closed, row), "the slice that lies where this one goes"
+        others = {each(regions.writes, rows[j])[0] for j in range(4) if j != k}
+        assert not others & set(each(places.waits.closed, row))
     timeline = schedule(slices((3, 2, 1, 0)), one_place())
     numbers = timeline.shown.template_ids.tolist()
     loads = [row for row, n in enumerate(numbers) if timeline.costs[n].transfer is not None][:8]
@@ -216,8 +220,8 @@ def test_a_tile_that_only_products_read_falls_free_by_their_share(sums: int, sha
     places = Places(traced(body, 256), replace(TRN2, sbuf_partition_bytes=4 * 256))
     rows, _ = loaded_tiles(places)
     products = places.rows("nc_matmul")[: max(8, sums)]
-    waited = [places.waits.ends[row] for row in rows[4:]]
-    assert waited == [(products[int(share * len(products))],) for share in shares]
+    waited = [each(places.waits.ends, row) for row in rows[4:]]
+    assert waited == [[products[int(share * len(products))]] for share in shares]
 
 
 def test_psum_takes_the_bank_that_fell_free_first() -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timeline_audit import audit
-from traced_kernels import P, instruction, matmul, nisa, nl, stream, tile, traced
+from timeline_audit import audit, rows_on
+from traced_kernels import P, filled, instruction, matmul, nisa, nl, stream, tile, traced
 
 from nki_sim import dtypes
 from nki_sim.compiler.spills import Spill
 from nki_sim.cost import Transfer
-from nki_sim.machine import TRN1, TRN2, TRN3, Machine
+from nki_sim.machine import TRN1, TRN2, TRN3, Machine, compiled_by_beta1
 from nki_sim.program import Program
 from nki_sim.schedule import Timeline, resource_bound, schedule
 
@@ -487,3 +487,31 @@ def test_loads_that_overtake_stores_make_no_time_of_nothing() -> None:
     moves = [move(timeline, row) for row, n in enumerate(timeline.shown.template_ids) if timeline.costs[n].transfer]
     work_us = sum(each.engine_ns for each in moves) / 1e3
     assert len(moves) == 32 and timeline.latency_us >= work_us * (1 - 1e-9)
+
+
+# --- TensorE and what it waits for ----------------------------------------------------------------
+
+
+def chains() -> Program:
+    """Of products through Scalar, one after the other."""
+
+    def body(source: Any, result: Any) -> None:
+        weights, values = filled(tile(P, nl.bfloat16)), [filled(tile(dtype=nl.bfloat16)) for _ in range(6)]
+        for each in values:
+            for _ in range(3):
+                total = tile(buffer=nl.psum)
+                nisa.nc_matmul(dst=total, stationary=weights, moving=each)
+                nisa.activation(dst=each, op=nl.exp, data=total)
+        nisa.dma_copy(dst=result, src=source)
+
+    return traced(body)
+
+
+def test_tensor_runs_ahead_only_while_it_waits_for_a_transfer() -> None:
+    """Row N032 (attention of several heads): between products that wait for another engine there is no later one."""
+    now, beta1 = schedule(chains(), TRN2), schedule(chains(), compiled_by_beta1(TRN2))
+    assert now.latency_us > 1.2 * beta1.latency_us
+    assert rows_on(now, "tensor") == sorted(rows_on(now, "tensor"))
+    assert rows_on(beta1, "tensor") != sorted(rows_on(beta1, "tensor"))
+    loads = matmul(1024, 256, 1024)
+    assert schedule(loads, TRN2).latency_us == schedule(loads, compiled_by_beta1(TRN2)).latency_us

@@ -1,36 +1,56 @@
-"""Who waits for whom, which bytes are shared and which numbers are equal, on flat arrays: for Numba, as
-`nki_sim.compiled_walk` is.
+"""Which tiles take whose places, and what rows therefore wait for, on flat arrays.
 
-`nki_sim.compiler.rotation`, `compiler.loads`, `regions`, `ordering` and `structure` say what it means.
+`compiler.rotation` says what it means.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-
-FUNCTIONS = (
-    "pushed", "by_row", "rotated", "live_together", "waits_of", "first_touches", "overlapping", "ordered", "numbers_of",
-    "since_last",
-)  # fmt: skip
-"""In this order: each after those that it calls."""
+from nki_sim.machine_code import Bools, Ints, IntTable, jit
 
 
-def pushed(values: Array, count: int, value: int) -> Array:
-    """The array with `value` at `count`, in new memory where it is full."""
-    if count >= len(values):
-        more = np.empty(2 * count + 64, np.int64)
-        for k in range(count):
-            more[k] = values[k]
-        values = more
-    values[count] = value
-    return values
+@jit
+def readers_of(
+    template_ids: Ints, operand_starts: Ints, operands: IntTable, bases: Ints, writes: Bools, tensor: Bools,
+    buffers: int,
+) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
+    """As rotation.products_of. `tensor`: by template; the others as for region_lists.regions_of."""
+    others, starts, ends = np.zeros(buffers, np.bool_), np.zeros(buffers, np.int64), np.zeros(buffers, np.int64)
+    for row in range(len(template_ids)):
+        base = bases[template_ids[row]] - operand_starts[row]
+        for k in range(operand_starts[row], operand_starts[row + 1]):
+            if not writes[base + k]:
+                if tensor[template_ids[row]]:
+                    ends[operands[k, 0]] += 1
+                else:
+                    others[operands[k, 0]] = True
+    total = 0
+    for buffer in range(buffers):
+        starts[buffer] = total
+        if not others[buffer]:
+            total += ends[buffer]
+        ends[buffer] = starts[buffer]
+    rows, sums = np.empty(total, np.int64), np.zeros(buffers, np.int64)
+    for row in range(len(template_ids)):
+        base = bases[template_ids[row]] - operand_starts[row]
+        for k in range(operand_starts[row], operand_starts[row + 1] if tensor[template_ids[row]] else 0):
+            buffer = operands[k, 0]
+            if not writes[base + k] and not others[buffer]:
+                rows[ends[buffer]] = row
+                ends[buffer] += 1
+    last = np.full(buffers, -1, np.int64)
+    for buffer in range(buffers):
+        for k in range(starts[buffer], ends[buffer]):
+            result = operands[operand_starts[rows[k]], 0]
+            if last[result] != buffer:
+                last[result] = buffer
+                sums[buffer] += 1
+    return starts, ends, rows, sums
 
 
-def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, Array]:
+@jit
+def by_row(rows: Ints, values: Ints, count: int, total: int) -> tuple[Ints, Ints]:
     """(starts, values) by row of the first `count` pairs, in their order."""
     starts = np.zeros(total + 1, np.int64)
     if count == 0:
@@ -47,18 +67,23 @@ def by_row(rows: Array, values: Array, count: int, total: int) -> tuple[Array, A
     return starts, found
 
 
+@jit
 def rotated(
-    members: Array,
-    first: Array,
-    last: Array,
-    sites: Array,
-    needs: Array,
-    places: Array,
-    dying: Array,
+    members: Ints,
+    first: Ints,
+    last: Ints,
+    sites: Ints,
+    needs: Ints,
+    places: Ints,
+    dying: Ints,
     fresh: int,
     keeps_to_site: bool,
-) -> tuple[Array, Array, Array, Array]:
-    """As _Rotation.place: (buffers that wait, whether each waits by slices, starts, the older buffers of each)."""
+) -> tuple[Ints, Bools, Ints, Ints]:
+    """(buffers that wait, whether each waits by slices, starts, the older buffers of each).
+
+    members: in the order of their first use; dying: the same in the order of their last; first, last, sites, needs
+    (weights): by buffer; places: how many each site rotates through; fresh: what no buffer has taken yet.
+    """
     buffers = len(needs)
     left = np.zeros(buffers, np.int64)
     head, tail = np.full(len(places), -1, np.int64), np.full(len(places), -1, np.int64)
@@ -135,8 +160,10 @@ def rotated(
     return waiting[:events], sliced[:events], starts[: events + 1], olds[:total]
 
 
-def live_together(members: Array, first: Array, last: Array, sites: Array, dying: Array) -> Array:
-    """As rotation._live_together. `dying`: the members in the order of their last use."""
+@jit
+def live_together(members: Ints, first: Ints, last: Ints, sites: Ints, dying: Ints) -> Ints:
+    """By site: the most of its buffers that are live at once, which a helper function makes of one line. `dying`: the
+    members in the order of their last use."""
     top = -1
     for k in range(len(members)):
         top = max(top, sites[members[k]])
@@ -153,12 +180,21 @@ def live_together(members: Array, first: Array, last: Array, sites: Array, dying
     return most
 
 
+@jit
 def waits_of(
-    waiting: Array, sliced: Array, starts: Array, olds: Array, first: Array, rows: int, region_starts: Array,
-    shapes: Array, offsets: Array, written_starts: Array, written: Array, overlap_starts: Array, overlaps: Array,
-    product_starts: Array, product_ends: Array, product_rows: Array, product_sums: Array, banks: int,
-) -> tuple[tuple[Array, Array], ...]:  # fmt: skip
-    """As _close and _wait_by_slice, for every buffer that waits; by row, regions, groups and ends; groups' regions."""
+    waiting: Ints, sliced: Bools, starts: Ints, olds: Ints, first: Ints, rows: int, region_starts: Ints,
+    shapes: Ints, offsets: Ints, written_starts: Ints, written: Ints, overlap_starts: Ints, overlaps: Ints,
+    product_starts: Ints, product_ends: Ints, product_rows: Ints, product_sums: Ints, banks: int,
+) -> tuple[tuple[Ints, Ints], ...]:  # fmt: skip
+    """What rows wait for where a buffer takes the place of others: by row, regions, groups and rows that end; groups'
+    regions.
+
+    Whatever touches the buffer without having to wait for another that does, waits for the end of all `olds`: its
+    first row, and the first to write each of its regions. A buffer that waits by slices has one older buffer, and each
+    slice waits for the same slice of it; for all of it where the slices differ. Where only matmuls read that one, the
+    compiler takes the slices one after the other through as many sums as PSUM has banks (row A065: 16 slices of a tile
+    that fills SBUF, and TensorE never waits for them).
+    """
     regions = len(overlap_starts) - 1
     first_writer = np.full(regions, -1, np.int64)
     for row in range(rows - 1, -1, -1):
@@ -265,116 +301,3 @@ def waits_of(
         by_row(end_rows, ends, endings, rows),
         (member_starts[: begun + 1].copy(), members[: member_starts[begun]].copy()),
     )
-
-
-# --- bytes that are shared (nki_sim.regions, nki_sim.compiler.loads) ------------------------------
-
-
-def first_touches(
-    loading: Array, read_starts: Array, read: Array, written_starts: Array, written: Array, overlap_starts: Array,
-    overlaps: Array,
-) -> Array:  # fmt: skip
-    """By row: of a load, the next row that touches the bytes it brings, the number of rows if none does; else 0."""
-    rows = len(loading)
-    touched, found = np.full(len(overlap_starts) - 1, rows, np.int64), np.zeros(rows, np.int64)
-    for row in range(rows - 1, -1, -1):
-        if loading[row]:
-            next_ = rows
-            for k in range(written_starts[row], written_starts[row + 1]):
-                region = written[k]
-                next_ = min(next_, touched[region])
-                for j in range(overlap_starts[region], overlap_starts[region + 1]):
-                    next_ = min(next_, touched[overlaps[j]])
-            found[row] = next_
-        for k in range(read_starts[row], read_starts[row + 1]):
-            touched[read[k]] = row
-        for k in range(written_starts[row], written_starts[row + 1]):
-            touched[written[k]] = row
-    return found
-
-
-def overlapping(low: Array, high: Array, group_starts: Array, groups: Array, most: int) -> tuple[Array, Array]:
-    """(how many others, by box; -1 first where they are more than `most` in all), (the others, box by box, ascending).
-
-    low, high: int64 [boxes, levels]; only boxes of one group, whose members ascend, can share anything.
-    """
-    boxes, levels = low.shape
-    counts = np.zeros(boxes, np.int64)
-    of_box = np.zeros(boxes, np.int64)
-    found, total = np.empty(64, np.int64), 0
-    for group in range(len(group_starts) - 1):
-        for k in range(group_starts[group], group_starts[group + 1]):
-            box = groups[k]
-            of_box[box] = total
-            for j in range(group_starts[group], group_starts[group + 1]):
-                other = groups[j]
-                meets = other != box
-                level = 0
-                while meets and level < levels:
-                    meets = low[other, level] < high[box, level] and low[box, level] < high[other, level]
-                    level += 1
-                if meets:
-                    if total >= most:
-                        counts[0] = -1
-                        return counts, found[:0]
-                    found = pushed(found, total, other)
-                    total += 1
-                    counts[box] += 1
-    in_order, at = np.empty(total, np.int64), 0
-    for box in range(boxes):
-        for k in range(of_box[box], of_box[box] + counts[box]):
-            in_order[at] = found[k]
-            at += 1
-    return counts, in_order
-
-
-# --- order (nki_sim.ordering) ---------------------------------------------------------------------
-
-
-def ordered(keys: Array, bound: int) -> Array:
-    """As ordering.in_turn."""
-    starts = np.zeros(bound + 1, np.int64)
-    for k in range(len(keys)):
-        starts[keys[k] + 1] += 1
-    for key in range(bound):
-        starts[key + 1] += starts[key]
-    found = np.empty(len(keys), np.int64)
-    for k in range(len(keys)):
-        found[starts[keys[k]]] = k
-        starts[keys[k]] += 1
-    return found
-
-
-# --- equal numbers (nki_sim.regions, nki_sim.structure) -------------------------------------------
-
-
-def numbers_of(keys: Array) -> tuple[Array, Array]:
-    """(by entry, a number for its key; by number, the first entry that has it); numbers in the order of appearance."""
-    slots = 64
-    while slots < 2 * len(keys):
-        slots *= 2
-    table = np.full(slots, -1, np.int64)
-    found, first = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    count = 0
-    for k in range(len(keys)):
-        at = ((keys[k] ^ (keys[k] >> 21)) & 0x3FFFFFFF) * 0x2545F491
-        at = (at >> 15) & (slots - 1)
-        while table[at] >= 0 and keys[first[table[at]]] != keys[k]:
-            at = (at + 1) & (slots - 1)
-        if table[at] < 0:
-            table[at] = count
-            first[count] = k
-            count += 1
-        found[k] = table[at]
-    return found, first[:count].copy()
-
-
-def since_last(numbers: Array, count: int) -> Array:
-    """As structure._since_last, of numbers below `count`."""
-    last = np.full(count, -1, np.int64)
-    since = np.zeros(len(numbers), np.int64)
-    for k in range(len(numbers)):
-        if last[numbers[k]] >= 0:
-            since[k] = k - last[numbers[k]]
-        last[numbers[k]] = k
-    return since
